@@ -1,4 +1,6 @@
-"""Every benchmark in turn, in one process, so that their ratios hold whatever the machine's speed today."""
+"""Every benchmark in turn, in one process, so that their ratios hold whatever the machine's speed
+today.
+"""
 
 from __future__ import annotations
 

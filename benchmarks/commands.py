@@ -29,7 +29,8 @@ _SIZES = {"GiB": 2**30, "MiB": 2**20}
 
 @dataclass(frozen=True)
 class Ran:
-    """Bytes as announced and as measured; the seconds from the announcement to the end, NaN where there was none.
+    """Bytes as announced and as measured; the seconds from the announcement to the end, NaN where
+    there was none.
 
     `refused`: the command's last words, if it ended so."""
 
@@ -40,7 +41,9 @@ class Ran:
 
 
 def ran(line: str, limit: int = 0) -> Ran:
-    """`ostools` with these arguments, on the CPU; with at most `limit` bytes of memory, if that is not 0."""
+    """`ostools` with these arguments, on the CPU; with at most `limit` bytes of memory, if that is
+    not 0.
+    """
     arguments = [sys.executable, "-c", _RUN, str(limit), f"{line} --device cpu --json"]
     folder = Path(__file__).parents[1]
     size = began = float("nan")

@@ -1,10 +1,12 @@
-"""Estimated sensitivity against the exact one: passes, time, errors, widths, and how often the intervals hold.
+"""Estimated sensitivity against the exact one: passes, time, errors, widths, and how often the
+intervals hold.
 
     python -m benchmarks.estimates
 
-1. Trained weights (the embedded model), 500 repetitions on the exact Jacobians: coverage of the worst token. 2. A Llama of
-d_model 2048, two blocks, whose weights have the singular values k^-0.75 of trained ones: the same passes,
-all 2048 of them against those of the estimate. The exact part takes three minutes on one free core.
+1. Trained weights (the embedded model), 500 repetitions on the exact Jacobians: coverage of the
+worst token. 2. A Llama of d_model 2048, two blocks, whose weights have the singular values k^-0.75
+of trained ones: the same passes, all 2048 of them against those of the estimate. The exact part
+takes three minutes on one free core.
 """
 
 from __future__ import annotations
@@ -50,13 +52,25 @@ def estimated(linear: LinearMap, like: Tensor, cotangents: int | None, seed: int
 
 
 def spectral_llama(power: float) -> TransformerBridge:
-    """Random weights of the usual size, the k-th singular value of each proportional to k^-power (nearly)."""
-    model = tiny_model("llama", d_model=D_MODEL, n_heads=HEADS, n_key_value_heads=HEADS, d_head=128, d_mlp=2 * D_MODEL)
+    """Random weights of the usual size, the k-th singular value of each proportional to k^-power
+    (nearly).
+    """
+    model = tiny_model(
+        "llama",
+        d_model=D_MODEL,
+        n_heads=HEADS,
+        n_key_value_heads=HEADS,
+        d_head=128,
+        d_mlp=2 * D_MODEL,
+    )
     generator = torch.Generator().manual_seed(0)
     for name, weight in model.original_model.named_parameters():
         if weight.ndim == 2 and "embed" not in name and "lm_head" not in name:
             rank = min(weight.shape)
-            left = torch.randn(weight.shape[0], rank, generator=generator) * torch.arange(1.0, rank + 1) ** -power
+            left = (
+                torch.randn(weight.shape[0], rank, generator=generator)
+                * torch.arange(1.0, rank + 1) ** -power
+            )
             made = left @ torch.randn(rank, weight.shape[1], generator=generator)
             weight.data.copy_(made * (weight.norm() / made.norm()))
     return model
@@ -75,7 +89,9 @@ def _report(title: str, true: tuple[Tensor, Tensor], found: list[SketchedNorms])
         f"\nestimated sensitivity, {title}: {len(found)} runs, {statistics.median(e.rows_seen for e in found):.0f} rows"
     )
     print(f"  Frobenius norm: error median {error.median():.4f}, largest {error.max():.4f}")
-    print(f"    95% interval holds: all {held.double().mean():.3f}, worst token {held.double().mean(0).min():.3f}")
+    print(
+        f"    95% interval holds: all {held.double().mean():.3f}, worst token {held.double().mean(0).min():.3f}"
+    )
     print(
         f"    half-width of the median token, median: {statistics.median(e.account['half_width'] for e in found):.3f}"
     )
@@ -87,10 +103,15 @@ def _trained() -> None:
     ids = encode(model, TEXT).ids
     embedded = model.input_to_embed(ids[None])[0][0].detach()
     for linearisation in ("full", "frozen"):
-        jacobians = jacobian(model, embedded, freeze=holding(model, [FROZEN_PARTS[linearisation]])).double()
+        jacobians = jacobian(
+            model, embedded, freeze=holding(model, [FROZEN_PARTS[linearisation]])
+        ).double()
         true = exact.exact_norms(jacobians, embedded.device)
         for cotangents in (COTANGENTS, None):
-            found = [estimated(Dense(jacobians), embedded, cotangents, seed) for seed in range(REPETITIONS)]
+            found = [
+                estimated(Dense(jacobians), embedded, cotangents, seed)
+                for seed in range(REPETITIONS)
+            ]
             _report(f"embedded model, {len(ids)} tokens, {linearisation}", true, found)
 
 
@@ -110,7 +131,9 @@ def _wide() -> None:
     true = exact.exact_norms(rows, embedded.device)
     whole, once = time.process_time() - start, statistics.median(seconds)
     _report(f"Llama, 2 blocks, d_model {D_MODEL}, {TOKENS} tokens", true, found)
-    print(f"  CPU {once:.1f} s, all rows {passed:.0f} s ({passed / once:.1f}x), with their norms {whole:.0f} s")
+    print(
+        f"  CPU {once:.1f} s, all rows {passed:.0f} s ({passed / once:.1f}x), with their norms {whole:.0f} s"
+    )
 
 
 def main() -> None:

@@ -28,7 +28,9 @@ def main() -> None:
         "probability of the right line": lambda: answer_log_probability(model, prompts, lines),
     }
     seconds = in_turn(contenders, ROUNDS)
-    print(f"\n{len(prompts)} prompts of {LENGTHS[0]} to {LENGTHS[-1]} items, embedded model: the same answers")
+    print(
+        f"\n{len(prompts)} prompts of {LENGTHS[0]} to {LENGTHS[-1]} items, embedded model: the same answers"
+    )
     for name, taken in seconds.items():
         print(f"  {name:30s} {taken:8.2f} s   {taken / seconds['batched']:6.2f}x the batched time")
 

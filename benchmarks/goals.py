@@ -2,8 +2,9 @@
 
     python -m benchmarks.goals [WORD ...]
 
-A row is the seconds of a whole command, or a ratio of two times of this run. With words, only the rows whose names contain one
-of them. The real models must be installed (`make real`). Whole commands take the machine as it is: other work on it counts.
+A row is the seconds of a whole command, or a ratio of two times of this run. With words, only the
+rows whose names contain one of them. The real models must be installed (`make real`). Whole
+commands take the machine as it is: other work on it counts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from ostools.models.files.config import quiet
 from ostools.models.files.sources import locate
 
 GEMMA, SMOLLM2 = "gemma-3-270m", "smollm2-135m-instruct"
-SENTENCE = "The old man had two sons, and every evening they wrote to one another what the day had been. "
+SENTENCE = (
+    "The old man had two sons, and every evening they wrote to one another what the day had been. "
+)
 PROMPT = "What is the capital of France?"
 _COMMAND = "from ostools.cli import main; import sys; sys.argv[0] = 'ostools'; main()"
 _OURS = "import sys, ostools as ost; ost.load_model(sys.argv[1], dtype='bfloat16', device='cpu')"
@@ -51,7 +54,9 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Goal:
-    """One row: its name, the goal, the unit ("s", or "x" of a ratio), what measures it; `at_least`: more is better."""
+    """One row: its name, the goal, the unit ("s", or "x" of a ratio), what measures it; `at_least`:
+    more is better.
+    """
 
     name: str
     goal: float
@@ -114,7 +119,9 @@ def _ratio(numerator: Callable[[], object], denominator: Callable[[], object]) -
 
 
 def _load() -> float:
-    """Load a bfloat16 folder against transformers' own, whose weights a first pass reads; each in a process of its own."""
+    """Load a bfloat16 folder against transformers' own, whose weights a first pass reads; each in a
+    process of its own.
+    """
     with tempfile.TemporaryDirectory() as folder, quiet():
         source = locate(GEMMA, None).directory
         AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(folder)
@@ -135,9 +142,15 @@ def _answers() -> float:
     model, original = _model(GEMMA), cast(Any, _model(GEMMA).original_model)
     prompts = [_prompt(tokens) for tokens in range(32, 64, 4)]
     longest = max(len(prompt.ids) for prompt in prompts)
-    ids, mask = torch.zeros(len(prompts), longest, dtype=torch.long), torch.zeros(len(prompts), longest).long()
+    ids, mask = (
+        torch.zeros(len(prompts), longest, dtype=torch.long),
+        torch.zeros(len(prompts), longest).long(),
+    )
     for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt.ids) :], mask[row, longest - len(prompt.ids) :] = prompt.ids, 1
+        ids[row, longest - len(prompt.ids) :], mask[row, longest - len(prompt.ids) :] = (
+            prompt.ids,
+            1,
+        )
     return _ratio(
         lambda: answers(model, prompts, max_new_tokens=48),
         lambda: original.generate(ids, attention_mask=mask, max_new_tokens=48, do_sample=False),
@@ -148,7 +161,10 @@ def _right_answers() -> float:
     """The log probability of 20 right answers against a plain pass over each prompt."""
     model = _model(GEMMA)
     posed = [render_prompt(model, ost.tasks.task("count-ones"), n) for n in range(4, 84, 4)]
-    prompts, lines = [question.prompt for question in posed], [answer_text(question) for question in posed]
+    prompts, lines = (
+        [question.prompt for question in posed],
+        [answer_text(question) for question in posed],
+    )
     return _ratio(
         lambda: answer_log_probability(model, prompts, lines),
         lambda: [_forward(model, prompt)() for prompt in prompts],
@@ -166,7 +182,9 @@ def _rate(threads: int) -> float:
     try:
         model, prompt = _model(GEMMA), _prompt(13)
         taken = _seconds(
-            lambda: ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False)
+            lambda: ost.sensitivity(
+                model, prompt, linearisations=["full"], method="exact", progress=False
+            )
         )
         return _flops(model, prompt.ids) / taken / _matmul_rate()
     finally:
@@ -181,7 +199,9 @@ def _explorer(view: str) -> Callable[[], float]:
         text = model.tokenizer.decode(_prompt(40).ids.tolist(), skip_special_tokens=True)
         scope = {"model": model}
         request = ViewRequest(view, text)
-        return statistics.median(_seconds(lambda: run(request, scope, lambda done, total: None)) for _ in range(ROUNDS))
+        return statistics.median(
+            _seconds(lambda: run(request, scope, lambda done, total: None)) for _ in range(ROUNDS)
+        )
 
     return measure
 
@@ -198,14 +218,28 @@ def _memory(line: str) -> Callable[[], float]:
 
 def _pairs() -> float:
     panels, as_stored = list(ost.tasks.FIGURE_5), ost.load_model(GEMMA, device="cpu")
-    return _seconds(lambda: ost.collapse(as_stored, panels, lengths=range(1, 257), dtypes=["bfloat16"]))
+    return _seconds(
+        lambda: ost.collapse(as_stored, panels, lengths=range(1, 257), dtypes=["bfloat16"])
+    )
 
 
 GOALS = (
     Goal("ostools --help", 0.3, "s", _command("--help")),
-    Goal("refusal of an unknown option", 1, "s", _command(f"sensitivity --prmpt a --model {GEMMA}")),
-    Goal("refusal of an unknown task", 1, "s", _command(f"evaluate --task copy-lst --lengths 4 --model {GEMMA}")),
-    Goal("--dry-run on Gemma", 2.5, "s", _command(f"sensitivity --prompt a --model {GEMMA} --dry-run")),
+    Goal(
+        "refusal of an unknown option", 1, "s", _command(f"sensitivity --prmpt a --model {GEMMA}")
+    ),
+    Goal(
+        "refusal of an unknown task",
+        1,
+        "s",
+        _command(f"evaluate --task copy-lst --lengths 4 --model {GEMMA}"),
+    ),
+    Goal(
+        "--dry-run on Gemma",
+        2.5,
+        "s",
+        _command(f"sensitivity --prompt a --model {GEMMA} --dry-run"),
+    ),
     Goal(
         "refusal of a layer that Gemma lacks",
         2.5,
@@ -222,10 +256,22 @@ GOALS = (
     Goal("exact profile / matmul rate, two threads", 0.9, "x", lambda: _rate(2), at_least=True),
     Goal("explorer, 40 tokens: attention", 0.5, "s", _explorer("attention")),
     Goal("explorer, 40 tokens: sketch", 1.5, "s", _explorer("sketch-full")),
-    Goal("memory / 16-bit weights: a sketch", 1.3, "x", _memory(f"sensitivity --prompt {PROMPT!r}")),
+    Goal(
+        "memory / 16-bit weights: a sketch", 1.3, "x", _memory(f"sensitivity --prompt {PROMPT!r}")
+    ),
     Goal("collapse 1:256, four pairs of Gemma as stored", 20, "s", _pairs),
-    Goal("study copy-last 4:12 of SmolLM2", 60, "s", _command(f"mitigate --lengths 4:12 --model {SMOLLM2}")),
-    Goal("report --quick on Gemma", 45, "s", _command(f"report --model {GEMMA} --quick --out {{out}}/r.html")),
+    Goal(
+        "study copy-last 4:12 of SmolLM2",
+        60,
+        "s",
+        _command(f"mitigate --lengths 4:12 --model {SMOLLM2}"),
+    ),
+    Goal(
+        "report --quick on Gemma",
+        45,
+        "s",
+        _command(f"report --model {GEMMA} --quick --out {{out}}/r.html"),
+    ),
     Goal("report on Gemma", 100, "s", _command(f"report --model {GEMMA} --out {{out}}/r.html")),
 )
 

@@ -95,9 +95,15 @@ def _synchronize(device: torch.device) -> None:
 
 def machine(device: torch.device, side: int) -> Values:
     """Names, versions, and the rates of products, with float32 products in float32."""
-    rates = {name: product_rate(device, getattr(torch, name), side) for name in ("float32", "bfloat16")}
+    rates = {
+        name: product_rate(device, getattr(torch, name), side) for name in ("float32", "bfloat16")
+    }
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return {"device": name, "versions": Provenance.without_model().versions, "operations_per_second": rates}
+    return {
+        "device": name,
+        "versions": Provenance.without_model().versions,
+        "operations_per_second": rates,
+    }
 
 
 def _tiny_values(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
@@ -110,10 +116,17 @@ def _tiny_values(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], n
 
     def logits() -> np.ndarray:
         with torch.no_grad():
-            return model(prompt.ids[None].to(next(model.parameters()).device))[0, -1].double().cpu().numpy()
+            return (
+                model(prompt.ids[None].to(next(model.parameters()).device))[0, -1]
+                .double()
+                .cpu()
+                .numpy()
+            )
 
     def distances() -> np.ndarray:
-        table: Any = ost.collapse(model, "figure-5a", lengths=range(1, 9), dtypes=["float32", "bfloat16"]).frame
+        table: Any = ost.collapse(
+            model, "figure-5a", lengths=range(1, 9), dtypes=["float32", "bfloat16"]
+        ).frame
         return table["float64_distance"].to_numpy(dtype=float)
 
     yield "logits", logits
@@ -123,9 +136,14 @@ def _tiny_values(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], n
     for variant in ("local", "theorem-5.1"):
         yield (
             variant,
-            lambda name=variant: ost.bounds(model, prompt, variants=name).frame["value"].to_numpy(dtype=float),
+            lambda name=variant: (
+                ost.bounds(model, prompt, variants=name).frame["value"].to_numpy(dtype=float)
+            ),
         )
-    yield "hops", lambda: ost.measure.hops(model, prompt).frame.select_dtypes("number").to_numpy(dtype=float)
+    yield (
+        "hops",
+        lambda: ost.measure.hops(model, prompt).frame.select_dtypes("number").to_numpy(dtype=float),
+    )
     yield "collapse", distances
     yield "answer", lambda: np.array(answers(model, [prompt], max_new_tokens=8)[0].ids, dtype=float)
 
@@ -147,13 +165,22 @@ def parity(directory: Path, device: torch.device, dtype: str) -> Values:
                         "route": route,
                         "what": name,
                         "refused": str(known if isinstance(known, str) else found),
-                        "agrees": isinstance(known, str) and isinstance(found, str) and known == found,
+                        "agrees": isinstance(known, str)
+                        and isinstance(found, str)
+                        and known == found,
                     }
                 )
                 continue
             difference = float(np.abs(found - known).max() / max(np.abs(known).max(), 1e-300))
             limit = LIMITS[dtype if name == "logits" else "float32"]
-            rows.append({"route": route, "what": name, "difference": difference, "agrees": difference <= limit})
+            rows.append(
+                {
+                    "route": route,
+                    "what": name,
+                    "difference": difference,
+                    "agrees": difference <= limit,
+                }
+            )
     return {"differ": [row for row in rows if not row["agrees"]], "rows": rows}
 
 
@@ -164,14 +191,18 @@ def _value_or_refusal(measure: Callable[[], np.ndarray]) -> np.ndarray | str:
         return str(error)
 
 
-def exact_profile(model: TransformerBridge, prompt: ost.Prompt, rate: float, clock: Clock) -> Values:
+def exact_profile(
+    model: TransformerBridge, prompt: ost.Prompt, rate: float, clock: Clock
+) -> Values:
     """The exact profile until the time is up, and its share of the product rate.
 
     Numerator: a product and a sum for every weight of a block, token and row; in the last block at
     the last token alone. What else is computed counts in the time. `done`: the part of the steps
     that were taken; a step carries some rows through one block."""
     shape = Shape.of(model)
-    operations = 2.0 * ((shape.n_layers - 1) * len(prompt.ids) + 1) * shape.block_parameters * shape.d_model
+    operations = (
+        2.0 * ((shape.n_layers - 1) * len(prompt.ids) + 1) * shape.block_parameters * shape.d_model
+    )
     start, reached = time.perf_counter(), [(0.0, 0.0)]
 
     def tick(done: float, total: float) -> None:
@@ -244,13 +275,19 @@ def measured(what: Callable[[], Values], device: torch.device) -> Values:
     return {"seconds": time.perf_counter() - start, "peak_gib": peak, **values}
 
 
-def run(out: Path, device: torch.device, sizes: Sizes, seconds: float) -> Iterator[tuple[str, Values]]:
+def run(
+    out: Path, device: torch.device, sizes: Sizes, seconds: float
+) -> Iterator[tuple[str, Values]]:
     """Every part: its name and values, written into `out` by then."""
     clock = Clock(seconds)
 
     def part(name: str, what: Callable[[], Values]) -> tuple[str, Values]:
-        values = measured(what, device) if clock.left > 0 else {"skipped": f"{seconds:g} s were over"}
-        write_atomically(out / f"{name}.json", lambda file: file.write_text(json.dumps(values, indent=1)))
+        values = (
+            measured(what, device) if clock.left > 0 else {"skipped": f"{seconds:g} s were over"}
+        )
+        write_atomically(
+            out / f"{name}.json", lambda file: file.write_text(json.dumps(values, indent=1))
+        )
         return name, values
 
     out.mkdir(parents=True, exist_ok=True)
@@ -275,17 +312,24 @@ def run(out: Path, device: torch.device, sizes: Sizes, seconds: float) -> Iterat
 
 def line(values: Values) -> str:
     """A part in one line."""
-    shown = {name: value for name, value in values.items() if name not in ("rows", "versions", "plan")}
+    shown = {
+        name: value for name, value in values.items() if name not in ("rows", "versions", "plan")
+    }
     return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items()
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in shown.items()
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="a directory for the JSON files")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="a tiny shape and short prompts, to try the script")
+    parser.add_argument(
+        "--tiny", action="store_true", help="a tiny shape and short prompts, to try the script"
+    )
     parser.add_argument("--seconds", type=float, default=330.0, help="no part begins later")
     given = parser.parse_args(arguments)
     try:

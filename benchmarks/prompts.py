@@ -26,21 +26,30 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def _collapse(model: TransformerBridge) -> None:
     source = random.Random(0)
-    tasks = [last_token("".join(source.choice("0123456789 abc") for _ in range(TOKENS - 1))) for _ in range(PROMPTS)]
+    tasks = [
+        last_token("".join(source.choice("0123456789 abc") for _ in range(TOKENS - 1)))
+        for _ in range(PROMPTS)
+    ]
     ost.collapse(model, tasks[:1], lengths=[1])
     loop = together = 0.0
     for part in range(PARTS):
         here = tasks[part::PARTS]
-        loop += _seconds(lambda here=here: [ost.collapse(model, task, lengths=[1]) for task in here])
+        loop += _seconds(
+            lambda here=here: [ost.collapse(model, task, lengths=[1]) for task in here]
+        )
         together += _seconds(lambda here=here: ost.collapse(model, here, lengths=[1]))
-    print(f"  collapse     loop {loop:6.1f} s   one call {together:6.1f} s   {loop / together:4.2f}x")
+    print(
+        f"  collapse     loop {loop:6.1f} s   one call {together:6.1f} s   {loop / together:4.2f}x"
+    )
 
 
 def main() -> None:
     model, threads = ost.load_model(device="cpu"), torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
-        print(f"\n{PROMPTS} prompts of {TOKENS} tokens, embedded model, {count} thread{'s' * (count > 1)}")
+        print(
+            f"\n{PROMPTS} prompts of {TOKENS} tokens, embedded model, {count} thread{'s' * (count > 1)}"
+        )
         _collapse(model)
     torch.set_num_threads(threads)
 

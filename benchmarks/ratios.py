@@ -1,8 +1,10 @@
-"""What a derivative costs, certificate included, in plain float32 passes `model(ids)` of the same prompt.
+"""What a derivative costs, certificate included, in plain float32 passes `model(ids)` of the same
+prompt.
 
     python -m benchmarks.ratios [MODEL ...]
 
-Without names, every model that is installed. The contenders of a row take turns; a row is the ratio of their medians.
+Without names, every model that is installed. The contenders of a row take turns; a row is the ratio
+of their medians.
 """
 
 from __future__ import annotations
@@ -19,8 +21,15 @@ from benchmarks.timing import in_turn
 from ostools.ground.errors import InputError
 from ostools.models import Prompt
 
-SENTENCE = "The old man had two sons, and every evening they wrote to one another what the day had been. "
-QWEN, GEMMA, SMOLLM2, EMBEDDED = "qwen2.5-coder-1.5b-instruct", "gemma-3-270m", "smollm2-135m-instruct", "embedded"
+SENTENCE = (
+    "The old man had two sons, and every evening they wrote to one another what the day had been. "
+)
+QWEN, GEMMA, SMOLLM2, EMBEDDED = (
+    "qwen2.5-coder-1.5b-instruct",
+    "gemma-3-270m",
+    "smollm2-135m-instruct",
+    "embedded",
+)
 
 LOGIT = {QWEN: (21, 5.0), GEMMA: (22, 5.0), SMOLLM2: (21, 5.0)}
 SKETCH = {QWEN: (42, 9.0), GEMMA: (60, 5.5), SMOLLM2: (60, 8.0)}
@@ -31,7 +40,9 @@ ROUNDS = 5
 
 
 def main(names: Sequence[str] = ()) -> None:
-    print(f"\nderivatives over a plain pass of the same prompt, float32, {torch.get_num_threads()} threads")
+    print(
+        f"\nderivatives over a plain pass of the same prompt, float32, {torch.get_num_threads()} threads"
+    )
     for name in names or (EMBEDDED, SMOLLM2, GEMMA, QWEN):
         try:
             model = ost.load_model(name, dtype="float32", device="cpu")
@@ -49,7 +60,11 @@ def rows(name: str, model: TransformerBridge) -> Iterator[str]:
     if name in LOGIT:
         tokens, goal = LOGIT[name]
         yield _row(
-            f"{name}: one logit, {tokens} tokens", model, tokens, partial(full, logit=_likeliest(model, tokens)), goal
+            f"{name}: one logit, {tokens} tokens",
+            model,
+            tokens,
+            partial(full, logit=_likeliest(model, tokens)),
+            goal,
         )
     if name in SKETCH:
         tokens, goal = SKETCH[name]
@@ -58,7 +73,13 @@ def rows(name: str, model: TransformerBridge) -> Iterator[str]:
         yield _row(f"{name}: full and frozen over full", model, tokens, both, BOTH, over=sketch)
     if name in EXACT:
         tokens = EXACT[name]
-        yield _row(f"{name}: exact, {tokens} tokens", model, tokens, partial(full, method="exact"), rounds=1)
+        yield _row(
+            f"{name}: exact, {tokens} tokens",
+            model,
+            tokens,
+            partial(full, method="exact"),
+            rounds=1,
+        )
 
 
 def _row(
@@ -85,7 +106,9 @@ def _row(
         run()
     seconds = in_turn(contenders, rounds)
     ratio = seconds["derivative"] / seconds["base"]
-    verdict = "" if goal is None else f"   goal {goal:5.2f}   {'met' if ratio <= goal else 'missed'}"
+    verdict = (
+        "" if goal is None else f"   goal {goal:5.2f}   {'met' if ratio <= goal else 'missed'}"
+    )
     return f"  {name:58s} {seconds['derivative']:8.2f} s {ratio:8.2f} x{verdict}"
 
 

@@ -1,11 +1,13 @@
-"""What runs on which machine, at the size that people use: forecasts, and on this machine measurements beside them.
+"""What runs on which machine, at the size that people use: forecasts, and on this machine
+measurements beside them.
 
     python -m benchmarks.scale [DIR] [--shape gemma-7b]
 
-Writes checkpoints of random weights into DIR (23 GB for all three, which stay there; `ostools-scale` in the system's temporary
-directory if none is named), then runs every
-command in a process of its own that may hold 24 GiB of memory, with the forecast that the command itself announces. What is
-measured already is kept in DIR/scale.json; a row that was cut off is measured again. Both tables go to docs/scale.md.
+Writes checkpoints of random weights into DIR (23 GB for all three, which stay there;
+`ostools-scale` in the system's temporary directory if none is named), then runs every command in a
+process of its own that may hold 24 GiB of memory, with the forecast that the command itself
+announces. What is measured already is kept in DIR/scale.json; a row that was cut off is measured
+again. Both tables go to docs/scale.md.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def works() -> dict[str, Work]:
         return lambda shape, limit: sensitivity_bytes(shape, pos, method=method, max_memory=limit)
 
     return {
-        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_bytes(shape, pos, 512, ["bfloat16"]),
+        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_bytes(
+            shape, pos, 512, ["bfloat16"]
+        ),
         "a greedy answer to 200 tokens": lambda shape, limit: answers_bytes(shape, answer, 64),
         "`local`, 200 tokens": lambda shape, limit: bounds_bytes(shape, 200, ["local"]),
         "sensitivity estimated, 200 tokens": sensitivity(200, "estimate"),
@@ -80,11 +84,15 @@ def works() -> dict[str, Work]:
 
 
 def forecasts() -> str:
-    """As Markdown: the memory that each work takes beside the weights in bfloat16, on the smallest machine that holds both."""
+    """As Markdown: the memory that each work takes beside the weights in bfloat16, on the smallest
+    machine that holds both.
+    """
     names = [f"{name}, {2 * _shape(name).parameters / 1e9:.1f} GB" for name in SCALE]
     lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(SCALE)}"]
     for name, work in works().items():
-        lines.append(f"| {name} | {' | '.join(_smallest(_shape(shape), work) for shape in SCALE)} |")
+        lines.append(
+            f"| {name} | {' | '.join(_smallest(_shape(shape), work) for shape in SCALE)} |"
+        )
     return "\n".join(lines)
 
 
@@ -123,7 +131,9 @@ def measurements(rows: list[Row]) -> str:
         sizes = [f"{size / 1e9:.2f}" for size in (row.weights, found.peak, found.forecast_bytes)]
         times = [f"{found.seconds:.0f}"]
         refused = [sizes[0], f"refused: {found.refused}", "", ""]
-        lines.append(f"| {' | '.join([row.shape, row.command, *(refused if found.refused else sizes + times)])} |")
+        lines.append(
+            f"| {' | '.join([row.shape, row.command, *(refused if found.refused else sizes + times)])} |"
+        )
     where = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     return "\n".join([*lines, "", f"{where}; the process may hold {LIMIT >> 30} GiB."])
 
@@ -140,12 +150,18 @@ def write_page(page: Path = PAGE, **tables: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what runs at the size that people use.")
-    parser.add_argument("directory", nargs="?", type=Path, default=Path(tempfile.gettempdir()) / "ostools-scale")
+    parser.add_argument(
+        "directory", nargs="?", type=Path, default=Path(tempfile.gettempdir()) / "ostools-scale"
+    )
     parser.add_argument("--shape", choices=SCALE, action="append")
     asked = parser.parse_args()
     write_page(forecast=forecasts())
     kept = asked.directory / "scale.json"
-    rows = [Row(**{**row, "ran": Ran(**row["ran"])}) for row in json.loads(kept.read_text())] if kept.exists() else []
+    rows = (
+        [Row(**{**row, "ran": Ran(**row["ran"])}) for row in json.loads(kept.read_text())]
+        if kept.exists()
+        else []
+    )
     for name in asked.shape or SCALE:
         directory = write_shape(name, asked.directory / name)
         for command in COMMANDS:
@@ -154,7 +170,9 @@ def main() -> None:
             rows.append(measured(name, command, directory))
             kept.write_text(json.dumps([asdict(row) for row in rows], indent=1))
             print(measurements(rows[-1:]).splitlines()[2], flush=True)
-    ordered = sorted(rows, key=lambda row: (SCALE.index(row.shape), list(COMMANDS).index(row.command)))
+    ordered = sorted(
+        rows, key=lambda row: (SCALE.index(row.shape), list(COMMANDS).index(row.command))
+    )
     write_page(measured=measurements(ordered))
 
 

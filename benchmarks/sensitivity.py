@@ -1,8 +1,9 @@
-"""The exact Jacobian d y_n / d v_i for every i: this package against the three ways that one would write by hand;
-and what a prediction costs beside a plain forward pass.
+"""The exact Jacobian d y_n / d v_i for every i: this package against the three ways that one would
+write by hand; and what a prediction costs beside a plain forward pass.
 
-Share of the machine's rate: numerator, the dense floating-point operations of one full backward pass times d_model, the same
-for every route; denominator, the best float32 2048^3 product in the same run.
+Share of the machine's rate: numerator, the dense floating-point operations of one full backward
+pass times d_model, the same for every route; denominator, the best float32 2048^3 product in the
+same run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def _last_token(model: TransformerBridge, embedded: Tensor) -> Tensor:
 def _row_loop(model: TransformerBridge, embedded: Tensor) -> Tensor:
     x = embedded[None].clone().requires_grad_(True)
     y = _last_token(model, x)[0]
-    return torch.stack([torch.autograd.grad(component, x, retain_graph=True)[0][0] for component in y], dim=1)
+    return torch.stack(
+        [torch.autograd.grad(component, x, retain_graph=True)[0][0] for component in y], dim=1
+    )
 
 
 def _functional(model: TransformerBridge, embedded: Tensor) -> Tensor:
@@ -50,14 +53,18 @@ def _grads_batched(model: TransformerBridge, embedded: Tensor, rows: int = 8) ->
     y = _last_token(model, x)[0]
     eye = torch.eye(len(y))
     blocks = [
-        torch.autograd.grad(y, x, eye[k : k + rows], retain_graph=True, is_grads_batched=True)[0][:, 0]
+        torch.autograd.grad(y, x, eye[k : k + rows], retain_graph=True, is_grads_batched=True)[0][
+            :, 0
+        ]
         for k in range(0, len(y), rows)
     ]
     return torch.cat(blocks).transpose(0, 1)
 
 
 def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
-    """What `sensitivity` does: one pass, whose graph is walked with as many rows at a time as its plan has them."""
+    """What `sensitivity` does: one pass, whose graph is walked with as many rows at a time as its
+    plan has them.
+    """
     chunk = plan(Shape.of(model), len(ids), 1, max_memory=1 << 40).chunk
     embedded = _embedded(model, ids)
     return exact.exact_jacobians(Linearised(model, embedded, chunk=chunk), embedded)
@@ -76,7 +83,10 @@ BY_HAND: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
 
 ROUTES: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
     "ostools": _linearised,
-    **{name: lambda model, ids, route=route: route(model, _embedded(model, ids)) for name, route in BY_HAND.items()},
+    **{
+        name: lambda model, ids, route=route: route(model, _embedded(model, ids))
+        for name, route in BY_HAND.items()
+    },
 }
 
 
@@ -103,10 +113,16 @@ def _compare(title: str, model: TransformerBridge, ids: Tensor) -> None:
     results = {name: route(model, ids) for name, route in ROUTES.items()}
     reference = results["loop over rows"]
     for name, found in results.items():
-        torch.testing.assert_close(found, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()), msg=name)
-    seconds = in_turn({name: lambda route=route: route(model, ids) for name, route in ROUTES.items()}, ROUNDS)
+        torch.testing.assert_close(
+            found, reference, rtol=1e-4, atol=1e-5 * float(reference.abs().max()), msg=name
+        )
+    seconds = in_turn(
+        {name: lambda route=route: route(model, ids) for name, route in ROUTES.items()}, ROUNDS
+    )
     flops, rate = _flops(model, ids), _matmul_rate()
-    print(f"\nexact sensitivity, {title}: {flops / 1e9:.0f} GFLOP, matmul rate {rate / 1e9:.0f} GFLOP/s")
+    print(
+        f"\nexact sensitivity, {title}: {flops / 1e9:.0f} GFLOP, matmul rate {rate / 1e9:.0f} GFLOP/s"
+    )
     for name, taken in seconds.items():
         speedup = taken / seconds["ostools"]
         print(
@@ -115,8 +131,12 @@ def _compare(title: str, model: TransformerBridge, ids: Tensor) -> None:
 
 
 def _path_sums(title: str, model: TransformerBridge, pos: int, rounds: int) -> None:
-    """Each path sum in plain forward passes, and as a share of the exact profile of the real derivative."""
-    prompt = Prompt.from_ids(model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist())
+    """Each path sum in plain forward passes, and as a share of the exact profile of the real
+    derivative.
+    """
+    prompt = Prompt.from_ids(
+        model, torch.randint(10, 200, (pos,), generator=torch.Generator().manual_seed(0)).tolist()
+    )
 
     def plain() -> None:
         with torch.no_grad():
@@ -133,7 +153,9 @@ def _path_sums(title: str, model: TransformerBridge, pos: int, rounds: int) -> N
     print(f"\npath sums, {title}, {pos} tokens")
     for name, taken in seconds.items():
         passes, share = taken / seconds["a plain forward pass"], taken / seconds[exactly]
-        print(f"  {name:30s} {taken:8.3f} s   {passes:6.1f} plain passes   {share:5.2f} of the exact profile")
+        print(
+            f"  {name:30s} {taken:8.3f} s   {passes:6.1f} plain passes   {share:5.2f} of the exact profile"
+        )
 
 
 def main() -> None:
@@ -143,9 +165,18 @@ def main() -> None:
     for pos in (64, 256):
         _path_sums("embedded model", embedded_model, pos, 5)
     wide = tiny_model(
-        "gemma", d_model=256, n_layers=6, n_heads=8, n_key_value_heads=1, d_head=32, d_mlp=1024, context=512
+        "gemma",
+        d_model=256,
+        n_layers=6,
+        n_heads=8,
+        n_key_value_heads=1,
+        d_head=32,
+        d_mlp=1024,
+        context=512,
     )
-    wider = tiny_model("gemma", d_model=512, n_layers=4, n_heads=8, n_key_value_heads=4, d_head=64, d_mlp=2048)
+    wider = tiny_model(
+        "gemma", d_model=512, n_layers=4, n_heads=8, n_key_value_heads=4, d_head=64, d_mlp=2048
+    )
     _path_sums("random Gemma, 4 layers, d_model 512", wider, 64, ROUNDS)
     ids = torch.randint(10, 200, (256,), generator=torch.Generator().manual_seed(0))
     _compare("random Gemma, 6 layers, d_model 256, 256 tokens", wide, ids)

@@ -1,6 +1,8 @@
-"""Checkpoints of random weights with the shapes of models that people use: what a run takes, nothing about what they know.
+"""Checkpoints of random weights with the shapes of models that people use: what a run takes,
+nothing about what they know.
 
-`python -m benchmarks.shapes gemma-7b DIR` writes one: 17 GB for gemma-7b, a block in memory at a time.
+`python -m benchmarks.shapes gemma-7b DIR` writes one: 17 GB for gemma-7b, a block in memory at a
+time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 import ostools as ost
 from ostools.models.files.sources import locate
 
-_COMMON: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "dtype": "bfloat16"}
+_COMMON: dict[str, Any] = {
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "dtype": "bfloat16",
+}
 SHAPES: dict[str, PreTrainedConfig] = {
     "tiny": GemmaConfig(
         vocab_size=1024,
@@ -89,21 +96,25 @@ SHAPES: dict[str, PreTrainedConfig] = {
         **_COMMON,
     ),
 }
-"""Configurations by name: "tiny" is for a look at what runs on it, "33m", "200m" and "half" have 33 M, 0.2 G and 0.53 G
-parameters, the others those of the model that they are called after."""
+"""Configurations by name: "tiny" is for a look at what runs on it, "33m", "200m" and "half" have 33
+M, 0.2 G and 0.53 G parameters, the others those of the model that they are called after."""
 
 
 def write_shape(name: str, directory: Path) -> Path:
-    """Write the checkpoint, in bfloat16, with a tokenizer that fits; what is there already is left as it is.
+    """Write the checkpoint, in bfloat16, with a tokenizer that fits; what is there already is left
+    as it is.
 
-    Weights are normal with variance 1 / inputs, so that what a block adds is of the size of what it reads.
+    Weights are normal with variance 1 / inputs, so that what a block adds is of the size of what it
+    reads.
     """
     config = SHAPES[name]
     if (directory / "model.safetensors.index.json").exists():
         return directory
     directory.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(directory, config.vocab_size)
-    config.architectures = [f"{type(config).__name__.removesuffix('Config').removesuffix('Text')}ForCausalLM"]
+    config.architectures = [
+        f"{type(config).__name__.removesuffix('Config').removesuffix('Text')}ForCausalLM"
+    ]
     config.save_pretrained(directory)
     generator = torch.Generator().manual_seed(0)
     where: dict[str, str] = {}
@@ -121,11 +132,14 @@ def write_shape(name: str, directory: Path) -> Path:
 
 
 def random_model(name: str, device: torch.device) -> TransformerBridge:
-    """The shape in memory, made on the device: weights as in `write_shape`, with the embedded model's tokenizer.
+    """The shape in memory, made on the device: weights as in `write_shape`, with the embedded
+    model's tokenizer.
 
     Its tokens are the first ones of the vocabulary."""
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(SHAPES[name], dtype=torch.bfloat16, attn_implementation="eager")
+        model = AutoModelForCausalLM.from_config(
+            SHAPES[name], dtype=torch.bfloat16, attn_implementation="eager"
+        )
     for weight in model.parameters():
         weight.data.normal_(0.0, 0.1 if weight.ndim == 1 else weight.shape[-1] ** -0.5)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(locate(None, None).directory)
@@ -147,7 +161,10 @@ def _shards(config: PreTrainedConfig, generator: torch.Generator) -> Iterator[di
     def gain(width: int) -> Tensor:  # Gemma multiplies by 1 + gain
         return (0.1 * torch.randn(width, generator=generator)).bfloat16()
 
-    yield {"model.embed_tokens.weight": matrix(config.vocab_size, d_model), "model.norm.weight": gain(d_model)}
+    yield {
+        "model.embed_tokens.weight": matrix(config.vocab_size, d_model),
+        "model.norm.weight": gain(d_model),
+    }
     norms = ["input_layernorm", "post_attention_layernorm"]
     norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if three else []
     for layer in range(config.num_hidden_layers):
@@ -174,7 +191,9 @@ def _write_tokenizer(directory: Path, d_vocab: int) -> None:
     free = (index for index in range(d_vocab) if index not in taken)
     vocabulary |= {f"<unused{index}>": index for index in free}
     (directory / "tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
-    (directory / "tokenizer_config.json").write_bytes((source / "tokenizer_config.json").read_bytes())
+    (directory / "tokenizer_config.json").write_bytes(
+        (source / "tokenizer_config.json").read_bytes()
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A sweep on Ray's workers against one process: what a second worker gains, and what a cell costs beside its measurement.
+"""A sweep on Ray's workers against one process: what a second worker gains, and what a cell costs
+beside its measurement.
 
     python -m benchmarks.sweep [MODEL ...]
 
@@ -34,14 +35,21 @@ def sweep_over(models: Sequence[str]) -> Sweep:
 
 
 def timed(sweep: Sweep, executor: Executor | None) -> tuple[list[float], float]:
-    """Seconds from the start of a run to the end of each of its cells, and those that the cells were measured for in all but
-    the first, as their provenance says."""
+    """Seconds from the start of a run to the end of each of its cells, and those that the cells
+    were measured for in all but the first, as their provenance says."""
     start, ends = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "sweep"
-        done = run(sweep, out, executor=executor, progress=lambda *_: ends.append(time.perf_counter() - start))
+        done = run(
+            sweep,
+            out,
+            executor=executor,
+            progress=lambda *_: ends.append(time.perf_counter() - start),
+        )
         if done.measured != len(ends):  # progress is called once a cell
-            raise SystemExit(f"expected {len(ends)} cells, measured {done.measured}: {done.failed[:1]}")
+            raise SystemExit(
+                f"expected {len(ends)} cells, measured {done.measured}: {done.failed[:1]}"
+            )
         stored = sorted((out / "cells").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
         held: list[Any] = [pd.read_parquet(path).attrs["ostools"] for path in stored]
     return ends, sum(one["provenance"]["parameters"]["cell_seconds"] for one in held[1:])
@@ -71,7 +79,9 @@ def main(models: Sequence[str] = ()) -> None:
         gains.append(a_cell(one) / a_cell(double))
         overheads["one process"].append((one[-1] - one[0]) / alone - 1)
         overheads["Ray"].append((single[-1] - single[0]) / far - 1)
-    print(f"  two workers: {statistics.median(gains):.2f}x one process ({min(gains):.2f} to {max(gains):.2f})")
+    print(
+        f"  two workers: {statistics.median(gains):.2f}x one process ({min(gains):.2f} to {max(gains):.2f})"
+    )
     for name, found in overheads.items():
         print(
             f"  beside its measurement a cell takes, {name}: {statistics.median(found):+.2%} (at most {max(found):+.2%})"

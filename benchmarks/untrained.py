@@ -2,7 +2,8 @@
 
     python -m benchmarks.untrained [MODEL_DIRECTORY]        (without a directory: the embedded model)
 
-Profiles, sinks and the fall of the distance, of the model and of three untrained models of each kind. Some minutes on one core.
+Profiles, sinks and the fall of the distance, of the model and of three untrained models of each
+kind. Some minutes on one core.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ TEXTS = {
 def main() -> None:
     model = ost.load_model(*sys.argv[1:2])
     cases: list[tuple[str, list[TransformerBridge]]] = [("model", [model])]
-    cases += [(kind, [ost.models.untrained_model(model, kind, seed=seed) for seed in SEEDS]) for kind in KINDS]
+    cases += [
+        (kind, [ost.models.untrained_model(model, kind, seed=seed) for seed in SEEDS])
+        for kind in KINDS
+    ]
     profiles(model)
     sinks(model, cases)
     laws(cases)
@@ -51,7 +55,9 @@ def prompt_of(model: TransformerBridge, text: str) -> Prompt:
 
 
 def profiles(model: TransformerBridge) -> None:
-    """The U: of each text and kind the verdicts, contrasts (decades) and shares, by exact Jacobians."""
+    """The U: of each text and kind the verdicts, contrasts (decades) and shares, by exact
+    Jacobians.
+    """
     print("\nsensitivity\n")
     print(f"| text, {TOKENS} tokens | of | shape | start | end | first | last | like model |")
     print("|---|---|---|---|---|---|---|---|")
@@ -67,36 +73,59 @@ def profiles(model: TransformerBridge) -> None:
             model, prompt_of(model, text), method="exact", kinds=KINDS, seeds=SEEDS
         ).summary
         for source, rows in found.groupby("source", sort=False):
-            verdicts = ", ".join(f"{verdict} ({count})" for verdict, count in rows["verdict"].value_counts().items())
-            print(f"| {name} | {source} | {verdicts} | {' | '.join(spread(rows[column]) for column in columns)} |")
+            verdicts = ", ".join(
+                f"{verdict} ({count})" for verdict, count in rows["verdict"].value_counts().items()
+            )
+            print(
+                f"| {name} | {source} | {verdicts} | {' | '.join(spread(rows[column]) for column in columns)} |"
+            )
 
 
 def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridge]]]) -> None:
-    """Attention on the first token, the mean over heads, texts and queries; uniform attention as the measure."""
+    """Attention on the first token, the mean over heads, texts and queries; uniform attention as
+    the measure.
+    """
     uniform = float(np.mean(1.0 / np.arange(2, TOKENS + 1)))
-    print(f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|")
+    print(
+        f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|"
+    )
     for name, models in cases:
         prompts = [prompt_of(model, text) for text in TEXTS.values()]
         scores: list[Any] = [ost.measure.head_scores(one, prompts).summary for one in models]
-        weights, heads = ([float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink"))
+        weights, heads = (
+            [float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink")
+        )
         print(f"| {name} | {spread(weights)} | {spread(heads)} |")
 
 
 def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
     """Theorem 4.2's distance at y from 1 to 256 copies: by which law it falls."""
-    print("\n| of | copies of | BOS | verdict: rate (models) | distance at 256 over that at 8 |\n|---|---|---|---|---|")
+    print(
+        "\n| of | copies of | BOS | verdict: rate (models) | distance at 256 over that at 8 |\n|---|---|---|---|---|"
+    )
     for name, models in cases:
         for task, bos in itertools.product(("figure-5a", "text"), (True, False)):
-            results = [ost.collapse(one, task, lengths=range(1, 257), dtypes=["float32"], bos=bos) for one in models]
+            results = [
+                ost.collapse(one, task, lengths=range(1, 257), dtypes=["float32"], bos=bos)
+                for one in models
+            ]
             curves: list[Any] = [result.reference_curve("theorem") for result in results]
             rates: dict[str, list[float]] = {}
             for curve in curves:
                 floor = SAME_IN_FLOAT64 * float((curve["distance"] / curve["relative"]).max())
-                (law,) = decay_fits(curve.reset_index(), ["distance"], FITTED_FROM, floor=floor).to_dict("records")
+                (law,) = decay_fits(
+                    curve.reset_index(), ["distance"], FITTED_FROM, floor=floor
+                ).to_dict("records")
                 rates.setdefault(str(law["verdict"]), []).append(float(law["rate"]))
-            said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
-            falls = [float(curve["distance"].loc[256] / curve["distance"].loc[8]) for curve in curves]
-            print(f"| {name} | {task} | {'present' if bos else 'absent'} | {said} | {spread(falls)} |")
+            said = ", ".join(
+                f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items())
+            )
+            falls = [
+                float(curve["distance"].loc[256] / curve["distance"].loc[8]) for curve in curves
+            ]
+            print(
+                f"| {name} | {task} | {'present' if bos else 'absent'} | {said} | {spread(falls)} |"
+            )
 
 
 def spread(values: Any) -> str:

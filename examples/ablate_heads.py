@@ -1,4 +1,5 @@
-"""Which heads does the answer need? Take each one out by hand, then let `ost.ablation` do the same and predict it, too.
+"""Which heads does the answer need? Take each one out by hand, then let `ost.ablation` do the same
+and predict it, too.
 
 Run it: .venv/bin/python examples/ablate_heads.py (under a minute)
 """
@@ -16,11 +17,17 @@ def main(task: str = "copy-first:hint=true", length: int = 20) -> None:
     model = ost.load_model()
     question = render_prompt(model, ost.tasks.task(task), length)
     carriers = carrier_positions(model, question)
-    print(f"{question.text!r}\nThe answer stands at the tokens {carriers}; the right line is {question.line!r}.\n")
+    print(
+        f"{question.text!r}\nThe answer stands at the tokens {carriers}; the right line is {question.line!r}.\n"
+    )
 
     # Where each head looks: one to choose from.
     scores = ost.measure.head_scores(model, question).frame
-    print(scores.nlargest(4, "last_to_carriers")[["layer", "head", "last_to_carriers", "sink_rate", "entropy"]])
+    print(
+        scores.nlargest(4, "last_to_carriers")[
+            ["layer", "head", "last_to_carriers", "sink_rate", "entropy"]
+        ]
+    )
 
     # By hand: any number that you can compute, inside the block of an edit.
     def log_p() -> float:
@@ -33,7 +40,9 @@ def main(task: str = "copy-first:hint=true", length: int = 20) -> None:
                 print(f"  without head {layer}.{head}: {log_p():9.4f}")
 
     # The same for all heads at once, beside what first order predicts from one backward pass.
-    found = ost.ablation(model, task, lengths=[length], what="heads", measures=["collapse", "answers"])
+    found = ost.ablation(
+        model, task, lengths=[length], what="heads", measures=["collapse", "answers"]
+    )
     print(found.top(4)[["target", "quantity", "value", "ablated", "effect", "predicted_effect"]])
     print(found.agreement[["quantity", "spearman", "same_sign", "within_factor_2"]])
 

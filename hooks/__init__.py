@@ -1,12 +1,19 @@
 """See and change a forward pass of a raw `TransformerBridge`.
 
-`capture` looks. `frozen` holds patterns, norm scales and activations constant. The others edit. All are context managers and
-leave nothing behind. Where one of them would silently do nothing, it raises.
+`capture` looks. `frozen` holds patterns, norm scales and activations constant. The others edit. All
+are context managers and leave nothing behind. Where one of them would silently do nothing, it
+raises.
 """
 
 from ostools.ground.names import UPCAST_PARTS
 from ostools.hooks.capture import Record, capture, head_outputs
-from ostools.hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores
+from ostools.hooks.edit import (
+    ablate_edges,
+    ablate_heads,
+    mask_scores,
+    replace_pattern,
+    scale_scores,
+)
 from ostools.hooks.errors import HookError, RangeError
 from ostools.hooks.freeze import activation_of, activation_ratio, frozen
 from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated

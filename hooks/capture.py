@@ -1,7 +1,7 @@
 """See a forward pass: residual streams, patterns, norm scales, head outputs.
 
-Cost: memory for what is kept. All patterns of a long prompt are layers x heads x n^2 numbers; give `reduce` to keep
-only what you need of each, one layer at a time.
+Cost: memory for what is kept. All patterns of a long prompt are layers x heads x n^2 numbers; give
+`reduce` to keep only what you need of each, one layer at a time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ Reducer = Callable[[Tensor, int | None], Any]
 
 
 class Record(Mapping[str, Any]):
-    """Record of the latest forward pass inside a `capture` block. A new pass clears what the one before it recorded.
+    """Record of the latest forward pass inside a `capture` block. A new pass clears what the one
+    before it recorded.
 
-    `record["pattern"][layer]` for a site that every block has, `record["final_norm"]` for one that the model has once.
+    `record["pattern"][layer]` for a site that every block has, `record["final_norm"]` for one that
+    the model has once.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -46,7 +48,9 @@ class Record(Mapping[str, Any]):
             raise HookError(f"site {name!r} was not captured: {nearest(name, self._kept)}")
         layers = self._kept[name]
         if not layers:
-            raise HookError(f"site {name!r} is empty: no forward pass has run inside the capture block yet")
+            raise HookError(
+                f"site {name!r} is empty: no forward pass has run inside the capture block yet"
+            )
         return layers.get(None, layers)
 
     def __iter__(self) -> Iterator[str]:
@@ -64,17 +68,19 @@ def capture(
     reduce: Reducer | Mapping[str, Reducer] | None = None,
     detach: bool = True,
 ) -> Iterator[Record]:
-    """Record the named sites in every forward pass of the block, as edited. What the latest pass recorded stays.
+    """Record the named sites in every forward pass of the block, as edited. What the latest pass
+    recorded stays.
 
     Args:
         names: sites of `hooks.SITES`, where their shapes and meaning stand.
         layers: which blocks; the default is all of them. Sites that exist once ignore it.
-        reduce: called as `reduce(tensor, layer)` on each tensor as it appears. What it returns is kept in place of the tensor.
-            A mapping gives a reducer to some of the sites only.
-        detach: False keeps the autograd graph, so that gradients flow through what is captured. (They do not flow through the
-            bridge's own activation cache.)
+        reduce: called as `reduce(tensor, layer)` on each tensor as it appears. What it returns is
+            kept in place of the tensor. A mapping gives a reducer to some of the sites only.
+        detach: False keeps the autograd graph, so that gradients flow through what is captured.
+            (They do not flow through the bridge's own activation cache.)
 
-    Raises `HookError` for a site or a layer that the model does not have, and for patterns and scores inside `in_strips`.
+    Raises `HookError` for a site or a layer that the model does not have, and for patterns and
+    scores inside `in_strips`.
     """
     if not names:
         raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
@@ -108,9 +114,10 @@ def capture(
 def head_outputs(
     model: TransformerBridge, layer: int, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_model"]:
-    """Term of each head in the attention output, z^h W_O^h (Granite: times its factor). They sum to it, up to a bias (and a
-    post-norm).
+    """Term of each head in the attention output, z^h W_O^h (Granite: times its factor). They sum to
+    it, up to a bias (and a post-norm).
 
-    `hook_result` of TransformerLens has the same numbers, but needs a switch that changes how the forward pass sums.
+    `hook_result` of TransformerLens has the same numbers, but needs a switch that changes how the
+    forward pass sums.
     """
     return torch.einsum("bphe,hed->bphd", z, residual_scale(model) * model.blocks[layer].attn.W_O)

@@ -1,7 +1,7 @@
 """Change a forward pass: masks, temperatures, patterns, heads, single query-key edges.
 
-Every edit is a context manager; after it the model is as it was, bit for bit. Positions are absolute, also when the
-query block is one token long (generation with a key/value cache).
+Every edit is a context manager; after it the model is as it was, bit for bit. Positions are
+absolute, also when the query block is one token long (generation with a key/value cache).
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ def mask_scores(
     layers: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> Iterator[None]:
-    """Let each query see only the keys that `allowed` permits. What the model's own mask hides stays hidden.
+    """Let each query see only the keys that `allowed` permits. What the model's own mask hides
+    stays hidden.
 
-    `allowed` is a boolean [query, key] matrix, or a rule of absolute positions such as `lambda query, key: query - key < 64`.
-    A rule may be of keys alone (`lambda query, key: key != 3`). Either may have a batch dimension in front, with a matrix for
-    each prompt. The scores of the other keys become the dtype's lowest number. Their weights are then exactly 0, and the rows
+    `allowed` is a boolean [query, key] matrix, or a rule of absolute positions such as `lambda
+    query, key: query - key < 64`. A rule may be of keys alone (`lambda query, key: key != 3`).
+    Either may have a batch dimension in front, with a matrix for each prompt. The scores of the
+    other keys become the dtype's lowest number. Their weights are then exactly 0, and the rows
     still sum to 1.
 
     Raises `HookError` for a matrix that does not fit, and for a query that is left without a key.
@@ -69,15 +71,20 @@ def scale_scores(
     layers: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> Iterator[None]:
-    """Multiply the scores (after scaling and soft-cap) by `factor`: an inverse temperature, or a rule of the query.
+    """Multiply the scores (after scaling and soft-cap) by `factor`: an inverse temperature, or a
+    rule of the query.
 
-    Masked keys stay masked. Raises `HookError` for factors that are not one finite number for each query, and if a score
-    overflows its dtype.
+    Masked keys stay masked. Raises `HookError` for factors that are not one finite number for each
+    query, and if a score overflows its dtype.
     """
 
     def body(scores: Tensor, layer: int) -> Tensor:
         queries = positions(scores)[0][:, 0]
-        factors = factor(queries) if callable(factor) else torch.full(queries.shape, float(factor), dtype=torch.float64)
+        factors = (
+            factor(queries)
+            if callable(factor)
+            else torch.full(queries.shape, float(factor), dtype=torch.float64)
+        )
         if factors.shape != queries.shape or not bool(torch.isfinite(factors).all()):
             raise HookError(
                 f"scale_scores: expected {len(queries)} finite factors, one a query, "
@@ -86,7 +93,9 @@ def scale_scores(
         masked = hidden(scores)
         scaled = torch.where(masked, scores, scores * factors.to(scores)[:, None])
         if bool(hidden(scaled).ne(masked).any()) or not bool(torch.isfinite(scaled).all()):
-            raise HookError(f"scale_scores: the scaled scores overflow {scores.dtype}; use smaller factors")
+            raise HookError(
+                f"scale_scores: the scaled scores overflow {scores.dtype}; use smaller factors"
+            )
         return scaled
 
     with _edited(model, "scale_scores", "scores", body, layers, heads):
@@ -103,7 +112,8 @@ def replace_pattern(
 ) -> Iterator[None]:
     """Put another pattern in place of the model's: a tensor, or a function of (pattern, layer).
 
-    It has the shape of the model's own, or a batch of 1 that stands for every prompt; `HookError` otherwise.
+    It has the shape of the model's own, or a batch of 1 that stands for every prompt; `HookError`
+    otherwise.
     """
 
     def body(current: Tensor, layer: int) -> Tensor:
@@ -111,7 +121,9 @@ def replace_pattern(
         if new.shape[:1] == (1,):
             new = new.expand(current.shape[0], *new.shape[1:])
         if new.shape != current.shape:
-            raise HookError(f"replace_pattern: expected {tuple(current.shape)}, found {tuple(new.shape)}")
+            raise HookError(
+                f"replace_pattern: expected {tuple(current.shape)}, found {tuple(new.shape)}"
+            )
         return new
 
     with _edited(model, "replace_pattern", "pattern", body, layers, heads):
@@ -128,14 +140,17 @@ def ablate_heads(
 ) -> Iterator[None]:
     """Take the output z of each (layer, head) out of the forward pass.
 
-    "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch `reference`, which costs one forward
-    pass.
+    "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch
+    `reference`, which costs one forward pass.
 
-    Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed, or not one of ids.
+    Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed,
+    or not one of ids.
     """
     heads_by_layer = _heads_by_layer(model, heads)
     if (reference is None) != (method == "zero"):
-        need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
+        need = (
+            "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
+        )
         raise HookError(f"ablate_heads: method {method!r} {need}")
     means = {} if reference is None else _means(model, heads_by_layer, reference)
 
@@ -158,17 +173,23 @@ def ablate_edges(
 ) -> Iterator[None]:
     """Cut single edges (layer, head, query, key) of attention, given by absolute positions.
 
-    "zero" sets the weight to 0, so the row then sums to less than 1. "renormalise" masks the score, so that the other keys
-    share the weight. An edge acts in the forward pass that holds its query; with a key/value cache that is one pass of many.
+    "zero" sets the weight to 0, so the row then sums to less than 1. "renormalise" masks the score,
+    so that the other keys share the weight. An edge acts in the forward pass that holds its query;
+    with a key/value cache that is one pass of many.
 
-    Raises `HookError` for an edge that does not exist in the model; for a query that is left without a key ("renormalise");
-    and, at the end of the block, for an edge whose query was in no forward pass.
+    Raises `HookError` for an edge that does not exist in the model; for a query that is left
+    without a key ("renormalise"); and, at the end of the block, for an edge whose query was in no
+    forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
-    for layer, head, query, key in _tuples("edges", edges, "layer, head, query, key", "[(0, 1, 5, 2)]"):
+    for layer, head, query, key in _tuples(
+        "edges", edges, "layer, head, query, key", "[(0, 1, 5, 2)]"
+    ):
         _heads_by_layer(model, [(layer, head)])
         if not 0 <= key <= query:
-            raise HookError(f"ablate_edges: expected 0 <= key <= query, found query {query}, key {key}")
+            raise HookError(
+                f"ablate_edges: expected 0 <= key <= query, found query {query}, key {key}"
+            )
         by_layer.setdefault(layer, []).append((head, query, key))
     if not by_layer:
         raise HookError("ablate_edges: expected at least one (layer, head, query, key), found none")
@@ -186,10 +207,14 @@ def ablate_edges(
             _require_some_key("ablate_edges", tensor, out)
         return out
 
-    with _edited(model, "ablate_edges", "pattern" if method == "zero" else "scores", body, by_layer):
+    with _edited(
+        model, "ablate_edges", "pattern" if method == "zero" else "scores", body, by_layer
+    ):
         yield
     if uncut:
-        raise HookError(f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt that long?")
+        raise HookError(
+            f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt that long?"
+        )
 
 
 def _edited(
@@ -200,22 +225,33 @@ def _edited(
     layers: Iterable[int] | None,
     heads: Iterable[int] | None = None,
 ) -> AbstractContextManager[None]:
-    """The block in which `body(tensor, layer)` stands at a site of these layers, on these heads alone where some are named."""
+    """The block in which `body(tensor, layer)` stands at a site of these layers, on these heads
+    alone where some are named.
+    """
     head_indices = checked_heads(model, heads)
 
     def at(layer: Any) -> HookBody:
         return lambda tensor: _on_heads(tensor, body(tensor, layer), head_indices)
 
-    return attached([(point, at(layer), Order.EDIT) for layer, point in points(model, site, layers).items()], kind)
+    return attached(
+        [(point, at(layer), Order.EDIT) for layer, point in points(model, site, layers).items()],
+        kind,
+    )
 
 
 def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
-    """Softmax over nothing is even over everything, the future included. A row hidden from the start has nothing to lose."""
+    """Softmax over nothing is even over everything, the future included. A row hidden from the
+    start has nothing to lose.
+    """
     if bool((hidden(after.amax(-1)) & ~hidden(before.amax(-1))).any()):
-        raise HookError(f"{what}: a query is left without any key to attend to; let it see at least itself")
+        raise HookError(
+            f"{what}: a query is left without any key to attend to; let it see at least itself"
+        )
 
 
-def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*prompt_and_head query key"]:
+def _permitted(
+    allowed: Mask | MaskRule, scores: Tensor
+) -> Bool[Tensor, "*prompt_and_head query key"]:
     permitted = _by_rule(allowed, scores) if callable(allowed) else allowed
     shape, batch_shape = tuple(scores.shape[-2:]), (scores.shape[0], *scores.shape[-2:])
     if (
@@ -224,7 +260,9 @@ def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*promp
         or permitted.dtype != torch.bool
     ):
         is_tensor = isinstance(permitted, Tensor)
-        description = f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
+        description = (
+            f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
+        )
         raise HookError(
             f"mask_scores: expected a boolean mask {shape} or, a matrix a prompt, {batch_shape}, found {description}"
         )
@@ -232,13 +270,17 @@ def _permitted(allowed: Mask | MaskRule, scores: Tensor) -> Bool[Tensor, "*promp
 
 
 def _by_rule(allowed: MaskRule, scores: Tensor) -> object:
-    """Mask of a rule, also of one that reads queries alone, keys alone or neither: `key > 3`, or True."""
+    """Mask of a rule, also of one that reads queries alone, keys alone or neither: `key > 3`, or
+    True.
+    """
     rule_value = allowed(*positions(scores))
     permitted: object = torch.tensor([[rule_value]]) if isinstance(rule_value, bool) else rule_value
     if not isinstance(permitted, Tensor) or permitted.ndim < 2:
         return permitted
     full = tuple(scores.shape[-2:])
-    fits = all(size in (1, full_size) for size, full_size in zip(permitted.shape[-2:], full, strict=True))
+    fits = all(
+        size in (1, full_size) for size, full_size in zip(permitted.shape[-2:], full, strict=True)
+    )
     return permitted.expand(*permitted.shape[:-2], *full) if fits else permitted
 
 
@@ -252,7 +294,9 @@ def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Ten
 
 
 def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:
-    """Check that each entry has as many numbers as there are `names`; a single one without its brackets is a common slip."""
+    """Check that each entry has as many numbers as there are `names`; a single one without its
+    brackets is a common slip.
+    """
     listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
     for candidate in listed:
         if (
@@ -260,11 +304,15 @@ def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[i
             or isinstance(candidate, str)
             or len(candidate) != len(names.split(", "))
         ):
-            raise HookError(f"{what}: expected ({names}) such as {example}, found {short_repr(values)}")
+            raise HookError(
+                f"{what}: expected ({names}) such as {example}, found {short_repr(values)}"
+            )
     return [tuple(candidate) for candidate in listed]
 
 
-def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+def _heads_by_layer(
+    model: TransformerBridge, heads: Iterable[tuple[int, int]]
+) -> dict[int, list[int]]:
     by_layer: dict[int, list[int]] = {}
     for layer, head in _tuples("heads", heads, "layer, head", "[(0, 1)]"):
         points(model, "z", [layer])
@@ -276,7 +324,9 @@ def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) 
 
 
 def _means(
-    model: TransformerBridge, heads_by_layer: Mapping[int, Sequence[int]], reference: Int[Tensor, "reference pos"]
+    model: TransformerBridge,
+    heads_by_layer: Mapping[int, Sequence[int]],
+    reference: Int[Tensor, "reference pos"],
 ) -> dict[tuple[int, int], Float[Tensor, " d_head"]]:
     """Mean of each head's z over the reference."""
     d_vocab = int(model.W_E.shape[0])
@@ -285,7 +335,9 @@ def _means(
         or reference.is_floating_point()
         or not 0 <= int(reference.min()) <= int(reference.max()) < d_vocab
     ):
-        raise HookError(f"ablate_heads: expected a reference of token ids [batch, pos], found {tuple(reference.shape)}")
+        raise HookError(
+            f"ablate_heads: expected a reference of token ids [batch, pos], found {tuple(reference.shape)}"
+        )
     with torch.no_grad(), capture(model, "z", layers=heads_by_layer) as record:
         model(reference)
     return {

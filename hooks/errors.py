@@ -7,7 +7,9 @@ from typing import Any
 
 
 class HookError(ValueError):
-    """A hook cannot be placed, or did not do what it was asked to. The message says what was expected and what was found."""
+    """A hook cannot be placed, or did not do what it was asked to. The message says what was
+    expected and what was found.
+    """
 
 
 class RangeError(HookError):

@@ -1,8 +1,9 @@
-"""Hold attention patterns and norm scales constant, the two assumptions of Theorem 5.1; and the activations of the MLPs.
+"""Hold attention patterns and norm scales constant, the two assumptions of Theorem 5.1; and the
+activations of the MLPs.
 
-With all three held a network is linear in its embeddings, but for its biases. Freezing changes no value, only what the gradient
-sees. Each frozen hook proves it on the spot: the linear map that the gradient will follow must reproduce the output of the norm
-or the MLP, or the block raises.
+With all three held a network is linear in its embeddings, but for its biases. Freezing changes no
+value, only what the gradient sees. Each frozen hook proves it on the spot: the linear map that the
+gradient will follow must reproduce the output of the norm or the MLP, or the block raises.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ostools.hooks.sites import Norm, available_sites, points, require_open
 from ostools.hooks.sites import norms as norms_of
 from ostools.hooks.strips import active_strips
 
-# The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
+# The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding
+# only.
 _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -32,7 +34,9 @@ Linear = Callable[[Tensor], Tensor]
 
 
 class HeldParts(NamedTuple):
-    """Whether attention patterns, norm scales and the activations of MLPs are constants of a derivative."""
+    """Whether attention patterns, norm scales and the activations of MLPs are constants of a
+    derivative.
+    """
 
     attention: bool = False
     norms: bool = False
@@ -45,14 +49,16 @@ def frozen(
 ) -> Iterator[None]:
     """Hold what is asked for constant inside the block: it is cut out of the gradient.
 
-    `attention`: alpha -> stop(alpha). `norms`: norm(x) -> g * x / stop(r(x)), for the pre-, post-, qk- and final norms of the
-    model. `activations`: act(a) u -> stop(act(a)) u in a gated MLP, and act(a) -> stop(act(a) / a) a in a plain one, with
-    act'(0) for 0 / 0. The values of the forward pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the
-    `frozen` one of docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`; all three:
-    `detached`).
+    `attention`: alpha -> stop(alpha). `norms`: norm(x) -> g * x / stop(r(x)), for the pre-, post-,
+    qk- and final norms of the model. `activations`: act(a) u -> stop(act(a)) u in a gated MLP, and
+    act(a) -> stop(act(a) / a) a in a plain one, with act'(0) for 0 / 0. The values of the forward
+    pass stay bit-identical. The Jacobian d y_n / d v_i^(0) taken inside is the `frozen` one of
+    docs/theory.md 2 (`attention` alone: `frozen-attention`; `norms` alone: `frozen-norm`; all
+    three: `detached`).
 
-    Raises `HookError` if none of the three is asked for, if a frozen map does not reproduce what the model computed, for
-    activations of experts, and, at the end of the block, if no forward pass ran.
+    Raises `HookError` if none of the three is asked for, if a frozen map does not reproduce what
+    the model computed, for activations of experts, and, at the end of the block, if no forward pass
+    ran.
     """
     parts = HeldParts(attention, norms, activations)
     if not any(parts):
@@ -65,25 +71,33 @@ def frozen(
 
 @model_block
 def holding(model: TransformerBridge, choices: Sequence[HeldParts]) -> Iterator[Holding]:
-    """Let one forward pass be differentiated under each of the choices, and impose its values on later passes.
+    """Let one forward pass be differentiated under each of the choices, and impose its values on
+    later passes.
 
-    The block's first pass has one prompt. Its graph serves every choice: `Holding.follow` says which one the gradients of the
-    next backward pass obey. Inside `Holding.imposing` later passes have, row by row, the patterns, norm scales and activations
-    of the first pass, as functions of their own input: their finite differences are those of the held network. Inside
-    `in_strips` the first pass's queries and keys are imposed, which make the same patterns again.
+    The block's first pass has one prompt. Its graph serves every choice: `Holding.follow` says
+    which one the gradients of the next backward pass obey. Inside `Holding.imposing` later passes
+    have, row by row, the patterns, norm scales and activations of the first pass, as functions of
+    their own input: their finite differences are those of the held network. Inside `in_strips` the
+    first pass's queries and keys are imposed, which make the same patterns again.
     """
     held, strips = Holding(choices), active_strips(model)
     striped = held.anywhere.attention and strips is not None
-    body: Any = strips.holding(held.of_strips()) if striped and strips is not None else nullcontext()
+    body: Any = (
+        strips.holding(held.of_strips()) if striped and strips is not None else nullcontext()
+    )
     with body, attached(_placements(model, "holding", held, striped), kind="freeze"):
         yield held
 
 
 class Holding:
-    """What one block holds. `anywhere`: the parts that any of its choices holds, `everywhere`: those that all of them hold."""
+    """What one block holds. `anywhere`: the parts that any of its choices holds, `everywhere`:
+    those that all of them hold.
+    """
 
     def __init__(self, choices: Sequence[HeldParts], notes: bool = True) -> None:
-        self.anywhere, self.everywhere = (HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all))
+        self.anywhere, self.everywhere = (
+            HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all)
+        )
         self.followed, self._notes = choices[0], notes
         self._rows: Sequence[HeldParts] | None = None
 
@@ -101,7 +115,9 @@ class Holding:
             self._rows = None
 
     def of_patterns(self, imposes: bool) -> HookBody:
-        """The body that holds one block's pattern. In strips there is none as a whole: it `imposes` nothing."""
+        """The body that holds one block's pattern. In strips there is none as a whole: it `imposes`
+        nothing.
+        """
         first: list[Tensor] = []
 
         def body(pattern: Tensor) -> Tensor | None:
@@ -129,14 +145,18 @@ class Holding:
                 first.setdefault(layer, (query.detach(), key.detach()))
                 return query, key
             at_first = first[layer]
-            return self._imposed("attention", query, at_first[0]), self._imposed("attention", key, at_first[1])
+            return self._imposed("attention", query, at_first[0]), self._imposed(
+                "attention", key, at_first[1]
+            )
 
         return body
 
     def of_map(
         self, part: str, name: str, linear_of: Callable[..., Linear], bias: Tensor | float = 0.0
     ) -> Callable[..., Tensor | None]:
-        """The body that holds a map at the values of its inputs, linear in the last one, but for the bias."""
+        """The body that holds a map at the values of its inputs, linear in the last one, but for
+        the bias.
+        """
         first: list[Linear] = []
 
         def body(*tensors: Tensor) -> Tensor | None:
@@ -165,7 +185,9 @@ class Holding:
 
 
 class _Routed(torch.autograd.Function):
-    """The value of `live`; the gradient of `held` where the choice that is followed when it comes back holds the part."""
+    """The value of `live`; the gradient of `held` where the choice that is followed when it comes
+    back holds the part.
+    """
 
     @staticmethod
     def forward(ctx: Any, live: Tensor, held: Tensor, holding: Holding, part: str) -> Tensor:
@@ -179,10 +201,18 @@ class _Routed(torch.autograd.Function):
         return (None, gradients[0], None, None) if is_held else (gradients[0], None, None, None)
 
 
-def _placements(model: TransformerBridge, what: str, held: Holding, striped: bool = False) -> list[Placement]:
-    """Placements of what holds every pattern, norm and activation; of those that no choice holds none."""
+def _placements(
+    model: TransformerBridge, what: str, held: Holding, striped: bool = False
+) -> list[Placement]:
+    """Placements of what holds every pattern, norm and activation; of those that no choice holds
+    none.
+    """
     parts, placements = held.anywhere, list[Placement]()
-    known_parts = ("patterns", parts.attention), ("norms", parts.norms), ("activations", parts.activations)
+    known_parts = (
+        ("patterns", parts.attention),
+        ("norms", parts.norms),
+        ("activations", parts.activations),
+    )
     if any(parts):
         require_open(model, what, *(part for part, is_held in known_parts if is_held))
     if parts.attention:
@@ -190,19 +220,30 @@ def _placements(model: TransformerBridge, what: str, held: Holding, striped: boo
         placements += [(point, held.of_patterns(not striped), Order.FREEZE) for point in patterns]
     if parts.norms:
         for norm in norms_of(model).values():
-            body = held.of_map("norms", norm.name, partial(_linear_map, norm), 0.0 if norm.bias is None else norm.bias)
-            placements += with_input(norm.before, norm.after, body, Order.FREEZE, reads=Order.FREEZE)
+            body = held.of_map(
+                "norms",
+                norm.name,
+                partial(_linear_map, norm),
+                0.0 if norm.bias is None else norm.bias,
+            )
+            placements += with_input(
+                norm.before, norm.after, body, Order.FREEZE, reads=Order.FREEZE
+            )
     return placements + (_activations(model, held) if parts.activations else [])
 
 
 def activation_of(mlp: Any) -> Activation | None:
-    """The activation function of a Hugging Face MLP, found by the names that transformers gives it; None if it has none."""
+    """The activation function of a Hugging Face MLP, found by the names that transformers gives it;
+    None if it has none.
+    """
     names = ("act_fn", "activation_fn", "act", "gelu_impl")
     return next((getattr(mlp, name) for name in names if callable(getattr(mlp, name, None))), None)
 
 
 def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
-    """act(a) / a; if a is 0, its limit act'(0). Raises `HookError` for an activation with act(0) other than 0."""
+    """act(a) / a; if a is 0, its limit act'(0). Raises `HookError` for an activation with act(0)
+    other than 0.
+    """
     origin = torch.zeros(1, dtype=a.dtype, device=a.device, requires_grad=True)
     with torch.enable_grad():
         value = activation(origin)
@@ -226,13 +267,19 @@ def _activations(model: TransformerBridge, held: Holding) -> list[Placement]:
             f"{model.cfg.architecture}, whose router chooses experts by the token: hold attention and norms alone"
         )
     gated, placements = "mlp_up" in available, []
-    linear_at, hidden_at = points(model, "mlp_up" if gated else "mlp_gate"), points(model, "mlp_hidden")
+    linear_at, hidden_at = (
+        points(model, "mlp_up" if gated else "mlp_gate"),
+        points(model, "mlp_hidden"),
+    )
     for layer, gate_at in points(model, "mlp_gate").items():
         name = f"blocks.{layer}.mlp"
         activation = activation_of(model.blocks[layer].mlp.original_component)
         if activation is None:
-            raise HookError(f"freezing {name}: expected an activation function, found none that this package knows")
-        # The factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a.
+            raise HookError(
+                f"freezing {name}: expected an activation function, found none that this package knows"
+            )
+        # The factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose
+        # half is a.
         factor = activation if gated else partial(activation_ratio, activation)
         body = held.of_map("activations", name, partial(_scaled_by, factor))
         placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], body)
@@ -248,7 +295,9 @@ def _scaled_by(factor: Activation, a: Tensor, x: Tensor) -> Linear:
 def _gated_placements(
     gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Callable[..., Tensor | None]
 ) -> list[Placement]:
-    """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has of both."""
+    """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has
+    of both.
+    """
     inputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> HookBody:
@@ -269,7 +318,8 @@ def _gated_placements(
 
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:
     scale = norm.inverse_scale(x.detach())
-    # One factor after the other: autograd keeps one number a position then, and not their product, one a component.
+    # One factor after the other: autograd keeps one number a position then, and not their product,
+    # one a component.
     return lambda u: norm.centre(u.to(scale.dtype)) * scale * norm.gain.to(scale.dtype)
 
 

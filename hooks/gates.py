@@ -1,10 +1,13 @@
-"""A factor on a head's output, on an attention edge or on a sublayer, through which gradients flow; and sublayers taken out.
+"""A factor on a head's output, on an attention edge or on a sublayer, through which gradients flow;
+and sublayers taken out.
 
-With every gate at 1 nothing changes; at 0 the part is taken out, as `ablate_heads`, `ablate_edges` and `ablate_layers` do. The
-derivative of any number m of the forward pass with respect to a gate is the first-order effect of that part: taking it out
-changes m by about -dm/dg. All of them come out of one backward pass.
+With every gate at 1 nothing changes; at 0 the part is taken out, as `ablate_heads`, `ablate_edges`
+and `ablate_layers` do. The derivative of any number m of the forward pass with respect to a gate is
+the first-order effect of that part: taking it out changes m by about -dm/dg. All of them come out
+of one backward pass.
 
-Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 (the gradient with respect to head masks).
+Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 (the gradient with
+respect to head masks).
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ PARTS: dict[Part, tuple[str, ...]] = {
     "mlp": ("mlp_output",),
     "both": ("attention_output", "mlp_output"),
 }
-"""The sites at which each part of a block enters the residual stream, after a post-norm where there is one."""
+"""The sites at which each part of a block enters the residual stream, after a post-norm where there
+is one.
+"""
 
 
 class Head(NamedTuple):
@@ -66,20 +71,28 @@ def gated(
     *,
     means: Means | None = None,
 ) -> Iterator[None]:
-    """Replace x by x0 + g (x - x0) at every target inside the block. g is its entry of `gates`: one gate for the whole batch.
+    """Replace x by x0 + g (x - x0) at every target inside the block. g is its entry of `gates`: one
+    gate for the whole batch.
 
-    x0 is 0; for heads it is what `means` gives for (layer, head). At g = 1 the values are bit-identical. If `gates` requires a
-    gradient, the gradient flows.
+    x0 is 0; for heads it is what `means` gives for (layer, head). At g = 1 the values are
+    bit-identical. If `gates` requires a gradient, the gradient flows.
 
-    Raises `HookError` for targets that the model does not have, for an empty list, for a target that is named twice, and for a
-    number of gates other than that of the targets; and in a forward pass that does not hold an edge's query and key.
+    Raises `HookError` for targets that the model does not have, for an empty list, for a target
+    that is named twice, and for a number of gates other than that of the targets; and in a forward
+    pass that does not hold an edge's query and key.
     """
-    if not isinstance(targets, Sequence) or not all(isinstance(target, Head | Edge | Sublayer) for target in targets):
-        raise HookError(f"gated: expected a list of Head, Edge or Sublayer, found {type(targets).__name__}")
+    if not isinstance(targets, Sequence) or not all(
+        isinstance(target, Head | Edge | Sublayer) for target in targets
+    ):
+        raise HookError(
+            f"gated: expected a list of Head, Edge or Sublayer, found {type(targets).__name__}"
+        )
     if not isinstance(gates, Tensor):
         raise HookError(f"gated: expected a tensor of gates, found {type(gates).__name__}")
     if not targets or gates.shape != (len(targets),):
-        raise HookError(f"gated: expected a gate for each of {len(targets)} targets, found {tuple(gates.shape)}")
+        raise HookError(
+            f"gated: expected a gate for each of {len(targets)} targets, found {tuple(gates.shape)}"
+        )
     if len(set(targets)) != len(targets):
         raise HookError("gated: expected different targets, found one named twice")
     by_point: dict[HookPoint, list[int]] = {}
@@ -100,8 +113,12 @@ def _point(model: TransformerBridge, target: Target) -> HookPoint:
         return points(model, PARTS[target.part][0], [target.layer])[target.layer]
     checked_heads(model, [target.head])
     if isinstance(target, Edge) and not 0 <= target.key <= target.query:
-        raise HookError(f"gated: expected 0 <= key <= query, found query {target.query}, key {target.key}")
-    return points(model, "pattern" if isinstance(target, Edge) else "z", [target.layer])[target.layer]
+        raise HookError(
+            f"gated: expected 0 <= key <= query, found query {target.query}, key {target.key}"
+        )
+    return points(model, "pattern" if isinstance(target, Edge) else "z", [target.layer])[
+        target.layer
+    ]
 
 
 def _body(targets: Sequence[Target], gates: Float[Tensor, " target"], means: Means) -> HookBody:
@@ -116,7 +133,9 @@ def _body(targets: Sequence[Target], gates: Float[Tensor, " target"], means: Mea
 
 
 def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
-    heads, queries, keys = (torch.tensor(index) for index in zip(*(edge[1:] for edge in edges), strict=True))
+    heads, queries, keys = (
+        torch.tensor(index) for index in zip(*(edge[1:] for edge in edges), strict=True)
+    )
 
     def body(pattern: Tensor) -> Tensor:
         n_queries, n_keys = pattern.shape[-2:]
@@ -125,7 +144,9 @@ def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
                 f"gated: expected a forward pass over the whole prompt, with query {int(queries.max())} in it, found "
                 f"{n_queries} queries and {n_keys} keys"
             )
-        change = pattern.new_zeros(pattern.shape[1:]).index_put((heads, queries, keys), gates.to(pattern) - 1)
+        change = pattern.new_zeros(pattern.shape[1:]).index_put(
+            (heads, queries, keys), gates.to(pattern) - 1
+        )
         return pattern + change * pattern
 
     return body
@@ -146,13 +167,18 @@ def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -
 
 
 @model_block
-def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: Part = "attention") -> Iterator[None]:
-    """Put 0 in the place of what "attention", "mlp" or "both" of these blocks add to the residual stream.
+def ablate_layers(
+    model: TransformerBridge, layers: Iterable[int], *, part: Part = "attention"
+) -> Iterator[None]:
+    """Put 0 in the place of what "attention", "mlp" or "both" of these blocks add to the residual
+    stream.
 
-    The cut is after the post-norm if there is one (Gemma 2 and 3), and includes the biases. Only the skip connection is left,
-    so v^(l+1) = v^(l) bit for bit if both parts are out. It acts on each position alone, with or without a key/value cache.
+    The cut is after the post-norm if there is one (Gemma 2 and 3), and includes the biases. Only
+    the skip connection is left, so v^(l+1) = v^(l) bit for bit if both parts are out. It acts on
+    each position alone, with or without a key/value cache.
 
-    Raises `HookError` for layers that the model does not have, for an empty list of layers, and for an unknown part.
+    Raises `HookError` for layers that the model does not have, for an empty list of layers, and for
+    an unknown part.
     """
     layer_indices = checked_layers(model, layers)
     placements = [

@@ -1,9 +1,10 @@
 """One lock a model: while one thread edits, observes or measures it, every other thread waits.
 
-Hooks stand on the model itself, so a pass of a second thread would run through the hooks of the first: both would get wrong
-numbers. Every context manager of this package and every measurement of ostools therefore holds the model's lock. The lock is
-re-entrant: blocks of one thread nest. As with every lock, start threads outside of a block, and open the blocks of several
-models in one order in all threads.
+Hooks stand on the model itself, so a pass of a second thread would run through the hooks of the
+first: both would get wrong numbers. Every context manager of this package and every measurement of
+ostools therefore holds the model's lock. The lock is re-entrant: blocks of one thread nest. As with
+every lock, start threads outside of a block, and open the blocks of several models in one order in
+all threads.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def locked(model: TransformerBridge) -> Iterator[None]:
 def model_block(
     function: Callable[Arguments, Iterator[Yielded]],
 ) -> Callable[Arguments, AbstractContextManager[Yielded]]:
-    """The context manager of a generator function whose first parameter is a model, which holds the model's lock.
+    """The context manager of a generator function whose first parameter is a model, which holds the
+    model's lock.
 
     Arguments that are not what their annotations say are refused with `HookError`.
     """
@@ -88,10 +90,12 @@ def model_block(
 
 @checked_arguments(HookError)
 def clear(model: TransformerBridge) -> None:
-    """Remove every hook of this package from the model, give back weights that `upcast` replaced, and free the model's lock.
+    """Remove every hook of this package from the model, give back weights that `upcast` replaced,
+    and free the model's lock.
 
-    For a model on which an interrupt (Ctrl-C) or an abandoned block left hooks. Blocks that are still open have no effect from
-    then on. Hooks of others stay: `model.reset_hooks(including_permanent=True)` removes those of TransformerLens.
+    For a model on which an interrupt (Ctrl-C) or an abandoned block left hooks. Blocks that are
+    still open have no effect from then on. Hooks of others stay:
+    `model.reset_hooks(including_permanent=True)` removes those of TransformerLens.
     """
     remove_hooks(_modules(model))
     lock = _lock_of(model)

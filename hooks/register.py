@@ -1,8 +1,9 @@
 """Placing hooks so that none can be left behind, and none can silently do nothing.
 
-Everything in this package goes through `attached`. What is active is read off the hook points themselves
-(`active_edits`), so that it can never disagree with what the forward pass will do. Blocks may be entered in any order: at
-a hook point recomputations come first, then edits, then what reads or freezes the edited value, observers last (`Order`).
+Everything in this package goes through `attached`. What is active is read off the hook points
+themselves (`active_edits`), so that it can never disagree with what the forward pass will do.
+Blocks may be entered in any order: at a hook point recomputations come first, then edits, then what
+reads or freezes the edited value, observers last (`Order`).
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ from ostools.hooks.errors import HookError
 HookBody = Callable[[Tensor], Tensor | None]
 
 _HOOK_POINTS = "transformer_lens.hook_points"
-_OF_EVERY_MODULE = tuple(f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre"))
+_OF_EVERY_MODULE = tuple(
+    f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
+)
 next_block: Callable[[], int] = count(1).__next__
 """A number for one more with-block."""
 
 
 class Order(IntEnum):
-    """When a hook runs among those at the same point, whatever the order in which their blocks were entered."""
+    """When a hook runs among those at the same point, whatever the order in which their blocks were
+    entered.
+    """
 
     RECOMPUTE = 0
     EDIT = 1
@@ -47,10 +52,11 @@ Placement = tuple[HookPoint, HookBody, Order]
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of the forward pass that is active now. `kind` says which function made it, and `where` on which hook.
+    """A change of the forward pass that is active now. `kind` says which function made it, and
+    `where` on which hook.
 
-    `block` is the number of the with-block that it belongs to (0 for a foreign edit). Two edits of one kind with different
-    parameters are therefore not taken for the same.
+    `block` is the number of the with-block that it belongs to (0 for a foreign edit). Two edits of
+    one kind with different parameters are therefore not taken for the same.
     """
 
     kind: str
@@ -60,7 +66,8 @@ class Edit:
 
 @dataclass(eq=False)
 class ModuleHook:
-    """A torch hook of this package on a whole module: of `upcast`, whose weights have no hook point, or an observer (no edit).
+    """A torch hook of this package on a whole module: of `upcast`, whose weights have no hook
+    point, or an observer (no edit).
 
     `undo` is called when the hook is removed.
     """
@@ -106,10 +113,11 @@ class _AttachedHook:
 
 @contextmanager
 def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterator[None]:
-    """Run the block with each body at its hook point, in its order there; `kind` names an edit, None an observation.
+    """Run the block with each body at its hook point, in its order there; `kind` names an edit,
+    None an observation.
 
-    The hooks are removed when the block ends, however it ends. An edit that no forward pass reached raises
-    `HookError` at the end of the block, unless the block is already raising something else.
+    The hooks are removed when the block ends, however it ends. An edit that no forward pass reached
+    raises `HookError` at the end of the block, unless the block is already raising something else.
     """
     attached_hooks: list[tuple[HookPoint, _AttachedHook]] = []
     block = next_block()
@@ -137,9 +145,11 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
 def before_modules(
     modules: Mapping[str, torch.nn.Module], body: Callable[..., object], kind: str | None = None
 ) -> Iterator[None]:
-    """Run the block with body(module, args, kwargs) called before the forward of each module; `kind` as in `attached`.
+    """Run the block with body(module, args, kwargs) called before the forward of each module;
+    `kind` as in `attached`.
 
-    What the body returns, if not None, takes the place of the arguments. `modules`: each by what an `Edit` calls it.
+    What the body returns, if not None, takes the place of the arguments. `modules`: each by what an
+    `Edit` calls it.
     """
     block = next_block()
     try:
@@ -152,7 +162,9 @@ def before_modules(
 
 
 def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -> None:
-    """Remove this package's hooks of one with-block, or of all, from these modules; modules inside others come after them."""
+    """Remove this package's hooks of one with-block, or of all, from these modules; modules inside
+    others come after them.
+    """
     try:
         _remove_hooks(modules, block)
     except BaseException:  # an interrupt: what is left is removed before it goes on
@@ -173,7 +185,10 @@ def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None
             module.fwd_hooks[:] = [
                 handle
                 for handle in module.fwd_hooks
-                if not (isinstance(handle.user_hook, _AttachedHook) and block in (None, handle.user_hook.block))
+                if not (
+                    isinstance(handle.user_hook, _AttachedHook)
+                    and block in (None, handle.user_hook.block)
+                )
             ]
         replaced = vars(module).get("forward")
         if isinstance(replaced, OwnForward) and block in (None, replaced.block):
@@ -187,7 +202,9 @@ class OwnForward:
 
 
 def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | None:
-    """Our hook behind a function that torch calls: TransformerLens wraps those of its hook points into a closure."""
+    """Our hook behind a function that torch calls: TransformerLens wraps those of its hook points
+    into a closure.
+    """
     if isinstance(function, ModuleHook):
         return function
     if getattr(function, "__module__", "") != _HOOK_POINTS:
@@ -199,7 +216,9 @@ def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | N
 
 
 def _put_in_order(point: HookPoint) -> None:
-    """Torch runs hooks as registered: move ours after those that come before them; foreign ones count as edits."""
+    """Torch runs hooks as registered: move ours after those that come before them; foreign ones
+    count as edits.
+    """
     orders = {
         handle.hook.id: handle.user_hook.order
         for handle in point.fwd_hooks
@@ -211,7 +230,9 @@ def _put_in_order(point: HookPoint) -> None:
 
 
 def kinds(point: HookPoint) -> list[str | None]:
-    """Kinds of the hooks at this point, as in `Edit.kind`: None for an observer, "foreign" for a hook of somebody else."""
+    """Kinds of the hooks at this point, as in `Edit.kind`: None for an observer, "foreign" for a
+    hook of somebody else.
+    """
     owners = {handle.hook.id: handle.user_hook for handle in point.fwd_hooks}
     hooks = [owners.get(key, function) for key, function in point._forward_hooks.items()]
     return [
@@ -223,11 +244,12 @@ def kinds(point: HookPoint) -> list[str | None]:
 
 @checked_arguments(HookError)
 def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
-    """Every edit that is active on this model, in the forward or the backward pass; empty for an untouched model.
+    """Every edit that is active on this model, in the forward or the backward pass; empty for an
+    untouched model.
 
-    Observations (`capture`) do not count. A hook that does not come from this package has the kind "foreign". What it does is
-    not known, so code that computes from formulas has to refuse it. So has one that torch calls for every module
-    (`register_module_forward_hook`).
+    Observations (`capture`) do not count. A hook that does not come from this package has the kind
+    "foreign". What it does is not known, so code that computes from formulas has to refuse it. So
+    has one that torch calls for every module (`register_module_forward_hook`).
     """
     edits = [
         edit
@@ -241,7 +263,9 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
 
 
 def _edits_at(name: str, module: torch.nn.Module) -> Iterator[Edit]:
-    """The edits at one module: at its hook point, then those of its torch hooks, then one for all that are foreign."""
+    """The edits at one module: at its hook point, then those of its torch hooks, then one for all
+    that are foreign.
+    """
     own_handle_ids: set[int] = set()
     if isinstance(module, HookPoint):
         name = module.name or name  # as the table of sites writes it, not as modules happen to nest
@@ -252,24 +276,38 @@ def _edits_at(name: str, module: torch.nn.Module) -> Iterator[Edit]:
                 if hook.kind is not None:
                     yield Edit(hook.kind, name, hook.block)
     torch_hooks = [
-        function for registry in _registries(module) for key, function in registry.items() if key not in own_handle_ids
+        function
+        for registry in _registries(module)
+        for key, function in registry.items()
+        if key not in own_handle_ids
     ]
-    module_edits = dict.fromkeys(function.edit for function in torch_hooks if isinstance(function, ModuleHook))
+    module_edits = dict.fromkeys(
+        function.edit for function in torch_hooks if isinstance(function, ModuleHook)
+    )
     yield from (edit for edit in module_edits if edit is not None)
-    if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in torch_hooks):
+    if any(
+        not (isinstance(function, ModuleHook) or _libraries_own(function))
+        for function in torch_hooks
+    ):
         yield Edit("foreign", name, 0)
 
 
 def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:
-    return (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
 
 
 def _libraries_own(function: Callable[..., object]) -> bool:
     """Torch hooks with which the two libraries observe; they change nothing.
 
-    TransformerLens notes the residual before ln1. transformers collects hidden states and patterns: its hooks stay on the
-    modules after the first `run_with_cache` or `output_hidden_states=True`, and return at once where nobody asks. Those of
-    TransformerLens' hook points are not meant: they carry a user's function.
+    TransformerLens notes the residual before ln1. transformers collects hidden states and patterns:
+    its hooks stay on the modules after the first `run_with_cache` or `output_hidden_states=True`,
+    and return at once where nobody asks. Those of TransformerLens' hook points are not meant: they
+    carry a user's function.
     """
     home = str(getattr(function, "__module__", ""))
     return home == "transformers.utils.output_capturing" or (
@@ -284,7 +322,9 @@ def with_input(
     order: Order,
     reads: Order = Order.READ,
 ) -> list[Placement]:
-    """Two hooks: what passes `before` is kept, and `body` makes of it and of what passes `after` what goes on from there."""
+    """Two hooks: what passes `before` is kept, and `body` makes of it and of what passes `after`
+    what goes on from there.
+    """
     inputs: list[Tensor] = []
 
     def keep(x: Tensor) -> None:
@@ -294,17 +334,23 @@ def with_input(
 
 
 def positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:
-    """Absolute positions of queries and keys; with a key/value cache the queries are the last of the keys."""
+    """Absolute positions of queries and keys; with a key/value cache the queries are the last of
+    the keys.
+    """
     queries, keys = scores.shape[-2:]
     key = torch.arange(keys, device=scores.device)
     return key[keys - queries :, None], key[None, :]
 
 
 def lowest(tensor: Tensor) -> float:
-    """The score of a key that must not be seen: the dtype's lowest number, as Hugging Face masks it."""
+    """The score of a key that must not be seen: the dtype's lowest number, as Hugging Face masks
+    it.
+    """
     return torch.finfo(tensor.dtype).min
 
 
 def hidden(scores: Tensor) -> Tensor:
-    """Mask of the keys that are masked out. Half the lowest number, because an additive mask leaves lowest + score, rounded."""
+    """Mask of the keys that are masked out. Half the lowest number, because an additive mask leaves
+    lowest + score, rounded.
+    """
     return scores <= lowest(scores) / 2

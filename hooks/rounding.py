@@ -1,9 +1,11 @@
 """Store a part of the forward pass in few bits while the arithmetic stays the model's own.
 
-Low precision is two things at once: numbers are stored in few bits, and they are computed with in few bits. Casting a model
-does both; `rounded` does the first alone, for the residual stream or for what a key/value cache holds.
+Low precision is two things at once: numbers are stored in few bits, and they are computed with in
+few bits. Casting a model does both; `rounded` does the first alone, for the residual stream or for
+what a key/value cache holds.
 
-Cost: an elementwise operation at each place; for integers one more forward pass, which finds their scales.
+Cost: an elementwise operation at each place; for integers one more forward pass, which finds their
+scales.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ FLOATS: Mapping[str, torch.dtype] = {
 """Floating formats by name."""
 
 INTEGERS: Mapping[str, int] = {"int8": 127, "int4": 7}
-"""Integer formats by name, with their largest code: symmetric, so that 0 is stored as 0 and the lowest code is not used."""
+"""Integer formats by name, with their largest code: symmetric, so that 0 is stored as 0 and the
+lowest code is not used.
+"""
 
 Format = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int4"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -46,24 +50,30 @@ def rounded(
     *,
     calibration: Int[Tensor, "batch pos"] | None = None,
 ) -> Iterator[None]:
-    """Round a part of the forward pass to what `format` can hold, inside the block. The arithmetic stays as it was.
+    """Round a part of the forward pass to what `format` can hold, inside the block. The arithmetic
+    stays as it was.
 
     Args:
-        part: "residual" rounds v^(0), ..., v^(L), which are stored between blocks (z, between attention and MLP, is not
-            stored). "once" rounds v^(0) of each token alone, or its v^(1) where the format holds v^(0) already, as that of
-            an embedding which is stored in it: what the later layers make of one rounding. "kv" rounds keys after RoPE, and
-            values, as a cache stores them.
-        format: bfloat16, float16, float8_e4m3fn, float8_e5m2: the nearest representable number, ties to even. int8, int4:
-            scale * k with a whole number |k| <= 127 or 7 (`stored`). Each channel (a coordinate of the residual stream or of a
-            head) has a scale, which is the same for every token.
-        calibration: token ids, for integers only. On entry, a forward pass over them finds the scales: the largest magnitude
-            of each channel / 127 or 7. Larger numbers in a later pass saturate. Scales are static, because a scale found in
-            the pass itself would depend on later tokens, and a prefix would not be computed as it is on its own.
+        part: "residual" rounds v^(0), ..., v^(L), which are stored between blocks (z, between
+            attention and MLP, is not stored). "once" rounds v^(0) of each token alone, or its v^(1)
+            where the format holds v^(0) already, as that of an embedding which is stored in it:
+            what the later layers make of one rounding. "kv" rounds keys after RoPE, and values, as
+            a cache stores them.
+        format: bfloat16, float16, float8_e4m3fn, float8_e5m2: the nearest representable number,
+            ties to even. int8, int4: scale * k with a whole number |k| <= 127 or 7 (`stored`). Each
+            channel (a coordinate of the residual stream or of a head) has a scale, which is the
+            same for every token.
+        calibration: token ids, for integers only. On entry, a forward pass over them finds the
+            scales: the largest magnitude of each channel / 127 or 7. Larger numbers in a later pass
+            saturate. Scales are static, because a scale found in the pass itself would depend on
+            later tokens, and a prefix would not be computed as it is on its own.
 
-    Gradients pass as if nothing were rounded: the derivative of a staircase is 0 almost everywhere, and says nothing.
+    Gradients pass as if nothing were rounded: the derivative of a staircase is 0 almost everywhere,
+    and says nothing.
 
-    Raises `HookError` for an unknown part or format; for a calibration that is missing, not needed, or not a batch of ids; for
-    a model in 16 bits (its numbers are rounded already); and for numbers that a floating format cannot hold, with their place.
+    Raises `HookError` for an unknown part or format; for a calibration that is missing, not needed,
+    or not a batch of ids; for a model in 16 bits (its numbers are rounded already); and for numbers
+    that a floating format cannot hold, with their place.
     """
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes & set(SIXTEEN_BITS):
@@ -72,7 +82,11 @@ def rounded(
             "too; cast a copy to float32"
         )
     if (calibration is None) != (format in FLOATS):
-        need = "takes no calibration" if format in FLOATS else "needs a calibration, a batch of token ids"
+        need = (
+            "takes no calibration"
+            if format in FLOATS
+            else "needs a calibration, a batch of token ids"
+        )
         raise HookError(f"rounded: format {format!r} {need}")
     places = _places(model, part, format)
     scales = {} if calibration is None else _scales(model, places, calibration, format)
@@ -85,15 +99,19 @@ def rounded(
 
 
 def stored(
-    x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...] | None = None, what: str = "numbers"
+    x: Float[Tensor, "*shape"],
+    format: str,
+    scale: Float[Tensor, ...] | None = None,
+    what: str = "numbers",
 ) -> Float[Tensor, "*shape"]:
     """The nearest numbers to x that `format` holds, in x's own dtype; ties to even.
 
-    Floating formats: the cast and back. Integers: scale * round(x / scale), the code clamped to +-127 (int8) or +-7 (int4);
-    `scale` broadcasts against x (`integer_scale`), and 0 stores 0.
+    Floating formats: the cast and back. Integers: scale * round(x / scale), the code clamped to
+    +-127 (int8) or +-7 (int4); `scale` broadcasts against x (`integer_scale`), and 0 stores 0.
 
-    Raises `HookError` for a number that is not finite and one beyond the largest of a floating format (`what` says whose):
-    what becomes of such a number (infinity, NaN, the largest) differs between devices.
+    Raises `HookError` for a number that is not finite and one beyond the largest of a floating
+    format (`what` says whose): what becomes of such a number (infinity, NaN, the largest) differs
+    between devices.
     """
     if format in INTEGERS:
         if scale is None:
@@ -106,13 +124,17 @@ def stored(
     return narrow.to(dtype).to(x.dtype)
 
 
-def codes(x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...]) -> Float[Tensor, "*shape"]:
+def codes(
+    x: Float[Tensor, "*shape"], format: str, scale: Float[Tensor, ...]
+) -> Float[Tensor, "*shape"]:
     """The whole numbers k of an integer format for which scale k is nearest to x; ties to even."""
     largest = INTEGERS[format]
     return (x / torch.where(scale > 0, scale, 1.0)).round().clamp(-largest, largest)
 
 
-def integer_scale(largest_magnitude: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:
+def integer_scale(
+    largest_magnitude: Float[Tensor, "*shape"], format: str
+) -> Float[Tensor, "*shape"]:
     """The scale of a channel with that largest magnitude, which is stored as the largest code."""
     return largest_magnitude / INTEGERS[format]
 
@@ -120,8 +142,9 @@ def integer_scale(largest_magnitude: Float[Tensor, "*shape"], format: str) -> Fl
 def _odd_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """float64 to float32, where inexact to the neighbour whose last bit is 1.
 
-    Torch narrows float64 by way of float32, and two roundings to nearest are not one: 1 + 2^-8 + 2^-40 would become 1 in
-    bfloat16. An odd last bit keeps the number on its side of every tie of a narrower format.
+    Torch narrows float64 by way of float32, and two roundings to nearest are not one: 1 + 2^-8 +
+    2^-40 would become 1 in bfloat16. An odd last bit keeps the number on its side of every tie of a
+    narrower format.
     """
     near = x.float()
     towards_x = torch.where(x > near, torch.inf, -torch.inf).to(near)
@@ -149,7 +172,10 @@ def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, Hoo
     if part == "once":
         layers_by_site = {"residual_pre": [0], "residual_post": [0]}
     elif part == "residual":
-        layers_by_site = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
+        layers_by_site = {
+            "residual_pre": None,
+            "residual_post": [last],
+        }  # a block's output is the next one's input
     else:
         sites = available_sites(model)
         keys = "rotary_k" if "rotary_k" in sites else "key"
@@ -168,7 +194,10 @@ def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, Hoo
 
 
 def _scales(
-    model: TransformerBridge, places: Mapping[Place, HookPoint], ids: Int[Tensor, "batch pos"], format: str
+    model: TransformerBridge,
+    places: Mapping[Place, HookPoint],
+    ids: Int[Tensor, "batch pos"],
+    format: str,
 ) -> dict[Place, Tensor]:
     """The scale of each channel at each place, over the tokens of one forward pass."""
     if ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
@@ -190,7 +219,9 @@ def _scales(
 
 
 def _first_that_changes(bodies: Mapping[Place, Rounding]) -> dict[Place, Rounding]:
-    """Of two places, in the order of the pass, the second rounds the tokens of which the first changed nothing."""
+    """Of two places, in the order of the pass, the second rounds the tokens of which the first
+    changed nothing.
+    """
     (first, round_first), (second, round_second) = bodies.items()
     changed: list[Tensor] = []
 
@@ -199,7 +230,10 @@ def _first_that_changes(bodies: Mapping[Place, Rounding]) -> dict[Place, Roundin
         changed[:] = [(rounded_tensor != tensor).any(-1, keepdim=True)]
         return rounded_tensor
 
-    return {first: at_first, second: lambda tensor: torch.where(changed[0], tensor, round_second(tensor))}
+    return {
+        first: at_first,
+        second: lambda tensor: torch.where(changed[0], tensor, round_second(tensor)),
+    }
 
 
 def _body(format: str, scale: Tensor | None, place: Place) -> Rounding:

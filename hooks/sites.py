@@ -1,15 +1,16 @@
 """Sites of a forward pass: the one table of hook names.
 
-A `Site` is a place with a name of the field ("pattern", "residual_post") and the anchored name of its hook in a raw
-`TransformerBridge`. Anchored, because a bare suffix also matches the vision tower of a multimodal model. A place that a
-model does not have (a post-norm in Llama, the middle of a parallel block) is an error; so is one whose hook point never runs,
-or means something else there (`_misnamed`).
+A `Site` is a place with a name of the field ("pattern", "residual_post") and the anchored name of
+its hook in a raw `TransformerBridge`. Anchored, because a bare suffix also matches the vision tower
+of a multimodal model. A place that a model does not have (a post-norm in Llama, the middle of a
+parallel block) is an error; so is one whose hook point never runs, or means something else there
+(`_misnamed`).
 
 Source of the names: TransformerLens 4.3, run on every family of docs/models.md.
 
 The norms on the path stand here too, with their numbers. A norm is g * (x - c(x)) / r(x) + b with
-r(x) = sqrt(mean((x - c(x))^2) + eps). c is the mean for GPT-2's LayerNorm, and 0 for the RMS norms of Gemma (g = 1 + w) and
-Llama (g = w), which have no bias.
+r(x) = sqrt(mean((x - c(x))^2) + eps). c is the mean for GPT-2's LayerNorm, and 0 for the RMS norms
+of Gemma (g = 1 + w) and Llama (g = w), which have no bias.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ from torch import Tensor, nn
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest, short_repr
-from ostools.ground.lens import HookPoint, JointQKVPositionEmbeddingsAttentionBridge, MoEBridge, TransformerBridge
+from ostools.ground.lens import (
+    HookPoint,
+    JointQKVPositionEmbeddingsAttentionBridge,
+    MoEBridge,
+    TransformerBridge,
+)
 from ostools.hooks.errors import HookError, is_whole, listed
 
 
 @dataclass(frozen=True)
 class Site:
-    """A named place. `template` is the hook's full name, with `{layer}` if every block has one. `axes` is its shape."""
+    """A named place. `template` is the hook's full name, with `{layer}` if every block has one.
+    `axes` is its shape.
+    """
 
     name: str
     template: str
@@ -95,14 +103,21 @@ def site(name: str) -> Site:
 @checked_arguments(HookError)
 def available_sites(model: TransformerBridge) -> tuple[str, ...]:
     """The names of the sites that this model has, in the table's order."""
-    hook_points, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
+    hook_points, misnamed = (
+        model.hook_dict,
+        _misnamed(model),
+    )  # the first is put together anew at every access
     return tuple(
-        name for name, place in SITES.items() if place.template.format(layer=0) in hook_points and name not in misnamed
+        name
+        for name, place in SITES.items()
+        if place.template.format(layer=0) in hook_points and name not in misnamed
     )
 
 
 def adds_residual(sublayer: nn.Module) -> bool:
-    """Whether attention or an MLP is handed the residual stream and adds it to its own output (Bloom; MPT's MLP)."""
+    """Whether attention or an MLP is handed the residual stream and adds it to its own output
+    (Bloom; MPT's MLP).
+    """
     original = getattr(sublayer, "original_component", sublayer)
     return "residual" in inspect.signature(original.forward).parameters
 
@@ -113,19 +128,25 @@ def is_closed(model: TransformerBridge) -> bool:
 
 
 def unknown_inside(model: TransformerBridge, *parts: str) -> str | None:
-    """Why one of these parts of closed blocks is not known, None where all are: "patterns" and "norms" may be, others never."""
+    """Why one of these parts of closed blocks is not known, None where all are: "patterns" and
+    "norms" may be, others never.
+    """
     if not is_closed(model):
         return None
     unknown = getattr(model, "unknown", {})
     known_parts = (
-        [part for part in ("patterns", "norms") if part not in unknown] if hasattr(model, "known_norms") else []
+        [part for part in ("patterns", "norms") if part not in unknown]
+        if hasattr(model, "known_norms")
+        else []
     )
     missing = [part for part in parts if part not in known_parts]
     return unknown.get(missing[0], f"nothing is known of its {missing[0]}") if missing else None
 
 
 def require_open(model: TransformerBridge, what: str, *parts: str) -> None:
-    """`HookError` in the name of `what` for a model whose blocks are closed, at least to these parts."""
+    """`HookError` in the name of `what` for a model whose blocks are closed, at least to these
+    parts.
+    """
     reason = unknown_inside(model, *(parts or ("inside",)))
     if reason is not None:
         raise HookError(
@@ -135,7 +156,9 @@ def require_open(model: TransformerBridge, what: str, *parts: str) -> None:
 
 
 def residual_scale(model: TransformerBridge) -> float:
-    """Factor by which a block multiplies what attention and MLP compute before it adds them (Granite's residual_multiplier)."""
+    """Factor by which a block multiplies what attention and MLP compute before it adds them
+    (Granite's residual_multiplier).
+    """
     return float(getattr(model.blocks[0], "residual_contribution_scale", 1.0))
 
 
@@ -149,24 +172,44 @@ def _misnamed(model: TransformerBridge) -> frozenset[str]:
     if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
         misnamed |= {"rotary_q", "rotary_k"}  # never run
     if type(block.attn).forward is AttentionBridge.forward:
-        misnamed |= {"scores", "pattern", "rotary_q", "rotary_k"}  # shown after the fact: a hook there changes nothing
+        misnamed |= {
+            "scores",
+            "pattern",
+            "rotary_q",
+            "rotary_k",
+        }  # shown after the fact: a hook there changes nothing
     if not hasattr(block.attn, "hook_rot_q"):
-        misnamed |= {"rotary_cos", "rotary_sin"}  # of attention that rotates, which this one need not do
+        misnamed |= {
+            "rotary_cos",
+            "rotary_sin",
+        }  # of attention that rotates, which this one need not do
     if isinstance(block.mlp, MoEBridge):
-        misnamed |= {"mlp_gate", "mlp_up", "mlp_hidden"}  # what enters and leaves all experts together
+        misnamed |= {
+            "mlp_gate",
+            "mlp_up",
+            "mlp_hidden",
+        }  # what enters and leaves all experts together
     misnamed |= {"attention_raw"} if adds_residual(block.attn) else set()
-    return frozenset(misnamed | ({"mlp_raw"} if block.mlp.name is None or adds_residual(block.mlp) else set()))
+    return frozenset(
+        misnamed | ({"mlp_raw"} if block.mlp.name is None or adds_residual(block.mlp) else set())
+    )
 
 
 def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tuple[int, ...]:
-    """`layers` sorted and without doubles, all of them for None; a layer that the model does not have raises."""
+    """`layers` sorted and without doubles, all of them for None; a layer that the model does not
+    have raises.
+    """
     n_layers = int(model.cfg.n_layers)
     if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
-        raise HookError(f"expected several layers out of 0..{n_layers - 1}, such as [0], found {short_repr(layers)}")
+        raise HookError(
+            f"expected several layers out of 0..{n_layers - 1}, such as [0], found {short_repr(layers)}"
+        )
     layer_indices = listed(range(n_layers) if layers is None else layers)
     wrong = [layer for layer in layer_indices if not is_whole(layer) or not 0 <= layer < n_layers]
     if wrong or not layer_indices:
-        raise HookError(f"expected layers out of 0..{n_layers - 1}, found {short_repr(wrong) if wrong else 'none'}")
+        raise HookError(
+            f"expected layers out of 0..{n_layers - 1}, found {short_repr(wrong) if wrong else 'none'}"
+        )
     return tuple(sorted(set(map(int, layer_indices))))
 
 
@@ -179,7 +222,9 @@ def checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tupl
             f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
         )
     head_indices = listed(heads)
-    wrong = [head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads]
+    wrong = [
+        head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads
+    ]
     if wrong or not head_indices:
         raise HookError(
             f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
@@ -187,13 +232,19 @@ def checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tupl
     return tuple(map(int, head_indices))
 
 
-def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = None) -> dict[int | None, HookPoint]:
-    """The hook points of a site by layer, or under the key None where there is only one in the model.
+def points(
+    model: TransformerBridge, name: str, layers: Iterable[int] | None = None
+) -> dict[int | None, HookPoint]:
+    """The hook points of a site by layer, or under the key None where there is only one in the
+    model.
 
-    Raises `HookError`, before anything is registered, for a site or layer that this model does not have.
+    Raises `HookError`, before anything is registered, for a site or layer that this model does not
+    have.
     """
     if layers is not None and not site(name).per_layer:
-        raise HookError(f"site {name!r} is one place in the model, found layers={short_repr(layers)}: leave layers out")
+        raise HookError(
+            f"site {name!r} is one place in the model, found layers={short_repr(layers)}: leave layers out"
+        )
     return points_of(model, [name], layers)[name]
 
 
@@ -201,7 +252,10 @@ def points_of(
     model: TransformerBridge, names: Iterable[str], layers: Iterable[int] | None = None
 ) -> dict[str, dict[int | None, HookPoint]]:
     """`points` of several sites; `layers` are of those that every block has."""
-    hook_points, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
+    hook_points, misnamed = (
+        model.hook_dict,
+        _misnamed(model),
+    )  # the first is put together anew at every access
     layers = tuple(layers) if isinstance(layers, Iterator) else layers  # read again for every site
     points_by_site: dict[str, dict[int | None, HookPoint]] = {}
     for name in names:
@@ -227,7 +281,9 @@ QK_NORMS = ("attn.q_norm", "attn.k_norm")
 
 @dataclass(frozen=True)
 class Norm:
-    """One norm of the model, and the hook points before and after it. `gain` is the effective g, with its offset."""
+    """One norm of the model, and the hook points before and after it. `gain` is the effective g,
+    with its offset.
+    """
 
     name: str
     gain: Float[Tensor, "*width"]
@@ -242,7 +298,9 @@ class Norm:
         return x - x.mean(-1, keepdim=True) if self.centred else x
 
     def inverse_scale(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch 1"]:
-        """1 / r(x), in float32, or in float64 for float64 input, as the models themselves compute it."""
+        """1 / r(x), in float32, or in float64 for float64 input, as the models themselves compute
+        it.
+        """
         x = x if x.dtype == torch.float64 else x.float()
         return torch.rsqrt(self.centre(x).square().mean(-1, keepdim=True) + self.eps)
 
@@ -255,15 +313,23 @@ class Norm:
 
 @checked_arguments(HookError)
 def norms(model: TransformerBridge) -> dict[str, Norm]:
-    """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm", "ln_final")."""
+    """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm",
+    "ln_final").
+    """
     require_open(model, "norms", "norms")
     if is_closed(model):
         closed: Any = model
         return closed.known_norms()
     per_block = PRE_NORMS + POST_NORMS + QK_NORMS
-    names = [f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block]
+    names = [
+        f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block
+    ]
     hook_points = model.hook_dict  # put together anew at every access
-    return {name: _norm(model, name, hook_points) for name in [*names, "ln_final"] if f"{name}.hook_out" in hook_points}
+    return {
+        name: _norm(model, name, hook_points)
+        for name in [*names, "ln_final"]
+        if f"{name}.hook_out" in hook_points
+    }
 
 
 def component_of(model: TransformerBridge, name: str) -> Any:
@@ -281,7 +347,9 @@ def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> 
     original = component.original_component
     eps = getattr(original, "eps", getattr(original, "variance_epsilon", None))
     if eps is None:
-        raise HookError(f"norm {name} ({type(original).__name__}): expected an eps or variance_epsilon, found neither")
+        raise HookError(
+            f"norm {name} ({type(original).__name__}): expected an eps or variance_epsilon, found neither"
+        )
     weight = component.weight.detach()
     bias = None if component.uses_rms_norm else getattr(original, "bias", None)
     return Norm(

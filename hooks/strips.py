@@ -1,9 +1,11 @@
-"""Attention in strips of queries: the numbers of the model's own attention, never heads x n^2 of them at once.
+"""Attention in strips of queries: the numbers of the model's own attention, never heads x n^2 of
+them at once.
 
     scores_S = cap(s Q_S K^T) + mask_S,   pattern_S = softmax(scores_S),   z_S = pattern_S V,   S = some queries
 
-A row of the pattern depends on its own query alone, so that strips give what the whole gives, up to the order of sums inside
-a product. Keys after a strip's last query are left out: a causal mask hides them, which is checked.
+A row of the pattern depends on its own query alone, so that strips give what the whole gives, up to
+the order of sums inside a product. Keys after a strip's last query are left out: a causal mask
+hides them, which is checked.
 """
 
 from __future__ import annotations
@@ -30,27 +32,43 @@ from ostools.hooks.precision import cast_mask
 from ostools.hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks
 from ostools.hooks.sites import is_closed, points, require_open
 
-# Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
-_STRIPWISE = frozenset({"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"})
-# The classes of attention that are known, joint ones (q, k, v out of one weight) without and with a rotation.
+# Edits of scores and patterns that ask for absolute positions only, and so take a strip as they
+# take a cached generation.
+_STRIPWISE = frozenset(
+    {"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"}
+)
+# The classes of attention that are known, joint ones (q, k, v out of one weight) without and with a
+# rotation.
 _KNOWN = (
     "PositionEmbeddingsAttentionBridge",
     "JointQKVAttentionBridge",
     "JointQKVPositionEmbeddingsAttentionBridge",
 )
-# What the bridge's attention can do and this one cannot: settings of its configuration, parts of it, of what it wraps.
-_UNKNOWN = ("use_split_qkv_input", "use_attn_in", "use_attn_result", "gated_q_proj", "qk_norm_after_rope")
-_UNKNOWN += ("rotary_interleaved_cos_sin", "rotary_adjacent_pairs", "scale_attn_by_inverse_layer_idx")
+# What the bridge's attention can do and this one cannot: settings of its configuration, parts of
+# it, of what it wraps.
+_UNKNOWN = (
+    "use_split_qkv_input",
+    "use_attn_in",
+    "use_attn_result",
+    "gated_q_proj",
+    "qk_norm_after_rope",
+)
+_UNKNOWN += (
+    "rotary_interleaved_cos_sin",
+    "rotary_adjacent_pairs",
+    "scale_attn_by_inverse_layer_idx",
+)
 _UNKNOWN_OF_BRIDGE = ("_reorder_and_upcast_attn", "_qk_norm_per_head")
 _UNKNOWN_OF_ORIGINAL = ("key_multiplier", "sinks")
 
 
 @dataclass(frozen=True)
 class StripAttention:
-    """One call of one attention. The pattern of any strip of queries is made when it is asked for, and is not kept.
+    """One call of one attention. The pattern of any strip of queries is made when it is asked for,
+    and is not kept.
 
-    `query` and `key` are as the scores read them (rotated, with keys for each query head). The edits that are active when a
-    strip is asked for act on it.
+    `query` and `key` are as the scores read them (rotated, with keys for each query head). The
+    edits that are active when a strip is asked for act on it.
     """
 
     query: Float[Tensor, "batch head query d_head"]
@@ -65,7 +83,9 @@ class StripAttention:
     def strip(
         self, start: int, stop: int
     ) -> tuple[Float[Tensor, "batch head strip seen"], Float[Tensor, "batch head strip seen"]]:
-        """Scores and pattern of the queries start ... stop - 1 over every key up to the last of these queries."""
+        """Scores and pattern of the queries start ... stop - 1 over every key up to the last of
+        these queries.
+        """
         for point in (self._scores_point, self._pattern_point):
             _require_stripwise(point)
         offset = self.key.shape[-2] - self.query.shape[-2]
@@ -78,7 +98,9 @@ class StripAttention:
 
     def _masked(self, scores: Tensor, first_query: int, keys: int) -> Tensor:
         if self._mask is None:
-            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(first_query + 1)
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(
+                first_query + 1
+            )
             return scores.masked_fill(future, lowest(scores))
         offset = self.key.shape[-2] - self.query.shape[-2]
         mask = self._mask[..., first_query - offset : keys - offset, :]
@@ -124,7 +146,9 @@ class Strips:
         finally:
             self._held = None
 
-    def attend(self, layer: int, call: StripAttention, value: Tensor) -> Float[Tensor, "batch query head d_head"]:
+    def attend(
+        self, layer: int, call: StripAttention, value: Tensor
+    ) -> Float[Tensor, "batch query head d_head"]:
         """z, strip by strip."""
         if layer in self._noting:
             self._noting[layer].append(call)
@@ -140,11 +164,13 @@ class Strips:
 def in_strips(model: TransformerBridge, size: int) -> Iterator[Strips]:
     """Compute the attention of every layer `size` queries at a time inside the block.
 
-    Masks, temperatures, ablated edges and freezing act as always. They see some queries, and all keys up to the last of these.
-    Scores and patterns cannot be captured or replaced inside, because they never exist as a whole.
+    Masks, temperatures, ablated edges and freezing act as always. They see some queries, and all
+    keys up to the last of these. Scores and patterns cannot be captured or replaced inside, because
+    they never exist as a whole.
 
-    Raises `HookError` for a model whose attention is not known here, for an edit or an observer that needs a whole pattern,
-    for a mask that is not causal, and for a second such block inside the first.
+    Raises `HookError` for a model whose attention is not known here, for an edit or an observer
+    that needs a whole pattern, for a mask that is not causal, and for a second such block inside
+    the first.
     """
     if size < 1:
         raise HookError(f"in_strips: expected a size of at least one query, found {size}")
@@ -188,8 +214,13 @@ def _require_known(model: TransformerBridge) -> None:
     for block in model.blocks:
         attention = block.attn
         active = _unknown_parts(attention)
-        # The class that computes: what a user of this package puts before it (float32 scores) does not count.
-        lens = next(kind for kind in type(attention).__mro__ if kind.__module__.startswith("transformer_lens"))
+        # The class that computes: what a user of this package puts before it (float32 scores) does
+        # not count.
+        lens = next(
+            kind
+            for kind in type(attention).__mro__
+            if kind.__module__.startswith("transformer_lens")
+        )
         if lens.__name__ not in _KNOWN or active:
             description = ", ".join([type(attention).__name__, *active])
             raise HookError(
@@ -204,12 +235,18 @@ def _unknown_parts(attention: Any) -> list[str]:
     config = getattr(original, "config", None)
     unknown_parts = [name for name in _UNKNOWN if getattr(attention.config, name, None)]
     unknown_parts += [name for name in _UNKNOWN_OF_BRIDGE if getattr(attention, name, None)]
-    unknown_parts += [name for name in _UNKNOWN_OF_ORIGINAL if getattr(original, name, None) is not None]
+    unknown_parts += [
+        name for name in _UNKNOWN_OF_ORIGINAL if getattr(original, name, None) is not None
+    ]
     unknown_parts += [name for name in ("clip_qkv",) if getattr(config, name, None) is not None]
     rope = getattr(config, "rope_parameters", None) or {}
-    unknown_parts += ["llama_4_scaling_beta"] if rope.get("llama_4_scaling_beta") is not None else []
+    unknown_parts += (
+        ["llama_4_scaling_beta"] if rope.get("llama_4_scaling_beta") is not None else []
+    )
     unknown_parts += ["gate"] if "gate" in attention.submodules else []
-    return unknown_parts + [name for name in ("compatibility_mode", "training") if getattr(attention, name)]
+    return unknown_parts + [
+        name for name in ("compatibility_mode", "training") if getattr(attention, name)
+    ]
 
 
 class _Forward(OwnForward):
@@ -218,7 +255,9 @@ class _Forward(OwnForward):
     def __init__(self, strips: Strips, layer: int, attention: Any, block: int) -> None:
         self.strips, self._layer, self._attention, self.block = strips, layer, attention, block
         self._joint = isinstance(attention, JointQKVAttentionBridge)
-        self._rotates = not self._joint or isinstance(attention, JointQKVPositionEmbeddingsAttentionBridge)
+        self._rotates = not self._joint or isinstance(
+            attention, JointQKVPositionEmbeddingsAttentionBridge
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         attention = self._attention
@@ -227,7 +266,8 @@ class _Forward(OwnForward):
         query, key, value = self._projected(x, kwargs.get("position_embeddings"))
         if self.strips._held is not None:
             query, key = self.strips._held(self._layer, query, key)
-        # A class that keeps scores in float32 in a 16-bit model widens keys and values here, and queries at their last hook.
+        # A class that keeps scores in float32 in a 16-bit model widens keys and values here, and
+        # queries at their last hook.
         key, value = attention._update_kv_cache(key, value, **kwargs)
         query = query.to(key.dtype)
         group = query.shape[1] // key.shape[1]
@@ -246,10 +286,14 @@ class _Forward(OwnForward):
         attention = self._attention
         query, key, value = attention.q(x), attention.k(x), attention.v(x)
         d_head, normed = int(attention.config.d_head), "q_norm" in attention.submodules
-        joint_norm = normed and attention._qk_norm_phase == "pre_reshape"  # a norm over all heads together
+        joint_norm = (
+            normed and attention._qk_norm_phase == "pre_reshape"
+        )  # a norm over all heads together
         if joint_norm:
             query, key = self._normed(query, key)
-        query, key, value = (part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in (query, key, value))
+        query, key, value = (
+            part.view(*x.shape[:-1], -1, d_head).transpose(1, 2) for part in (query, key, value)
+        )
         if normed and not joint_norm:
             query, key = self._normed(query, key)
         if not self._rotates or not hasattr(attention, "hook_rot_q"):  # learned positions
@@ -262,7 +306,10 @@ class _Forward(OwnForward):
 
         parts = apply_rotary_pos_emb(query[..., :turned], key[..., :turned], cos, sin)
         if turned < d_head:
-            parts = (torch.cat([part, x[..., turned:]], -1) for part, x in zip(parts, (query, key), strict=True))
+            parts = (
+                torch.cat([part, x[..., turned:]], -1)
+                for part, x in zip(parts, (query, key), strict=True)
+            )
         query, key = parts
         if self._joint:
             return query, key, value
@@ -270,14 +317,23 @@ class _Forward(OwnForward):
 
     def _normed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         attention = self._attention
-        return attention.hook_q_normed(attention.q_norm(query)), attention.hook_k_normed(attention.k_norm(key))
+        return attention.hook_q_normed(attention.q_norm(query)), attention.hook_k_normed(
+            attention.k_norm(key)
+        )
 
     def _call(self, query: Tensor, key: Tensor, mask: Tensor | None) -> StripAttention:
         attention, original = self._attention, self._attention.original_component
         if mask is not None and mask.ndim < 4:
-            raise HookError(f"in_strips: expected a mask of four axes or none, found {tuple(mask.shape)}")
-        scale = query.shape[-1] ** -0.5 if self._joint else float(getattr(original, "scaling", query.shape[-1] ** -0.5))
-        # As the bridge computes them: the softmax of a joint one in the scores' own dtype, the others' in float32.
+            raise HookError(
+                f"in_strips: expected a mask of four axes or none, found {tuple(mask.shape)}"
+            )
+        scale = (
+            query.shape[-1] ** -0.5
+            if self._joint
+            else float(getattr(original, "scaling", query.shape[-1] ** -0.5))
+        )
+        # As the bridge computes them: the softmax of a joint one in the scores' own dtype, the
+        # others' in float32.
         dtype = None if self._joint else torch.float32
 
         def softmax(scores: Tensor) -> Tensor:

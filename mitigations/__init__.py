@@ -5,10 +5,28 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ostools.mitigations.base import Bar, Composed, Label, Mitigation, MitigationError, compose, insert, parts, rewrite
+from ostools.mitigations.base import (
+    Bar,
+    Composed,
+    Label,
+    Mitigation,
+    MitigationError,
+    compose,
+    insert,
+    parts,
+    rewrite,
+)
 from ostools.mitigations.named import BUILT_IN, label, mitigation, names, optional
 from ostools.mitigations.passes import AttentionTemperature, SlidingWindow, Upcast
-from ostools.mitigations.prompts import Hint, Interleave, Numbered, Partition, PositionalHint, RepeatPrompt, Separator
+from ostools.mitigations.prompts import (
+    Hint,
+    Interleave,
+    Numbered,
+    Partition,
+    PositionalHint,
+    RepeatPrompt,
+    Separator,
+)
 
 if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch, and a name with its options needs none
     from ostools.mitigations.contract import acts as acts

@@ -1,7 +1,8 @@
 """Base class of mitigations: four methods, each doing nothing until it is overridden.
 
-A mitigation rewrites the sequence or the prompt, changes the forward pass, or both, and can prove on what was captured
-that it did. `insert` applies the first kind and holds it to its promise; `mitigations.contract` the last.
+A mitigation rewrites the sequence or the prompt, changes the forward pass, or both, and can prove
+on what was captured that it did. `insert` applies the first kind and holds it to its promise;
+`mitigations.contract` the last.
 """
 
 from __future__ import annotations
@@ -16,38 +17,52 @@ if TYPE_CHECKING:  # importing it takes seconds, and a prompt rewrite needs none
 
 
 class MitigationError(ValueError):
-    """A mitigation cannot be built, or broke its promise. The message says what was expected and what was found."""
+    """A mitigation cannot be built, or broke its promise. The message says what was expected and
+    what was found.
+    """
 
 
 LONGEST = 2**20
-"""The most characters of a prompt that a mitigation has rewritten. No model here reads as many; a few words could ask for a
-thousand times more."""
+"""The most characters of a prompt that a mitigation has rewritten. No model here reads as many; a
+few words could ask for a thousand times more."""
 
 
 def require_short(name: str, characters: int) -> None:
-    """Refuse, with `MitigationError`, a text of more than `LONGEST` characters: before it is made, where that is known."""
+    """Refuse, with `MitigationError`, a text of more than `LONGEST` characters: before it is made,
+    where that is known.
+    """
     if characters > LONGEST:
-        raise MitigationError(f"{name}: expected a prompt of at most {LONGEST:,} characters, found {characters:,}")
+        raise MitigationError(
+            f"{name}: expected a prompt of at most {LONGEST:,} characters, found {characters:,}"
+        )
 
 
 def require_whole(thing: object, field: str, least: int) -> None:
     """Refuse, with `MitigationError`, a field that is no whole number or below `least`."""
     value = getattr(thing, field)
     if type(value) is not int or value < least:
-        raise MitigationError(f"{type(thing).__name__}: expected {field} of at least {least}, found {value!r}")
+        raise MitigationError(
+            f"{type(thing).__name__}: expected {field} of at least {least}, found {value!r}"
+        )
 
 
 def require_text(thing: object, field: str) -> None:
     """Refuse, with `MitigationError`, a field that is no text."""
     value = getattr(thing, field)
     if not isinstance(value, str):
-        raise MitigationError(f"{type(thing).__name__}: expected {field} to be a text, found {_short(value)}")
+        raise MitigationError(
+            f"{type(thing).__name__}: expected {field} to be a text, found {_short(value)}"
+        )
 
 
 def checked(mitigation: object) -> Mitigation:
-    """Return the argument if it is a mitigation. Raises `MitigationError` for anything else, and for a name."""
+    """Return the argument if it is a mitigation. Raises `MitigationError` for anything else, and
+    for a name.
+    """
     if not isinstance(mitigation, Mitigation):
-        advice = f": mitigations.mitigation({mitigation!r:.60})" if isinstance(mitigation, str) else ""
+        advice = (
+            f": mitigations.mitigation({mitigation!r:.60})" if isinstance(mitigation, str) else ""
+        )
         raise MitigationError(f"expected a mitigation, found {_short(mitigation)}{advice}")
     return mitigation
 
@@ -55,26 +70,32 @@ def checked(mitigation: object) -> Mitigation:
 class Label(str):
     """A piece of text that says the place of the item after it, such as "3:".
 
-    Other inserted text may not contain an item of the task. A label may contain one, because what stands before its item is not
-    taken for an item.
+    Other inserted text may not contain an item of the task. A label may contain one, because what
+    stands before its item is not taken for an item.
     """
 
 
 class Bar(str):
-    """A piece of text between two parts of a sequence whose answers add up to the answer of the whole, such as " | "."""
+    """A piece of text between two parts of a sequence whose answers add up to the answer of the
+    whole, such as " | ".
+    """
 
 
 class Mitigation:
-    """Base class of a mitigation. Override what you need; the methods that you leave alone do nothing.
+    """Base class of a mitigation. Override what you need; the methods that you leave alone do
+    nothing.
 
-    Subclasses are small frozen dataclasses whose fields define their numbers. counts_parts: whether the prompt asks for the
-    answer of each part of the sequence, with a `Bar` between two, before the final line.
+    Subclasses are small frozen dataclasses whose fields define their numbers. counts_parts: whether
+    the prompt asks for the answer of each part of the sequence, with a `Bar` between two, before
+    the final line.
     """
 
     counts_parts: ClassVar[bool] = False
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        """The task's items with text inserted between them. Apart from that, only a `Label` may stand before each item."""
+        """The task's items with text inserted between them. Apart from that, only a `Label` may
+        stand before each item.
+        """
         return items
 
     def prompt(self, text: str) -> str:
@@ -88,8 +109,9 @@ class Mitigation:
     def verify(self, record: Mapping[str, Any]) -> None:
         """Raise `MitigationError` where what was captured breaks this mitigation's own invariant.
 
-        Called for every layer of every forward pass, with that layer alone: `record["pattern"]` and `record["scores"]` map
-        the layer to a tensor [batch, head, query, key]. With a key/value cache the queries are the last of the keys.
+        Called for every layer of every forward pass, with that layer alone: `record["pattern"]` and
+        `record["scores"]` map the layer to a tensor [batch, head, query, key]. With a key/value
+        cache the queries are the last of the keys.
         """
 
 
@@ -97,21 +119,25 @@ class Mitigation:
 class Composed(Mitigation):
     """Several mitigations as one, applied in the order given.
 
-    The first sees the task's own items, prompt and model. Each of the others sees what those before it have made. If two
-    change the same scores, the later one changes what the earlier one has made of them. Each keeps its own invariant on every
-    pass.
+    The first sees the task's own items, prompt and model. Each of the others sees what those before
+    it have made. If two change the same scores, the later one changes what the earlier one has made
+    of them. Each keeps its own invariant on every pass.
 
-    Raises `MitigationError` for fewer than two mitigations, and for one that inserts text after another has given the items
-    labels.
+    Raises `MitigationError` for fewer than two mitigations, and for one that inserts text after
+    another has given the items labels.
     """
 
     parts: tuple[Mitigation, ...]
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple | list):
-            raise MitigationError(f"Composed: expected a tuple of mitigations, found {_short(self.parts)}")
+            raise MitigationError(
+                f"Composed: expected a tuple of mitigations, found {_short(self.parts)}"
+            )
         if len(self.parts) < 2:
-            raise MitigationError(f"Composed: expected at least two mitigations, found {len(self.parts)}")
+            raise MitigationError(
+                f"Composed: expected at least two mitigations, found {len(self.parts)}"
+            )
         for part in self.parts:
             checked(part)
 
@@ -148,7 +174,9 @@ def compose(*mitigations: Mitigation) -> Mitigation:
 
 
 def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
-    """The mitigations that one is composed of, however it is nested. A simple one gives itself, and None gives nothing."""
+    """The mitigations that one is composed of, however it is nested. A simple one gives itself, and
+    None gives nothing.
+    """
     if isinstance(mitigation, Composed):
         for part in mitigation.parts:
             yield from parts(part)
@@ -159,20 +187,26 @@ def parts(mitigation: Mitigation | None) -> Iterator[Mitigation]:
 def insert(
     mitigation: Mitigation, items: Sequence[str], key: Callable[[Sequence[str]], str] | None = None
 ) -> tuple[str, ...]:
-    """`mitigation.sequence(items)`, checked: it has the items in their order, an item first and last, and only other text
-    between.
+    """`mitigation.sequence(items)`, checked: it has the items in their order, an item first and
+    last, and only other text between.
 
-    key: the task's own answer to a sequence of items. With it, inserted text may itself be an item (a zero between ones) as
-    long as the answer stays what it was. Without it, inserted text may not be an item.
+    key: the task's own answer to a sequence of items. With it, inserted text may itself be an item
+    (a zero between ones) as long as the answer stays what it was. Without it, inserted text may not
+    be an item.
 
-    Raises `MitigationError` if an item was changed, moved, dropped or added, if the answer would change, and if inserted text
-    contains an item as a part of it: the answer key would not be the prompt's. A `Label` may contain one. It has to stand
-    before an item, and the answer must be the same whether the labels between the items are read as text or as items.
+    Raises `MitigationError` if an item was changed, moved, dropped or added, if the answer would
+    change, and if inserted text contains an item as a part of it: the answer key would not be the
+    prompt's. A `Label` may contain one. It has to stand before an item, and the answer must be the
+    same whether the labels between the items are read as text or as items.
     """
     if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
-        raise MitigationError(f"expected the items of a task as texts, such as ('1', '0'), found {_short(items)}")
+        raise MitigationError(
+            f"expected the items of a task as texts, such as ('1', '0'), found {_short(items)}"
+        )
     if key is not None and not callable(key):
-        raise MitigationError(f"expected key to be a function from items to their answer, found {_short(key)}")
+        raise MitigationError(
+            f"expected key to be a function from items to their answer, found {_short(key)}"
+        )
     pieces = tuple(checked(mitigation).sequence(items))
     name = type(mitigation).__name__
     require_short(f"{name}.sequence", sum(len(piece) for piece in pieces if isinstance(piece, str)))
@@ -186,7 +220,9 @@ def insert(
     return pieces
 
 
-def _require_items_kept(name: str, items: Sequence[str], pieces: Sequence[str], *, may_add_items: bool) -> None:
+def _require_items_kept(
+    name: str, items: Sequence[str], pieces: Sequence[str], *, may_add_items: bool
+) -> None:
     """Check that the pieces are texts, with the items in their order, an item first and last.
 
     Raises `MitigationError` otherwise, and where one more item is among them that may not be.
@@ -211,23 +247,30 @@ def _require_no_item_inside(name: str, pieces: Sequence[str], item_set: set[str]
     """Check that no inserted text contains an item as a part of it: a reader would count it."""
     for piece in pieces:
         if piece not in item_set and any(item in piece for item in item_set):
-            raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
+            raise MitigationError(
+                f"{name}.sequence inserted {piece!r}, which contains an item of the task"
+            )
 
 
 def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
     """Check that every label precedes an item and is not itself an item."""
     for label, next_piece in zip(pieces, (*pieces[1:], Label()), strict=True):
-        if isinstance(label, Label) and (isinstance(next_piece, Label) or label.strip() in item_set or not label):
+        if isinstance(label, Label) and (
+            isinstance(next_piece, Label) or label.strip() in item_set or not label
+        ):
             raise MitigationError(
                 f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then "
                 f"{str(next_piece)!r}"
             )
 
 
-def _require_key(name: str, items: Sequence[str], pieces: Sequence[str], key: Callable[[Sequence[str]], str]) -> None:
+def _require_key(
+    name: str, items: Sequence[str], pieces: Sequence[str], key: Callable[[Sequence[str]], str]
+) -> None:
     """Check that the answer is the same with the inserted text as without it.
 
-    A label before the first item is not between items. Of one item alone nothing is: two of it are asked about.
+    A label before the first item is not between items. Of one item alone nothing is: two of it are
+    asked about.
     """
     if len(items) == 1 and len(pieces) == 2:
         items, pieces = (*items, *items), (*items, *pieces)

@@ -1,6 +1,8 @@
-"""The contract at run time: hooks are active and `verify` has looked at every forward pass, or an error is raised.
+"""The contract at run time: hooks are active and `verify` has looked at every forward pass, or an
+error is raised.
 
-Cost: `verify` on the pattern and the scores of every layer, which the pass computes anyway; nothing is kept.
+Cost: `verify` on the pattern and the scores of every layer, which the pass computes anyway; nothing
+is kept.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from ostools.mitigations.base import Mitigation, MitigationError, parts
 
 @contextmanager
 def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator[None]:
-    """Run the block under the mitigation's hooks, and let it verify every layer of every forward pass.
+    """Run the block under the mitigation's hooks, and let it verify every layer of every forward
+    pass.
 
-    None, and a mitigation that only rewrites prompts, do not change anything. Raises `MitigationError` if its invariant is
-    broken, and if it has one but no forward pass ran on which it could have been seen.
+    None, and a mitigation that only rewrites prompts, do not change anything. Raises
+    `MitigationError` if its invariant is broken, and if it has one but no forward pass ran on which
+    it could have been seen.
     """
     if mitigation is None:
         yield
@@ -37,12 +41,19 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
     def keep(scores: Tensor, layer: int | None) -> None:
         scores_by_layer[layer] = scores
 
-    def verify(pattern: Tensor, layer: int | None) -> None:  # the scores come first; both are dropped then
+    def verify(
+        pattern: Tensor, layer: int | None
+    ) -> None:  # the scores come first; both are dropped then
         nonlocal verified
-        mitigation.verify({"scores": {layer: scores_by_layer.pop(layer)}, "pattern": {layer: pattern}})
+        mitigation.verify(
+            {"scores": {layer: scores_by_layer.pop(layer)}, "pattern": {layer: pattern}}
+        )
         verified = True
 
-    with mitigation.hooks(model), hooks.capture(model, "pattern", "scores", reduce={"scores": keep, "pattern": verify}):
+    with (
+        mitigation.hooks(model),
+        hooks.capture(model, "pattern", "scores", reduce={"scores": keep, "pattern": verify}),
+    ):
         yield
     if not verified:
         raise MitigationError(
@@ -56,10 +67,11 @@ def changes_pass(mitigation: Mitigation | None) -> bool:
 
 
 def acts(model: TransformerBridge, mitigation: Mitigation | None, ids: Int[Tensor, " pos"]) -> bool:
-    """Whether its hooks change any logit of this prompt, bit for bit. A window wider than the prompt does not.
+    """Whether its hooks change any logit of this prompt, bit for bit. A window wider than the
+    prompt does not.
 
-    Cost: two forward passes; none for a mitigation without hooks. A mitigation that did not change anything is inactive. It is
-    never counted as a success.
+    Cost: two forward passes; none for a mitigation without hooks. A mitigation that did not change
+    anything is inactive. It is never counted as a success.
     """
     if not changes_pass(mitigation):
         return False

@@ -1,4 +1,6 @@
-"""Invariants of attention whatever is done to its scores: which keys are seen, and weights that sum to 1."""
+"""Invariants of attention whatever is done to its scores: which keys are seen, and weights that sum
+to 1.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SOFTMAX = 1e-5  # the softmax is computed in float32, whatever the model's dtyp
 
 
 def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Scores, Scores]]:
-    """Layers of a record, each with its pattern and its scores; `name` is the mitigation's, for the error."""
+    """Layers of a record, each with its pattern and its scores; `name` is the mitigation's, for the
+    error.
+    """
     try:
         patterns, scores = record["pattern"], record["scores"]
         pairs = [(layer, pattern, scores[layer]) for layer, pattern in patterns.items()]
@@ -38,7 +42,9 @@ def causal(pattern: Scores) -> VisibleKeys:
 
 
 def require_unseen(name: str, layer: int, pattern: Scores, unseen: VisibleKeys) -> None:
-    """The weights of the keys in `unseen` are 0, not small. Raises `MitigationError` with the first that is not."""
+    """The weights of the keys in `unseen` are 0, not small. Raises `MitigationError` with the first
+    that is not.
+    """
     wrong = pattern.masked_fill(~unseen, 0.0).ne(0)  # NaN is not 0
     if bool(wrong.any()):
         where = _first(wrong)
@@ -60,7 +66,9 @@ def require_unmasked(name: str, layer: int, scores: Scores, visible: VisibleKeys
 
 
 def require_rows_sum_to_one(name: str, layer: int, pattern: Scores) -> None:
-    """Check that the weights of every query sum to 1, up to the rounding of the pattern's dtype. Raises `MitigationError`."""
+    """Check that the weights of every query sum to 1, up to the rounding of the pattern's dtype.
+    Raises `MitigationError`.
+    """
     info = torch.finfo(pattern.dtype)
     # Rounding a weight costs half a step of its size, or of the smallest number that the dtype has.
     tolerance = info.eps + _SOFTMAX + pattern.shape[-1] * info.smallest_normal * info.eps

@@ -1,4 +1,6 @@
-"""Mitigations by name: the built-in ones, and those of other distributions by the entry-point group `ostools.mitigations`."""
+"""Mitigations by name: the built-in ones, and those of other distributions by the entry-point group
+`ostools.mitigations`.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,13 @@ def listing() -> list[Listed]:
 
 
 def mitigation(spec: str | Mitigation) -> Mitigation:
-    """The mitigation that a text describes: `separator:every=3`, `sliding-window:window=64,sinks=1`. A mitigation stays itself.
+    """The mitigation that a text describes: `separator:every=3`,
+    `sliding-window:window=64,sinks=1`. A mitigation stays itself.
 
-    Several joined by " + " (blanks around it) are composed, in that order. Raises `MitigationError` for an unknown name or
-    option (and gives the nearest), for a value of the wrong type, for a distribution that cannot be used, and for a file of
-    one's own, which only the command line runs (`typed`).
+    Several joined by " + " (blanks around it) are composed, in that order. Raises `MitigationError`
+    for an unknown name or option (and gives the nearest), for a value of the wrong type, for a
+    distribution that cannot be used, and for a file of one's own, which only the command line runs
+    (`typed`).
     """
     if isinstance(spec, Mitigation):
         return spec
@@ -63,11 +67,15 @@ def is_in_file(spec: str) -> bool:
 
 
 def typed(spec: str) -> Mitigation:
-    """The mitigation of a text that the user typed on the command line: as `mitigation`, or `./mine.py:AskAgain:times=2`, a
-    class or a function of a file, which runs. Raises `MitigationError`."""
+    """The mitigation of a text that the user typed on the command line: as `mitigation`, or
+    `./mine.py:AskAgain:times=2`, a class or a function of a file, which runs. Raises
+    `MitigationError`."""
     parts = spec.split(_AND)
     return compose(
-        *(_REGISTRY.make(part) if file_spec(part) is None else _REGISTRY.make_from_file(part) for part in parts)
+        *(
+            _REGISTRY.make(part) if file_spec(part) is None else _REGISTRY.make_from_file(part)
+            for part in parts
+        )
     )
 
 
@@ -77,9 +85,11 @@ def optional(spec: str | Mitigation | None) -> Mitigation | None:
 
 
 def label(mitigation: Mitigation | None) -> str:
-    """Label of a mitigation in tables and charts: the text from which `mitigation` would make it; "none" for None.
+    """Label of a mitigation in tables and charts: the text from which `mitigation` would make it;
+    "none" for None.
 
-    If no text makes it, its repr: such as one with a hint of the user's own that reads like options.
+    If no text makes it, its repr: such as one with a hint of the user's own that reads like
+    options.
     """
     if mitigation is None:
         return NONE

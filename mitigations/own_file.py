@@ -1,7 +1,8 @@
-"""A class or factory out of a file of the user's own: `./mine.py:AskAgain:times=2`. To load it runs that file.
+"""A class or factory out of a file of the user's own: `./mine.py:AskAgain:times=2`. To load it runs
+that file.
 
-Only the command line asks for it, with what was typed there. A sweep file, a page or a table that names a file is refused
-(`mitigations.mitigation`), as what it holds would run as code.
+Only the command line asks for it, with what was typed there. A sweep file, a page or a table that
+names a file is refused (`mitigations.mitigation`), as what it holds would run as code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple
 
 _SPEC = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?::(?P<options>.*))?", re.DOTALL)
 LOADED: dict[str, str] = {}
-"""The files that ran in this process, each with the SHA-256 of what ran: a provenance names them."""
+"""The files that ran in this process, each with the SHA-256 of what ran: a provenance names them.
+"""
 
 
 class FileSpec(NamedTuple):
@@ -34,8 +36,8 @@ def file_spec(spec: str) -> FileSpec | None:
 
 
 def loaded_from(path: str, name: str) -> Any:
-    """What the file calls `name`, once it has run. Raises whatever the file raises; `OSError` where it cannot be read, and
-    `AttributeError` where it has no such name.
+    """What the file calls `name`, once it has run. Raises whatever the file raises; `OSError` where
+    it cannot be read, and `AttributeError` where it has no such name.
 
     The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
     """

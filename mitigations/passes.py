@@ -1,10 +1,12 @@
-"""Mitigations that change the forward pass: a window of attention, its temperature, and float32 for parts of a 16-bit model.
+"""Mitigations that change the forward pass: a window of attention, its temperature, and float32 for
+parts of a 16-bit model.
 
-Sources: Beltagy, Peters, Cohan, "Longformer", 2020 (windows); Gemma 2, 2024 (every other layer); Xiao et al., "Efficient
-streaming language models with attention sinks", 2023 (the first tokens stay visible). Chiang, Cholak, "Overcoming a theoretical
-limitation of self-attention", 2022 (scores times log n, so that attention over n keys can stay on one of them); Su Jianlin,
-"Scaling attention by the logarithm of the length", 2021 (log n to the base of the trained length, and never below 1). Section 4
-of the paper: two representations that differ by less than the format resolves are one.
+Sources: Beltagy, Peters, Cohan, "Longformer", 2020 (windows); Gemma 2, 2024 (every other layer);
+Xiao et al., "Efficient streaming language models with attention sinks", 2023 (the first tokens stay
+visible). Chiang, Cholak, "Overcoming a theoretical limitation of self-attention", 2022 (scores
+times log n, so that attention over n keys can stay on one of them); Su Jianlin, "Scaling attention
+by the logarithm of the length", 2021 (log n to the base of the trained length, and never below 1).
+Section 4 of the paper: two representations that differ by less than the format resolves are one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ostools.ground.errors import nearest
 from ostools.ground.names import UPCAST_PARTS
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
-if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
+if (
+    TYPE_CHECKING
+):  # torch and TransformerLens take seconds, and a name with its options needs none of them
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
@@ -28,19 +32,22 @@ if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its
 
 @dataclass(frozen=True)
 class SlidingWindow(Mitigation):
-    """Window of attention: each query sees the `window` keys up to itself, and the first `sinks` keys.
+    """Window of attention: each query sees the `window` keys up to itself, and the first `sinks`
+    keys.
 
-    Query i sees key j <= i if and only if i - j < window or j < sinks. Positions are absolute, and BOS is position 0. This is
-    the mask of Hugging Face's `sliding_window`, bit for bit (sinks = 0). It narrows what the model itself sees and never
-    widens it. The weights are renormalised over the keys that are left.
+    Query i sees key j <= i if and only if i - j < window or j < sinks. Positions are absolute, and
+    BOS is position 0. This is the mask of Hugging Face's `sliding_window`, bit for bit (sinks = 0).
+    It narrows what the model itself sees and never widens it. The weights are renormalised over the
+    keys that are left.
 
     Args:
         window: how many keys a query sees, itself included.
         layers: "all"; "alternate" (0, 2, 4, ..., as in Gemma 2); or the layers' numbers.
         sinks: how many first positions every query sees.
 
-    Raises `MitigationError` for a window < 1, sinks < 0 and layers that are none of these. On a model it also raises it for a
-    layer that the model does not have, and for a layer whose own window is narrower or would hide the sinks.
+    Raises `MitigationError` for a window < 1, sinks < 0 and layers that are none of these. On a
+    model it also raises it for a layer that the model does not have, and for a layer whose own
+    window is narrower or would hide the sinks.
     """
 
     window: int
@@ -53,7 +60,9 @@ class SlidingWindow(Mitigation):
         if isinstance(self.layers, str) and self.layers in ("all", "alternate"):
             return
         layers = (
-            tuple(self.layers) if isinstance(self.layers, Sequence) and not isinstance(self.layers, str | bytes) else ()
+            tuple(self.layers)
+            if isinstance(self.layers, Sequence) and not isinstance(self.layers, str | bytes)
+            else ()
         )
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
             layers_text = " ".join(repr(self.layers).split())
@@ -62,7 +71,9 @@ class SlidingWindow(Mitigation):
             )
         object.__setattr__(self, "layers", tuple(sorted(set(layers))))
 
-    def sees(self, query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]) -> Bool[Tensor, "query key"]:
+    def sees(
+        self, query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]
+    ) -> Bool[Tensor, "query key"]:
         """Whether each query may see each key, as far as this window and its sinks go."""
         return (query - key < self.window) | (key < self.sinks)
 
@@ -74,7 +85,8 @@ class SlidingWindow(Mitigation):
         return hooks.mask_scores(model, self.sees, layers=layer_indices)
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """Check that its layers see exactly the keys of the window and the sinks, and that weights sum to 1.
+        """Check that its layers see exactly the keys of the window and the sinks, and that weights
+        sum to 1.
 
         Raises `MitigationError` otherwise.
         """
@@ -93,7 +105,11 @@ class SlidingWindow(Mitigation):
         return layer in self.layers
 
     def _layer_indices(self, n_layers: int) -> list[int]:
-        missing = [] if isinstance(self.layers, str) else [layer for layer in self.layers if layer >= n_layers]
+        missing = (
+            []
+            if isinstance(self.layers, str)
+            else [layer for layer in self.layers if layer >= n_layers]
+        )
         if missing:
             raise MitigationError(
                 f"SlidingWindow: expected layers out of 0..{n_layers - 1}, found {', '.join(map(str, missing))}"
@@ -102,11 +118,15 @@ class SlidingWindow(Mitigation):
 
 
 def own_windows(model: TransformerBridge) -> dict[int, int]:
-    """The window in tokens of each layer of the model that slides by itself, from its Hugging Face configuration."""
+    """The window in tokens of each layer of the model that slides by itself, from its Hugging Face
+    configuration.
+    """
     original: Any = model.original_model
     config = original.config
     if (kinds := getattr(config, "attention_layers", None)) is not None:  # GPT-Neo
-        return {layer: int(config.window_size) for layer, kind in enumerate(kinds) if kind == "local"}
+        return {
+            layer: int(config.window_size) for layer, kind in enumerate(kinds) if kind == "local"
+        }
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     if window is None:
         return {}
@@ -115,7 +135,9 @@ def own_windows(model: TransformerBridge) -> dict[int, int]:
     return {layer: int(window) for layer, kind in enumerate(kinds) if kind == "sliding_attention"}
 
 
-def _require_own_windows_allow(model: TransformerBridge, layer_indices: list[int], window: int, sinks: int) -> None:
+def _require_own_windows_allow(
+    model: TransformerBridge, layer_indices: list[int], window: int, sinks: int
+) -> None:
     """Refuse layers whose own window hides what lies beyond it, whatever is asked of them here."""
     windows_by_layer = own_windows(model)
     narrower = [layer for layer in layer_indices if windows_by_layer.get(layer, window) < window]
@@ -123,8 +145,14 @@ def _require_own_windows_allow(model: TransformerBridge, layer_indices: list[int
     refused = narrower or hiding
     if not refused:
         return
-    full_layers = [layer for layer in range(int(model.cfg.n_layers)) if layer not in windows_by_layer]
-    elsewhere = f"layers={tuple(full_layers)}, which have none" if full_layers else "a model whose layers have none"
+    full_layers = [
+        layer for layer in range(int(model.cfg.n_layers)) if layer not in windows_by_layer
+    ]
+    elsewhere = (
+        f"layers={tuple(full_layers)}, which have none"
+        if full_layers
+        else "a model whose layers have none"
+    )
     description = f"layers {', '.join(map(str, refused))} with a window of {windows_by_layer[refused[0]]} of their own"
     if narrower:
         raise MitigationError(
@@ -138,16 +166,19 @@ def _require_own_windows_allow(model: TransformerBridge, layer_indices: list[int
 
 @dataclass(frozen=True)
 class AttentionTemperature(Mitigation):
-    """Sharper or flatter attention: every score is multiplied by one factor, or by a factor that grows as log n.
+    """Sharper or flatter attention: every score is multiplied by one factor, or by a factor that
+    grows as log n.
 
-    The scores (scaled, soft-capped) of the query at position i are multiplied by c_i before the softmax.
-    `factor`: c_i = factor, an inverse temperature. Above 1 attention is sharper, below 1 it is flatter.
-    `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the number of positions that the query could see. With
-    base e (the default) this is the log n of Chiang and Cholak from n = 3 on. With base = the trained length the first `base`
-    positions stay as they are, bit for bit. Give `factor` or `rule`, not both.
+    The scores (scaled, soft-capped) of the query at position i are multiplied by c_i before the
+    softmax.
+    `factor`: c_i = factor, an inverse temperature. Above 1 attention is sharper, below 1 it is
+    flatter. `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the number of
+    positions that the query could see. With base e (the default) this is the log n of Chiang and
+    Cholak from n = 3 on. With base = the trained length the first `base` positions stay as they
+    are, bit for bit. Give `factor` or `rule`, not both.
 
-    Raises `MitigationError` for both or neither, for a factor that is not finite and above 0, and for a base that is not above
-    1 or comes without the rule.
+    Raises `MitigationError` for both or neither, for a factor that is not finite and above 0, and
+    for a base that is not above 1 or comes without the rule.
     """
 
     factor: int | float | None = None
@@ -161,15 +192,21 @@ class AttentionTemperature(Mitigation):
                 + ("neither" if self.factor is None else "both")
             )
         if self.rule not in (None, "log-n"):
-            raise MitigationError(f"AttentionTemperature: unknown rule {self.rule!r}: known is 'log-n'")
+            raise MitigationError(
+                f"AttentionTemperature: unknown rule {self.rule!r}: known is 'log-n'"
+            )
         if self.factor is not None and not (_is_number(self.factor) and self.factor > 0):
-            raise MitigationError(f"AttentionTemperature: expected a finite factor above 0, found {self.factor!r}")
+            raise MitigationError(
+                f"AttentionTemperature: expected a finite factor above 0, found {self.factor!r}"
+            )
         if self.base is not None and self.rule is None:
             raise MitigationError(
                 f"AttentionTemperature: base belongs to rule='log-n', found base={self.base!r} without"
             )
         if self.base is not None and not (_is_number(self.base) and self.base > 1):
-            raise MitigationError(f"AttentionTemperature: expected a finite base above 1, found {self.base!r}")
+            raise MitigationError(
+                f"AttentionTemperature: expected a finite base above 1, found {self.base!r}"
+            )
         for field in ("factor", "base"):  # 2 and 2.0 are one mitigation, with one label
             value = getattr(self, field)
             object.__setattr__(self, field, None if value is None else float(value))
@@ -179,7 +216,9 @@ class AttentionTemperature(Mitigation):
         import torch
 
         if self.factor is not None:
-            return torch.full(query.shape, float(self.factor), dtype=torch.float64, device=query.device)
+            return torch.full(
+                query.shape, float(self.factor), dtype=torch.float64, device=query.device
+            )
         length = math.log(self.base if self.base is not None else math.e)
         return ((query + 1).double().log() / length).clamp(min=1.0)
 
@@ -189,17 +228,23 @@ class AttentionTemperature(Mitigation):
         return hooks.scale_scores(model, self.factors)
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """Raise `MitigationError` if a query sees a key after it, or if its weights do not sum to 1."""
+        """Raise `MitigationError` if a query sees a key after it, or if its weights do not sum to
+        1.
+        """
         from ostools.mitigations import invariants
 
         for layer, pattern, _ in invariants.layers_of(record, "AttentionTemperature"):
-            invariants.require_unseen("AttentionTemperature", layer, pattern, ~invariants.causal(pattern))
+            invariants.require_unseen(
+                "AttentionTemperature", layer, pattern, ~invariants.causal(pattern)
+            )
             invariants.require_rows_sum_to_one("AttentionTemperature", layer, pattern)
 
 
 def _is_number(value: object) -> bool:
     try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        )
     except OverflowError:  # a whole number beyond what a float holds
         return False
 
@@ -208,24 +253,31 @@ def _is_number(value: object) -> bool:
 class Upcast(Mitigation):
     """Compute parts of a bfloat16 or float16 model in float32, with the weights that it has.
 
-    parts: some of "attention", "mlp", "norms", "residual", "unembedding", as `hooks.upcast` defines them. The default is all
-    of them, which gives what the same weights give in float32. A model that is not in 16 bits is left as it is, and there
-    Upcast is inactive.
+    parts: some of "attention", "mlp", "norms", "residual", "unembedding", as `hooks.upcast` defines
+    them. The default is all of them, which gives what the same weights give in float32. A model
+    that is not in 16 bits is left as it is, and there Upcast is inactive.
 
-    Raises `MitigationError` for an unknown part and for an empty list; on a model, for what `hooks.upcast` refuses.
+    Raises `MitigationError` for an unknown part and for an empty list; on a model, for what
+    `hooks.upcast` refuses.
     """
 
     parts: Sequence[str] = UPCAST_PARTS
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, str | Sequence):
-            raise MitigationError(f"Upcast: expected parts such as {UPCAST_PARTS[:2]}, found {self.parts!r:.60}")
+            raise MitigationError(
+                f"Upcast: expected parts such as {UPCAST_PARTS[:2]}, found {self.parts!r:.60}"
+            )
         parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
         for part in parts:
             if part not in UPCAST_PARTS:
-                raise MitigationError(f"Upcast: unknown part {part!r}: {nearest(str(part), UPCAST_PARTS)}")
+                raise MitigationError(
+                    f"Upcast: unknown part {part!r}: {nearest(str(part), UPCAST_PARTS)}"
+                )
         if not parts:
-            raise MitigationError(f"Upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
+            raise MitigationError(
+                f"Upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none"
+            )
         object.__setattr__(self, "parts", tuple(part for part in UPCAST_PARTS if part in parts))
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
@@ -236,7 +288,9 @@ class Upcast(Mitigation):
         return hooks.upcast(model, parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
 
     def verify(self, record: Mapping[str, Any]) -> None:
-        """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits (of a model that rounds its scores)."""
+        """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits (of a model
+        that rounds its scores).
+        """
         from ostools import hooks
         from ostools.mitigations import invariants
 

@@ -1,4 +1,6 @@
-"""Mitigations that only rewrite the prompt: the paper's commas (Section 4), hint and interleaving (Section 3.1), and others."""
+"""Mitigations that only rewrite the prompt: the paper's commas (Section 4), hint and interleaving
+(Section 3.1), and others.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,27 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from ostools.mitigations.base import Bar, Label, Mitigation, MitigationError, require_short, require_text, require_whole
+from ostools.mitigations.base import (
+    Bar,
+    Label,
+    Mitigation,
+    MitigationError,
+    require_short,
+    require_text,
+    require_whole,
+)
 
 
 @dataclass(frozen=True)
 class Separator(Mitigation):
-    """`text` after every `every`-th item, but not at the end: the paper's comma after every third digit.
+    """`text` after every `every`-th item, but not at the end: the paper's comma after every third
+    digit.
 
-    The paper's claim is that it "helps to keep the representations well-separated" (Section 4). The claim is not about
-    answers.
+    The paper's claim is that it "helps to keep the representations well-separated" (Section 4). The
+    claim is not about answers.
 
-    Raises `MitigationError` for every < 1, and for text that is empty or contains a digit or a letter, because these could be
-    read as an item.
+    Raises `MitigationError` for every < 1, and for text that is empty or contains a digit or a
+    letter, because these could be read as an item.
     """
 
     every: int = 3
@@ -28,7 +39,9 @@ class Separator(Mitigation):
         require_whole(self, "every", 1)
         require_text(self, "text")
         if not self.text or any(character.isalnum() for character in self.text):
-            raise MitigationError(f"Separator: expected text without letters and digits, found {self.text!r}")
+            raise MitigationError(
+                f"Separator: expected text without letters and digits, found {self.text!r}"
+            )
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
@@ -41,15 +54,18 @@ class Separator(Mitigation):
 
 @dataclass(frozen=True)
 class Partition(Mitigation):
-    """Parts of `size` items with `text` between them, and a request to count each part and then to add the counts.
+    """Parts of `size` items with `text` between them, and a request to count each part and then to
+    add the counts.
 
-    Counting in parts is the "System-2" strategy of arXiv 2601.02989. The request is in our words, one space after the prompt.
-    It gives the form of a part's line: Qwen2.5-Coder-1.5B-Instruct passed over two requests without one. The model writes the
-    counts before the final line: an answer gets more tokens, and what stands in the final line is read.
+    Counting in parts is the "System-2" strategy of arXiv 2601.02989. The request is in our words,
+    one space after the prompt. It gives the form of a part's line: Qwen2.5-Coder-1.5B-Instruct
+    passed over two requests without one. The model writes the counts before the final line: an
+    answer gets more tokens, and what stands in the final line is read.
 
-    Raises `MitigationError` for size < 1, for text that is blank or contains a digit or a letter, and for separators between
-    the items, which would count as items of a part. Only tasks take it whose answer is the sum of the answers of the parts and
-    that ask for a final line: elsewhere the first count would be read as the answer.
+    Raises `MitigationError` for size < 1, for text that is blank or contains a digit or a letter,
+    and for separators between the items, which would count as items of a part. Only tasks take it
+    whose answer is the sum of the answers of the parts and that ask for a final line: elsewhere the
+    first count would be read as the answer.
     """
 
     size: int = 5
@@ -61,13 +77,17 @@ class Partition(Mitigation):
         require_whole(self, "size", 1)
         require_text(self, "text")
         if not self.text.strip() or any(character.isalnum() for character in self.text):
-            raise MitigationError(f"Partition: expected text without letters and digits, found {self.text!r}")
+            raise MitigationError(
+                f"Partition: expected text without letters and digits, found {self.text!r}"
+            )
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
         for index, item in enumerate(items):
             if not any(character.isalnum() for character in item):
-                raise MitigationError(f"Partition: expected items, found the separator {item!r}: put partition first")
+                raise MitigationError(
+                    f"Partition: expected items, found the separator {item!r}: put partition first"
+                )
             if index and index % self.size == 0:
                 pieces.append(Bar(self.text))
             pieces.append(item)
@@ -82,10 +102,12 @@ class Partition(Mitigation):
 
 @dataclass(frozen=True)
 class Interleave(Mitigation):
-    """Zeros between ones, and ones between zeros, so that no digit follows itself: 1110 becomes 101010.
+    """Zeros between ones, and ones between zeros, so that no digit follows itself: 1110 becomes
+    101010.
 
-    These are the paper's interleaved sequences, made from the task's own: n - 1 ones and a zero become 2 (n - 1) digits.
-    `insert` refuses it if the answer would change (in copying the whole number).
+    These are the paper's interleaved sequences, made from the task's own: n - 1 ones and a zero
+    become 2 (n - 1) digits. `insert` refuses it if the answer would change (in copying the whole
+    number).
 
     Raises `MitigationError` for items other than 0 and 1.
     """
@@ -100,7 +122,9 @@ class Interleave(Mitigation):
 
     def _partner(self, item: str) -> str:
         if item not in ("0", "1"):
-            raise MitigationError(f"Interleave: expected a sequence of zeros and ones, found {item!r}")
+            raise MitigationError(
+                f"Interleave: expected a sequence of zeros and ones, found {item!r}"
+            )
         return "1" if item == "0" else "0"
 
 
@@ -121,7 +145,8 @@ class _TextAfter(Mitigation):
 
 @dataclass(frozen=True)
 class Hint(_TextAfter):
-    """The paper's hint (Section 3.1). The paper does not print where it stands. Here it is one space after the prompt.
+    """The paper's hint (Section 3.1). The paper does not print where it stands. Here it is one
+    space after the prompt.
 
     Raises `MitigationError` for an empty text.
     """
@@ -133,16 +158,21 @@ class Hint(_TextAfter):
 class PositionalHint(_TextAfter):
     """A sentence that says how places are counted, one space after the prompt.
 
-    A review of the paper proposes a positional hint; the paper does not. Its words are ours. They speak of digits: for other
-    items give a `text` that does not.
+    A review of the paper proposes a positional hint; the paper does not. Its words are ours. They
+    speak of digits: for other items give a `text` that does not.
 
-    Raises `MitigationError` for an empty text, and for words about digits if the items are not digits.
+    Raises `MitigationError` for an empty text, and for words about digits if the items are not
+    digits.
     """
 
     text: str = "*Hint* The digits are numbered from the left"
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        other_items = [item for item in items if not item.isdigit() and any(character.isalnum() for character in item)]
+        other_items = [
+            item
+            for item in items
+            if not item.isdigit() and any(character.isalnum() for character in item)
+        ]
         if other_items and "digit" in self.text.lower():
             raise MitigationError(
                 f"PositionalHint: expected digits, found {other_items[0][:40]!r}; give it a text about such items"
@@ -152,18 +182,19 @@ class PositionalHint(_TextAfter):
 
 @dataclass(frozen=True)
 class Numbered(_TextAfter):
-    """Every item after its number (from the left) and a colon, and a sentence that says so: 110 becomes 1:1 2:1 3:0.
+    """Every item after its number (from the left) and a colon, and a sentence that says so: 110
+    becomes 1:1 2:1 3:0.
 
-    The sentence stands one space after the prompt. The answer stays that to the items alone. `insert` refuses it if the numbers
-    would become part of the answer: in a sum, and in the copy of a whole number.
-    A review of the paper proposes a positional hint; the paper does not. Its form and its words are ours.
+    The sentence stands one space after the prompt. The answer stays that to the items alone.
+    `insert` refuses it if the numbers would become part of the answer: in a sum, and in the copy of
+    a whole number. A review of the paper proposes a positional hint; the paper does not. Its form
+    and its words are ours.
 
-    Raises `MitigationError` for an empty text, and for separators between the items, which would be numbered too.
+    Raises `MitigationError` for an empty text, and for separators between the items, which would be
+    numbered too.
     """
 
-    text: str = (
-        "*Hint* The items are numbered from the left: before each colon stands an item's number, behind it the item"
-    )
+    text: str = "*Hint* The items are numbered from the left: before each colon stands an item's number, behind it the item"
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
@@ -180,9 +211,11 @@ class Numbered(_TextAfter):
 class RepeatPrompt(Mitigation):
     """The whole prompt, `times` times, with `between` between the copies.
 
-    Every token of the last copy can see every token of the first copy, also those that come after it in the prompt.
+    Every token of the last copy can see every token of the first copy, also those that come after
+    it in the prompt.
 
-    Raises `MitigationError` for times < 2, and where all copies have more than `LONGEST` characters.
+    Raises `MitigationError` for times < 2, and where all copies have more than `LONGEST`
+    characters.
     """
 
     times: int = 2
@@ -193,5 +226,7 @@ class RepeatPrompt(Mitigation):
         require_text(self, "between")
 
     def prompt(self, text: str) -> str:
-        require_short(type(self).__name__, len(text) * self.times + len(self.between) * (self.times - 1))
+        require_short(
+            type(self).__name__, len(text) * self.times + len(self.between) * (self.times - 1)
+        )
         return self.between.join([text] * self.times)

@@ -54,7 +54,16 @@ if _TYPE_CHECKING:  # each is imported from its module when it is first used (`_
     from ostools.results import load_result as load_result
 
 _MEASUREMENTS = (
-    *("ablation", "attention", "attribution", "bounds", "collapse", "compare", "evaluate", "influence_by_distance"),
+    *(
+        "ablation",
+        "attention",
+        "attribution",
+        "bounds",
+        "collapse",
+        "compare",
+        "evaluate",
+        "influence_by_distance",
+    ),
     *("patch", "probe", "profile", "sensitivity", "study", "token_homogenization"),
 )
 _HOME = {
@@ -64,7 +73,9 @@ _HOME = {
     **dict.fromkeys(("Prompt", "adopt", "encode", "load_model"), "ostools.models"),
     **dict.fromkeys(_MEASUREMENTS, "ostools.measure"),
 }
-"""Module of each public name: what the imports above say to type checkers, and a test holds against them."""
+"""Module of each public name: what the imports above say to type checkers, and a test holds against
+them.
+"""
 _ROOMS = ("hooks", "measure", "mitigations", "models", "paper", "sweep", "tasks", "theory")
 
 __all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsupportedDunderAll]
@@ -79,9 +90,15 @@ def __getattr__(name: str) -> object:
     if not name.startswith("_"):  # else a tool asks, and nobody waits for the rooms
         from ostools.ground.errors import did_you_mean
 
-        rooms = (room for room in _ROOMS if hasattr(_importlib.import_module(f"ostools.{room}"), name))
+        rooms = (
+            room for room in _ROOMS if hasattr(_importlib.import_module(f"ostools.{room}"), name)
+        )
         room = next(rooms, "")
-        advice = f": it is ostools.{room}.{name}" if room else f": {did_you_mean(name, __all__)}".rstrip(": ")
+        advice = (
+            f": it is ostools.{room}.{name}"
+            if room
+            else f": {did_you_mean(name, __all__)}".rstrip(": ")
+        )
     raise AttributeError(f"module 'ostools' has no attribute {name!r}{advice}")
 
 

@@ -1,10 +1,11 @@
-"""docs/findings/attention-arithmetic.md: what rounding attention's scores to 16 bits does to three real models.
+"""docs/findings/attention-arithmetic.md: what rounding attention's scores to 16 bits does to three
+real models.
 
     python -m scripts.attention_arithmetic [--models gemma-3-270m] [--page-only]
 
-Each cell (a model, a question) is stored in artefacts/attention-arithmetic as it is measured, and is not measured again. The
-tables of the page are written between their marks, and the words around them are left alone. Qwen in float32 takes 7 GB; the
-others 4 GB. Some 20 minutes of one core.
+Each cell (a model, a question) is stored in artefacts/attention-arithmetic as it is measured, and
+is not measured again. The tables of the page are written between their marks, and the words around
+them are left alone. Qwen in float32 takes 7 GB; the others 4 GB. Some 20 minutes of one core.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ QWEN = "qwen2.5-coder-1.5b-instruct"
 SMALL = ("gemma-3-270m", "smollm2-135m-instruct")
 MODELS = (*SMALL, QWEN)
 ROOT = Path(__file__).parents[1]
-STORE, PAGE = ROOT / "artefacts" / "attention-arithmetic", ROOT / "docs" / "findings" / "attention-arithmetic.md"
+STORE, PAGE = (
+    ROOT / "artefacts" / "attention-arithmetic",
+    ROOT / "docs" / "findings" / "attention-arithmetic.md",
+)
 TASK, ONES = "count-ones", (8, 16, 32, 64, 128)
 PAIRS, LENGTHS = "figure-5a", range(1, 521)
 EAGER, WIDE = "bfloat16-eager", "bfloat16"
@@ -43,16 +47,25 @@ States = list[tuple[Tensor, int]]
 """Of each prompt: y of the last token, and the most likely next token."""
 
 
-def own_states(model: TransformerBridge, prompts: Sequence[Tensor]) -> tuple[States, list[list[float]]]:
-    """By this package; and of each prompt, in every layer the largest absolute score of a query and a key that it sees."""
-    y, names = "ln_final.hook_out", [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(model.cfg.n_layers)]
+def own_states(
+    model: TransformerBridge, prompts: Sequence[Tensor]
+) -> tuple[States, list[list[float]]]:
+    """By this package; and of each prompt, in every layer the largest absolute score of a query and
+    a key that it sees.
+    """
+    y, names = (
+        "ln_final.hook_out",
+        [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(model.cfg.n_layers)],
+    )
     states, largest = [], []
     for ids in prompts:
         logits, cache = model.run_with_cache(ids[None], names_filter=[y, *names])
         states.append((cache[y][0, -1].double(), int(logits[0, -1].argmax())))
         seen = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
         scores = [cache[name][0][:, seen].abs() for name in names]
-        largest.append([float(part[part < torch.finfo(part.dtype).max / 2].max()) for part in scores])
+        largest.append(
+            [float(part[part < torch.finfo(part.dtype).max / 2].max()) for part in scores]
+        )
     return states, largest
 
 
@@ -81,15 +94,22 @@ def by_transformers(folder: Path, prompts: Sequence[Tensor]) -> dict[str, States
 
 @torch.no_grad()
 def noise(name: str, source: str | None = None) -> Cell:
-    """Of each prompt: how far each arithmetic moves y from that of float32 with the same weights, and the next token in it.
+    """Of each prompt: how far each arithmetic moves y from that of float32 with the same weights,
+    and the next token in it.
 
     `source`: where the model lies, if not under its name.
     """
     model = ost.load_model(source or name, dtype="bfloat16", device="cpu")
-    prompts = [torch.tensor(prompt.ids) for prompt in prefilled_prompts(model, ost.tasks.task(TASK), ONES, [0])]
+    prompts = [
+        torch.tensor(prompt.ids)
+        for prompt in prefilled_prompts(model, ost.tasks.task(TASK), ONES, [0])
+    ]
     exact, scores = own_states(view_in(model, torch.float32), prompts)
     eager, _ = own_states(view_in(model, torch.bfloat16, eager=True), prompts)
-    own, word = {"float32": exact, WIDE: own_states(model, prompts)[0], EAGER: eager}, model.tokenizer.decode
+    own, word = (
+        {"float32": exact, WIDE: own_states(model, prompts)[0], EAGER: eager},
+        model.tokenizer.decode,
+    )
     del model
     plain = by_transformers(locate(source or name, None).directory, prompts)
     rows = []
@@ -100,17 +120,26 @@ def noise(name: str, source: str | None = None) -> Cell:
         for route, states in parts.items():
             y = states["float32"][0]
             cell[route] = {
-                key: {"noise": float((x - y).norm()), "next": word([token])} for key, (x, token) in states.items()
+                key: {"noise": float((x - y).norm()), "next": word([token])}
+                for key, (x, token) in states.items()
             }
         cell["norm"] = float(parts["own"]["float32"][0].norm())
-        cell["routes_apart"] = float((parts["own"]["float32"][0] - parts["plain"]["float32"][0]).norm())
+        cell["routes_apart"] = float(
+            (parts["own"]["float32"][0] - parts["plain"]["float32"][0]).norm()
+        )
         rows.append(cell)
     return {"rows": rows}
 
 
 def hidden(name: str) -> Cell:
-    """Where each arithmetic hides n ones from n + 1 at y; at how many lengths it alone does; its median noise of the pair."""
-    return hidden_in(ost.collapse(ost.load_model(name, dtype="float32"), PAIRS, lengths=LENGTHS, dtypes=[EAGER, WIDE]))
+    """Where each arithmetic hides n ones from n + 1 at y; at how many lengths it alone does; its
+    median noise of the pair.
+    """
+    return hidden_in(
+        ost.collapse(
+            ost.load_model(name, dtype="float32"), PAIRS, lengths=LENGTHS, dtypes=[EAGER, WIDE]
+        )
+    )
 
 
 def hidden_in(result: ost.measure.Collapse) -> Cell:
@@ -128,7 +157,10 @@ def hidden_in(result: ost.measure.Collapse) -> Cell:
     return {"rows": rows}
 
 
-CELLS: dict[str, tuple[Sequence[str], Callable[[str], Cell]]] = {"noise": (MODELS, noise), "hidden": (SMALL, hidden)}
+CELLS: dict[str, tuple[Sequence[str], Callable[[str], Cell]]] = {
+    "noise": (MODELS, noise),
+    "hidden": (SMALL, hidden),
+}
 
 
 def stored(name: str, cell: str) -> list[Cell]:
@@ -167,7 +199,10 @@ def noise_table() -> Iterator[str]:
         for cell in stored(name, "noise"):
             own, plain = cell["own"], cell["plain"]
             parts = (own[EAGER], plain["eager"], own[WIDE], plain["sdpa"])
-            said = [json.dumps(part["next"]) for part in (own["float32"], own[WIDE], own[EAGER], plain["sdpa"])]
+            said = [
+                json.dumps(part["next"])
+                for part in (own["float32"], own[WIDE], own[EAGER], plain["sdpa"])
+            ]
             layer = max(range(len(cell["scores"])), key=cell["scores"].__getitem__)
             noises = [f"{part['noise']:.3g}" for part in parts]
             largest = f"{cell['scores'][layer]:,.0f} ({layer})"
@@ -177,10 +212,19 @@ def noise_table() -> Iterator[str]:
 def hidden_table() -> Iterator[str]:
     """A row a model and an arithmetic."""
     hides = f"hidden, of {len(LENGTHS)} lengths"
-    yield from header("model", "arithmetic", "median noise of y - y*", hides, "by this one alone", "where")
+    yield from header(
+        "model", "arithmetic", "median noise of y - y*", hides, "by this one alone", "where"
+    )
     for name in SMALL:
         for cell in stored(name, "hidden"):
-            yield row(name, f"`{cell['dtype']}`", f"{cell['noise']:.3g}", cell["hidden"], cell["alone"], cell["status"])
+            yield row(
+                name,
+                f"`{cell['dtype']}`",
+                f"{cell['noise']:.3g}",
+                cell["hidden"],
+                cell["alone"],
+                cell["status"],
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

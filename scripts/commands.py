@@ -1,8 +1,10 @@
-"""Write `ostools/cli/commands.json`: `python -m scripts.commands`, after a signature, a docstring or a record has changed.
+"""Write `ostools/cli/commands.json`: `python -m scripts.commands`, after a signature, a docstring
+or a record has changed.
 
-A measurement's command comes from its `@measurement(command=...)`. The commands that put several functions together, and those
-that measure nothing, stand here. Options, their help and their defaults are read from the imported functions.
-Where a merge has left its marks in the file, take either side first (`git checkout --theirs`) and write it anew.
+A measurement's command comes from its `@measurement(command=...)`. The commands that put several
+functions together, and those that measure nothing, stand here. Options, their help and their
+defaults are read from the imported functions. Where a merge has left its marks in the file, take
+either side first (`git checkout --theirs`) and write it anew.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from ostools.ground import names
 from ostools.ground.arguments import full_hints, full_signature, is_list, parts_of, words_of
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
-from ostools.measure import attention, attention_difference, bounds, collapse, faithfulness, profile, sensitivity
+from ostools.measure import (
+    attention,
+    attention_difference,
+    bounds,
+    collapse,
+    faithfulness,
+    profile,
+    sensitivity,
+)
 from ostools.measure.collapse import verdicts
 from ostools.measure.faithfulness.deletion import faithfulness_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -84,7 +94,8 @@ VERBS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A command that is no measurement's own. The fields are those of `ostools.cli.commands.Command`, but:
+    """A command that is no measurement's own. The fields are those of
+    `ostools.cli.commands.Command`, but:
 
     lines_of: functions whose docstrings have the lines of parameters handed on to them.
     options_of: functions whose parameters the command's `**options` are, but those named here.
@@ -117,7 +128,9 @@ def _figure(number: int, maker: Function, example: str, memory: Function | None 
         lines_of=[figure_3] if maker is figure_4 else [],
         memory=memory,
         hosted="figure_questions" if has_answers else None,
-        of_questions=["lengths", *(("seeds", "panels") if is_counting else ())] if has_answers else [],
+        of_questions=["lengths", *(("seeds", "panels") if is_counting else ())]
+        if has_answers
+        else [],
     )
 
 
@@ -131,7 +144,10 @@ DECLARED = (
     Declared(
         name="sensitivity profile",
         function=composed.profile,
-        examples=['--prompt "The capital of France is"', '--prompt "The capital of France is" --position -2'],
+        examples=[
+            '--prompt "The capital of France is"',
+            '--prompt "The capital of France is" --position -2',
+        ],
         lines_of=[sensitivity, profile],
         options_of={encode: ["text"]},
         memory=sensitivity_memory,
@@ -184,7 +200,11 @@ DECLARED = (
     _unmeasured(
         "reproduce",
         pages.reproduce,
-        *("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
+        *(
+            "--out paper",
+            "--figures 5,9 --out figures",
+            "--recipe examples/gemma-7b.yaml --out gemma",
+        ),
         runs_model=True,
     ),
     _unmeasured("sweep run", sweeps.run, "examples/sweep.yaml --out sweep --workers 2"),
@@ -200,7 +220,9 @@ DECLARED = (
         options_of={encode: ["model", "text"]},
         runs_model=True,
     ),
-    _unmeasured("explore", pages.explore, '--prompt "The capital of France is" --port 8765', runs_model=True),
+    _unmeasured(
+        "explore", pages.explore, '--prompt "The capital of France is" --port 8765', runs_model=True
+    ),
     _unmeasured("list models", listings.models),
     _unmeasured("list tasks", listings.tasks),
     _unmeasured("list mitigations", listings.mitigations),
@@ -211,10 +233,16 @@ DECLARED = (
 
 def table() -> dict[str, Any]:
     """The verbs and the commands, as `commands.json` holds them: what is empty is left out."""
-    measured = [_command(record.command, _of_record(record)) for record in RECORDS.values() if record.command]
+    measured = [
+        _command(record.command, _of_record(record))
+        for record in RECORDS.values()
+        if record.command
+    ]
     declared = [_command(command.name, vars(command)) for command in DECLARED]
     commands = sorted([*measured, *declared], key=lambda command: command["name"].split(" "))
-    in_order = [command for verb in VERBS for command in commands if command["name"].split(" ")[0] == verb]
+    in_order = [
+        command for verb in VERBS for command in commands if command["name"].split(" ")[0] == verb
+    ]
     return {"verbs": VERBS, "commands": in_order}
 
 
@@ -225,18 +253,25 @@ def _of_record(record: MeasurementRecord) -> dict[str, Any]:
 def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
     function: Function = declared["function"]
     summary, description, _ = _parts(inspect.getdoc(inspect.unwrap(function)) or "")
-    parameters = list(_all_parameters(function, declared.get("options_of", {}), declared["lines_of"]))
+    parameters = list(
+        _all_parameters(function, declared.get("options_of", {}), declared["lines_of"])
+    )
     fields = {
         "name": name,
         "function": _target(function),
         "summary": summary,
         "description": description,
         "parameters": parameters,
-        **{key: declared.get(key) for key in ("examples", "defaults", "python_only", "fixed", "hosted")},
+        **{
+            key: declared.get(key)
+            for key in ("examples", "defaults", "python_only", "fixed", "hosted")
+        },
         "of_questions": declared["of_questions"],
         "memory": "" if declared["memory"] is None else _target(declared["memory"]),
     }
-    runs_model = declared.get("runs_model", False) or any(parameter["kind"] == "model" for parameter in parameters)
+    runs_model = declared.get("runs_model", False) or any(
+        parameter["kind"] == "model" for parameter in parameters
+    )
     fields |= {"runs_model": runs_model, "loads_model": declared.get("loads_model", False)}
     fields = {key: value for key, value in fields.items() if value}
     return fields | {key: False for key in ("draws", "measures") if not declared.get(key, True)}
@@ -249,7 +284,9 @@ def _target(function: Function) -> str:
 def _all_parameters(
     function: Function, options_of: Mapping[Function, Sequence[str]], lines_of: Sequence[Function]
 ) -> Iterator[dict[str, Any]]:
-    """The function's own parameters, then those of the functions that its `**options` are handed to."""
+    """The function's own parameters, then those of the functions that its `**options` are handed
+    to.
+    """
     borrowed = [_lines(source) for source in lines_of]
     seen: set[str] = set()
     kinds: set[str] = set()
@@ -259,7 +296,14 @@ def _all_parameters(
             is_written_out = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
             if is_written_out and parameter.name not in {*seen, *hidden}:
                 seen.add(parameter.name)
-                line = next((known[parameter.name] for known in (lines, *borrowed) if parameter.name in known), "")
+                line = next(
+                    (
+                        known[parameter.name]
+                        for known in (lines, *borrowed)
+                        if parameter.name in known
+                    ),
+                    "",
+                )
                 fields = _parameter(parameter, hints[parameter.name], line)
                 if (
                     fields["kind"] == "prompt" and "prompt" in kinds
@@ -276,7 +320,9 @@ def _hints(function: Function) -> dict[str, Any]:
 
 def _parameter(parameter: inspect.Parameter, hint: Any, line: str) -> dict[str, Any]:
     name = parameter.name
-    fields: dict[str, Any] = {"name": name, "kind": "supplied"} if name in SUPPLIED else {"name": name, **_kind(hint)}
+    fields: dict[str, Any] = (
+        {"name": name, "kind": "supplied"} if name in SUPPLIED else {"name": name, **_kind(hint)}
+    )
     if parameter.default is parameter.empty:
         fields["required"] = True
     elif (default := _plain(parameter.default)) is not parameter.empty:
@@ -286,7 +332,9 @@ def _parameter(parameter: inspect.Parameter, hint: Any, line: str) -> dict[str, 
 
 
 def _kind(hint: Any) -> dict[str, Any]:
-    """What a command line reads for an annotation: the kind of value, its words, and whether there are several."""
+    """What a command line reads for an annotation: the kind of value, its words, and whether there
+    are several.
+    """
     parts = [part for part in parts_of(hint) if part is not type(None)]
     lists = [part for part in parts if is_list(part)]
     items = {item for part in lists for item in parts_of(typing.get_args(part)[0])}
@@ -297,7 +345,13 @@ def _kind(hint: Any) -> dict[str, Any]:
     if any(issubclass(part, TransformerBridge) for part in classes):
         return {"kind": "model"}
     if tasks := classes & {Task, CollapseTask, AppendixTask}:
-        return {"kind": "repeating" if tasks == {CollapseTask} else "pairs" if CollapseTask in tasks else "task"}
+        return {
+            "kind": "repeating"
+            if tasks == {CollapseTask}
+            else "pairs"
+            if CollapseTask in tasks
+            else "task"
+        }
     if Mitigation in classes:
         return {"kind": "mitigation", **several}
     if Prompt in classes:
@@ -306,26 +360,43 @@ def _kind(hint: Any) -> dict[str, Any]:
         return {"kind": "numbers", **words}
     if Sequence in {typing.get_origin(item) for item in items}:
         return {"kind": "places", "many": True}
-    plain = ((bool, "flag"), (Path, "path"), (float, "number"), (int, "text" if str in classes else "whole"))
-    kind = next((kind for type_, kind in plain if type_ in classes), "names" if items == {str} else "text")
+    plain = (
+        (bool, "flag"),
+        (Path, "path"),
+        (float, "number"),
+        (int, "text" if str in classes else "whole"),
+    )
+    kind = next(
+        (kind for type_, kind in plain if type_ in classes), "names" if items == {str} else "text"
+    )
     is_word = bool(words) and not classes
     words |= {"question": True} if words_of(hint) == POSITIONS else {}
     return {"kind": "word" if is_word else kind, **several, **words}
 
 
 def _plain(default: Any) -> Any:
-    """The default as JSON has it; `Parameter.empty` for what no command line can spell, and for long lists of odd numbers."""
+    """The default as JSON has it; `Parameter.empty` for what no command line can spell, and for
+    long lists of odd numbers.
+    """
     if isinstance(default, range):
         return {"range": [default.start, default.stop, default.step]}
     if isinstance(default, tuple | list) and len(default) < _LONG:
         return list(default)
-    return default if default is None or isinstance(default, bool | int | float | str) else inspect.Parameter.empty
+    return (
+        default
+        if default is None or isinstance(default, bool | int | float | str)
+        else inspect.Parameter.empty
+    )
 
 
 def _lines(function: Function) -> dict[str, str]:
-    """The first sentence of each entry of `Args:`, with those of the encoding options where it takes them."""
+    """The first sentence of each entry of `Args:`, with those of the encoding options where it
+    takes them.
+    """
     text = inspect.getdoc(inspect.unwrap(function)) or ""
-    takes_encoding = EncodingOptions.__annotations__.keys() <= full_signature(function).parameters.keys()
+    takes_encoding = (
+        EncodingOptions.__annotations__.keys() <= full_signature(function).parameters.keys()
+    )
     encoding = _parts(inspect.cleandoc(EncodingOptions.__doc__ or ""))[2] if takes_encoding else {}
     return encoding | _parts(text)[2]
 

@@ -17,7 +17,10 @@ ANSWERED = ("copy-first", "copy-last", "sum-ones", "count-ones", "count-ones-ber
 
 def main() -> None:
     """Write every table of the page."""
-    cards = {name: json.loads((EMBEDDED_DIRECTORIES[name] / "card.json").read_text()) for name in EMBEDDED_MODELS}
+    cards = {
+        name: json.loads((EMBEDDED_DIRECTORIES[name] / "card.json").read_text())
+        for name in EMBEDDED_MODELS
+    }
     write_page(PAGE, **{name: "\n".join(table(cards)) for name, table in TABLES.items()})
 
 
@@ -32,12 +35,21 @@ def row(*cells: Any) -> str:
 def made(cards: Mapping[str, Any]) -> Iterator[str]:
     """What each model is, of its card."""
     yield from header(
-        "model", "parameters", "layers", "steps", "tokens seen", "text among them", "longest task", "bits per byte"
+        "model",
+        "parameters",
+        "layers",
+        "steps",
+        "tokens seen",
+        "text among them",
+        "longest task",
+        "bits per byte",
     )
     for name, card in cards.items():
         recipe = card["recipe"]
         text = recipe["text_tokens"] / (recipe["text_tokens"] + recipe["task_tokens"])
-        windows = "" if recipe["window"] is None else f", windows of {recipe['window']} in all but one"
+        windows = (
+            "" if recipe["window"] is None else f", windows of {recipe['window']} in all but one"
+        )
         yield row(
             f"`{name}`",
             f"{card['parameters']:,}",
@@ -52,7 +64,17 @@ def made(cards: Mapping[str, Any]) -> Iterator[str]:
 
 def answers(cards: Mapping[str, Any]) -> Iterator[str]:
     """Right answers by length, of each card; its bands are those of its own trained lengths."""
-    bands = [(1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256)]
+    bands = [
+        (1, 8),
+        (9, 16),
+        (17, 32),
+        (33, 48),
+        (49, 64),
+        (65, 96),
+        (97, 128),
+        (129, 192),
+        (193, 256),
+    ]
     yield from header("task", "model", *(f"{low}-{high}" for low, high in bands))
     plain = ("interleave", "hint", "tidy")
     for task in ANSWERED:

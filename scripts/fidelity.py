@@ -1,4 +1,6 @@
-"""The rows of docs/fidelity.md, for its tests and for `scripts.contradictions`. Nothing of the package is imported here."""
+"""The rows of docs/fidelity.md, for its tests and for `scripts.contradictions`. Nothing of the
+package is imported here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ LEMMA_TEST = "paper/test_reproduce.py::test_every_lemma_is_judged_by_its_own_che
 
 
 class Row(NamedTuple):
-    """One line of a table: its anchor, its section, and its cells. A claim's `why` is "yes" where it holds by construction."""
+    """One line of a table: its anchor, its section, and its cells. A claim's `why` is "yes" where
+    it holds by construction.
+    """
 
     id: str
     section: str
@@ -42,10 +46,14 @@ def rows() -> list[Row]:
     for section in VERDICTS:
         for first, *others in cells(section):
             anchor, _, paper = first.partition("</a>")
-            found.append(Row(anchor.removeprefix('<a id="').removesuffix('">'), section, paper, *others))
+            found.append(
+                Row(anchor.removeprefix('<a id="').removesuffix('">'), section, paper, *others)
+            )
     for first, paper, constructed in cells("claims"):
         anchor, name = re.findall(r'<a id="([\w.-]+)"></a>`([\w.-]+)`', first)[0]
         assert anchor == f"claim-{name.lower()}"
         test = LEMMA_TEST if name.startswith("lemma-") else CLAIM_TEST
-        found.append(Row(anchor, "claims", paper, "`ost.paper.reproduce`", constructed, f"`{test}`"))
+        found.append(
+            Row(anchor, "claims", paper, "`ost.paper.reproduce`", constructed, f"`{test}`")
+        )
     return found

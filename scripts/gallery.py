@@ -1,9 +1,10 @@
-"""The pictures of docs/gallery.md: `python -m scripts.gallery [PICTURE ...]` runs the page's code and draws them.
+"""The pictures of docs/gallery.md: `python -m scripts.gallery [PICTURE ...]` runs the page's code
+and draws them.
 
-The page is the one place where the code stands. Its first block comes before all others. Each other block makes the picture
-below it. What it assigns may be used in later blocks, so blocks that assign always run. Each PNG has the code that made it and
-the class of the result in its text (`Made`). A test holds both against the page.
-Minutes of one core, and 2 GB.
+The page is the one place where the code stands. Its first block comes before all others. Each other
+block makes the picture below it. What it assigns may be used in later blocks, so blocks that assign
+always run. Each PNG has the code that made it and the class of the result in its text (`Made`). A
+test holds both against the page. Minutes of one core, and 2 GB.
 """
 
 from __future__ import annotations
@@ -27,21 +28,27 @@ from PIL.PngImagePlugin import PngInfo
 PAGE = Path(__file__).parents[1] / "docs" / "gallery.md"
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n!\[[^\]]+\]\(gallery/([\w-]+)\.png\))?", re.DOTALL)
 SCALE = 1.2
-"""Pixels of the picture per pixel of the chart: its letters are sharp, and all pictures together stay light."""
+"""Pixels of the picture per pixel of the chart: its letters are sharp, and all pictures together
+stay light.
+"""
 WIDEST = 1000
 """Pixels of the widest picture: the page has room for about 700."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a picture says of itself: the code of the page that made it, and the class of the result that it draws."""
+    """What a picture says of itself: the code of the page that made it, and the class of the result
+    that it draws.
+    """
 
     code: str
     result: str
 
 
 def blocks(page: str) -> list[tuple[str, str | None]]:
-    """The code of the page in its order, each with the name of its picture; None where the block has none."""
+    """The code of the page in its order, each with the name of its picture; None where the block
+    has none.
+    """
     return [(code, name or None) for code, name in BLOCK.findall(page)]
 
 
@@ -63,7 +70,12 @@ def drawn(code: str, names: dict[str, Any]) -> tuple[Any, Made]:
     """
     tree = ast.parse(code)
     match tree.body:
-        case [*before, ast.Expr(value=ast.Call(func=ast.Attribute(value=made, attr="plot"), args=[], keywords=[]))]:
+        case [
+            *before,
+            ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=made, attr="plot"), args=[], keywords=[])
+            ),
+        ]:
             exec(compile(ast.Module(before, []), PAGE.name, "exec"), names)
             result = eval(compile(ast.Expression(made), PAGE.name, "eval"), names)
             return result.plot(), Made(code, type(result).__name__)
@@ -110,7 +122,9 @@ def main(wanted: Sequence[str]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     known = [name for _, name in blocks(page) if name]
     if unknown := set(wanted) - set(known):
-        raise SystemExit(f"expected pictures out of {', '.join(known)}, found {', '.join(sorted(unknown))}")
+        raise SystemExit(
+            f"expected pictures out of {', '.join(known)}, found {', '.join(sorted(unknown))}"
+        )
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         started = time.process_time()
         for name, chart, made in pictures(page, wanted):
@@ -120,7 +134,9 @@ def main(wanted: Sequence[str]) -> None:
             print(f"{name}: {made.result}, {ran - started:.1f} s, {size:,} bytes", flush=True)
             started = time.process_time()
     if not wanted:
-        for stray in set(picture_path("x").parent.glob("*.png")) - {picture_path(name) for name in known}:
+        for stray in set(picture_path("x").parent.glob("*.png")) - {
+            picture_path(name) for name in known
+        }:
             stray.unlink()
 
 

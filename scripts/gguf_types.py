@@ -1,8 +1,10 @@
-"""The table of GGUF types in docs/gguf.md: `python -m scripts.gguf_types` holds a tiny file of each against its model.
+"""The table of GGUF types in docs/gguf.md: `python -m scripts.gguf_types` holds a tiny file of each
+against its model.
 
-Each row is a random model of transformers, written as llama.cpp's converter writes it (`scripts.gguf_writing`) and loaded
-through `load_model`. *tokens*: the ids of `TEXTS` equal those of the published tokenizer; *logits*: equal those of the model
-that was written, to the bit or within a share of the largest.
+Each row is a random model of transformers, written as llama.cpp's converter writes it
+(`scripts.gguf_writing`) and loaded through `load_model`. *tokens*: the ids of `TEXTS` equal those
+of the published tokenizer; *logits*: equal those of the model that was written, to the bit or
+within a share of the largest.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ BEGIN, END = "<!-- types: python -m scripts.gguf_types -->", "<!-- end of types 
 
 @dataclass(frozen=True)
 class GgufType:
-    """A kind of file: the type of its model in transformers with settings of its own, its architecture and vocabulary there.
+    """A kind of file: the type of its model in transformers with settings of its own, its
+    architecture and vocabulary there.
 
-    `said`, `unsaid`, `tensors`, `model_name`: as `write` takes them; `length`: of the prompt whose logits are compared.
+    `said`, `unsaid`, `tensors`, `model_name`: as `write` takes them; `length`: of the prompt whose
+        logits are compared.
     """
 
     title: str
@@ -48,7 +52,9 @@ class GgufType:
 
 
 def llama_3_factors(head: int = 8, theta: float = 500000.0, factor: float = 8.0) -> Tensor:
-    """What Llama 3.1 divides each frequency by: 1 where a turn is short, the factor where it is long (Meta's apply_scaling)."""
+    """What Llama 3.1 divides each frequency by: 1 where a turn is short, the factor where it is
+    long (Meta's apply_scaling).
+    """
     frequencies = 1.0 / theta ** (torch.arange(0, head, 2).float() / head)
     length = 8192
     factors = []
@@ -63,10 +69,20 @@ def llama_3_factors(head: int = 8, theta: float = 500000.0, factor: float = 8.0)
 
 
 _LLAMA_3 = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
-_SCALED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_SCALED = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 _LLAMA_31 = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, **_SCALED}}
 _TIED = ("gemma", "gemma2", "gemma3_text", "cohere", "falcon", "bloom", "starcoder2")
-_HEADS = {"head_dim": 256, "query_pre_attn_scalar": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
+_HEADS = {
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 _GEMMA_3 = {"num_hidden_layers": 6, "sliding_window": 5, "final_logit_softcapping": None}
 _PHI_3 = {"original_max_position_embeddings": 256}
 _WITHOUT_BOS = {"add_bos_token": False}
@@ -157,14 +173,23 @@ TYPES: tuple[GgufType, ...] = (
 def model_of(kind: GgufType, vocabulary: Vocabulary) -> PreTrainedModel:
     """A random model of that type, whose weights are no constants."""
     sizes = {
-        **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+        **{
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+        },
         **{"intermediate_size": 48, "max_position_embeddings": 256, "vocab_size": vocabulary.size},
         **{"unk_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3},
         **{"tie_word_embeddings": kind.model_type in _TIED},
     }
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind.model_type, **(sizes | kind.config))
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    model = (
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        .eval()
+        .requires_grad_(False)
+    )
     for weight in model.parameters():
         weight.add_(torch.randn_like(weight) * (0.1 if weight.ndim == 1 else 0.2))
     return model
@@ -172,7 +197,9 @@ def model_of(kind: GgufType, vocabulary: Vocabulary) -> PreTrainedModel:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a file: whether its tokens are equal, and by which share of the largest its logits differ; or why not."""
+    """What came of a file: whether its tokens are equal, and by which share of the largest its
+    logits differ; or why not.
+    """
 
     tokens: bool = False
     difference: float = float("nan")
@@ -180,17 +207,28 @@ class Verdict:
 
 
 def verdict_of(kind: GgufType, folder: Path) -> Verdict:
-    """Write the file in `folder`, load it, and hold it against what was written. It is converted in a cache there."""
+    """Write the file in `folder`, load it, and hold it against what was written. It is converted in
+    a cache there.
+    """
     vocabulary = kind.vocabulary()
     model = model_of(kind, vocabulary)
-    options = {"said": kind.said, "unsaid": kind.unsaid, "tensors": kind.tensors(), "name": kind.model_name}
+    options = {
+        "said": kind.said,
+        "unsaid": kind.unsaid,
+        "tensors": kind.tensors(),
+        "name": kind.model_name,
+    }
     with _cache(folder / "cache"):
         try:
             file = write(folder / "tiny.gguf", model, kind.architecture, vocabulary, **options)
             loaded = ost.load_model(file, device="cpu", dtype="float32")
         except InputError as refusal:
-            return Verdict(refused=str(refusal).replace(str(folder), "").replace("/tiny.gguf", "tiny.gguf"))
-        tokens = all(loaded.tokenizer(text).input_ids == vocabulary.published(text) for text in TEXTS)
+            return Verdict(
+                refused=str(refusal).replace(str(folder), "").replace("/tiny.gguf", "tiny.gguf")
+            )
+        tokens = all(
+            loaded.tokenizer(text).input_ids == vocabulary.published(text) for text in TEXTS
+        )
         ids = torch.arange(kind.length)[None] * 37 % 260 + 4
         logits = model(ids, use_cache=False).logits
         return Verdict(tokens, float((logits - loaded(ids)).abs().max() / logits.abs().max()))
@@ -225,7 +263,10 @@ def row_of(kind: GgufType, verdict: Verdict) -> str:
 
 def table() -> str:
     """The table, by running."""
-    rows = ["| type | architecture | loads | tokens | logits | refused |", "|---|---|:-:|:-:|:-:|---|"]
+    rows = [
+        "| type | architecture | loads | tokens | logits | refused |",
+        "|---|---|:-:|:-:|:-:|---|",
+    ]
     for kind in TYPES:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(row_of(kind, verdict_of(kind, Path(folder))))

@@ -1,7 +1,9 @@
-"""Tiny GGUF files of many architectures, written as llama.cpp's convert_hf_to_gguf.py writes them; nothing of ostools is used.
+"""Tiny GGUF files of many architectures, written as llama.cpp's convert_hf_to_gguf.py writes them;
+nothing of ostools is used.
 
-A file holds a random Hugging Face model in float32 and a vocabulary. `Vocabulary.published` cuts text by another route: the
-model's own tokenizer class of transformers, its tokenizer.json written out, or sentencepiece.
+A file holds a random Hugging Face model in float32 and a vocabulary. `Vocabulary.published` cuts
+text by another route: the model's own tokenizer class of transformers, its tokenizer.json written
+out, or sentencepiece.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary as a GGUF's header holds it (`settings`: key -> value), and the ids of a text by another route."""
+    """A vocabulary as a GGUF's header holds it (`settings`: key -> value), and the ids of a text by
+    another route.
+    """
 
     size: int
     settings: dict[str, Any]
@@ -59,7 +63,11 @@ def of_bytes(pre: str | None, *, said: dict[str, Any] | None = None) -> Vocabula
             while rest and left + rest[0] in tokens:
                 left += rest.pop(0)
             if rest:
-                right = next("".join(rest[:end]) for end in range(len(rest), 0, -1) if "".join(rest[:end]) in tokens)
+                right = next(
+                    "".join(rest[:end])
+                    for end in range(len(rest), 0, -1)
+                    if "".join(rest[:end]) in tokens
+                )
                 merges.append((left, right))
                 tokens.append(left + right)
                 left, rest = left + right, rest[len(right) :]
@@ -67,10 +75,17 @@ def of_bytes(pre: str | None, *, said: dict[str, Any] | None = None) -> Vocabula
     tokens = list(dict.fromkeys([*tokens, *map(_bytes, _WHOLE)]))
     special, own = len(SPECIAL), len(SPECIAL) + len(_OWN)
     types = [3 if index < special else 4 if index < own else 1 for index in range(len(tokens))]
-    settings = {"model": "gpt2", "tokens": tokens, "token_type": types, "merges": [" ".join(pair) for pair in merges]}
+    settings = {
+        "model": "gpt2",
+        "tokens": tokens,
+        "token_type": types,
+        "merges": [" ".join(pair) for pair in merges],
+    }
     settings |= {} if pre is None else {"pre": pre}
     settings |= dict(zip(_ID_KEYS, range(4), strict=True)) | (said or {})
-    return Vocabulary(len(tokens), settings, _published(pre or "llama-bpe", tokens, merges, settings))
+    return Vocabulary(
+        len(tokens), settings, _published(pre or "llama-bpe", tokens, merges, settings)
+    )
 
 
 _ID_KEYS = ("unknown_token_id", "bos_token_id", "eos_token_id", "padding_token_id")
@@ -84,11 +99,17 @@ _TEKKEN = (  # tokenizer.json of mistralai/Mistral-Nemo-Base-2407
 def _published(
     pre: str, tokens: Sequence[str], merges: list[tuple[str, str]], said: dict[str, Any]
 ) -> Callable[[str], list[int]]:
-    """Cuts a text as the models with that `pre` do, by what transformers or their tokenizer.json says."""
+    """Cuts a text as the models with that `pre` do, by what transformers or their tokenizer.json
+    says.
+    """
     vocabulary = {token: index for index, token in enumerate(tokens)}
     options: Any = {"vocab": vocabulary, "merges": merges}
     names = dict(zip(("unk_token", "bos_token", "eos_token", "pad_token"), SPECIAL, strict=False))
-    classes: dict[str, Any] = {"qwen2": Qwen2Tokenizer, "gpt-2": GPT2Tokenizer, "command-r": CohereTokenizer}
+    classes: dict[str, Any] = {
+        "qwen2": Qwen2Tokenizer,
+        "gpt-2": GPT2Tokenizer,
+        "command-r": CohereTokenizer,
+    }
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     with_words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if pre in classes:
@@ -96,11 +117,17 @@ def _published(
     else:
         tokenizer = Tokenizer(models.BPE(**options, ignore_merges=pre in ("llama-bpe", "tekken")))
         steps: dict[str, list[Any]] = {
-            "llama-bpe": [pre_tokenizers.Split(Regex(TikTokenConverter().pattern), "isolated"), byte_level],
+            "llama-bpe": [
+                pre_tokenizers.Split(Regex(TikTokenConverter().pattern), "isolated"),
+                byte_level,
+            ],
             "tekken": [pre_tokenizers.Split(Regex(_TEKKEN), "isolated"), byte_level],
             "smollm": [pre_tokenizers.Digits(individual_digits=True), with_words],
             "starcoder": [pre_tokenizers.Digits(individual_digits=True), with_words],
-            "bloom": [pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"), byte_level],
+            "bloom": [
+                pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"),
+                byte_level,
+            ],
             "falcon": [
                 pre_tokenizers.Punctuation("contiguous"),
                 with_words,
@@ -110,17 +137,23 @@ def _published(
         }
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps[pre])
     tokenizer.post_processor = None
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL]
+    )
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in _OWN])
     first = [1] if said.get("add_bos_token", pre in ("llama-bpe", "tekken")) else []
     last = [2] if said.get("add_eos_token", False) else []
     return lambda text: [*first, *tokenizer.encode(text, add_special_tokens=False).ids, *last]
 
 
-def of_pieces(*, prefix: bool, strip_right: bool = False, said: dict[str, Any] | None = None) -> Vocabulary:
-    """A SentencePiece vocabulary, trained on the texts; `prefix`: a blank is put in front of each text.
+def of_pieces(
+    *, prefix: bool, strip_right: bool = False, said: dict[str, Any] | None = None
+) -> Vocabulary:
+    """A SentencePiece vocabulary, trained on the texts; `prefix`: a blank is put in front of each
+    text.
 
-    `strip_right`: special tokens swallow the blanks behind them, as Phi-3's do but for <unk> and <s>.
+    `strip_right`: special tokens swallow the blanks behind them, as Phi-3's do but for <unk> and
+        <s>.
     """
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -142,12 +175,24 @@ def of_pieces(*, prefix: bool, strip_right: bool = False, said: dict[str, Any] |
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     size = processor.get_piece_size()
     kinds = [
-        2 if processor.is_unknown(index) else 3 if processor.is_control(index) else 6 if processor.is_byte(index) else 1
+        2
+        if processor.is_unknown(index)
+        else 3
+        if processor.is_control(index)
+        else 6
+        if processor.is_byte(index)
+        else 1
         for index in range(size)
     ]
     tokens = [processor.id_to_piece(index) for index in range(size)]
     scores = [processor.get_score(index) for index in range(size)]
-    settings = {"model": "llama", "pre": "default", "tokens": tokens, "scores": scores, "token_type": kinds}
+    settings = {
+        "model": "llama",
+        "pre": "default",
+        "tokens": tokens,
+        "scores": scores,
+        "token_type": kinds,
+    }
     settings |= dict(zip(_ID_KEYS, range(4), strict=True))
     settings |= ({} if prefix else {"add_space_prefix": False}) | (said or {})
 
@@ -155,7 +200,9 @@ def of_pieces(*, prefix: bool, strip_right: bool = False, said: dict[str, Any] |
         """Each stretch between special tokens is a text of its own."""
         ids, rest = [1], text
         while rest:
-            places = [(rest.find(token), index) for index, token in enumerate(SPECIAL) if token in rest]
+            places = [
+                (rest.find(token), index) for index, token in enumerate(SPECIAL) if token in rest
+            ]
             place, index = min(places, default=(len(rest), -1))
             ids += processor.encode(rest[:place]) if place else []
             ids += [index] if index >= 0 else []
@@ -168,9 +215,24 @@ def of_pieces(*, prefix: bool, strip_right: bool = False, said: dict[str, Any] |
 
 # ---- models
 
-_ROPE_BASE = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3", "starcoder2", "olmo2", "command-r", "gemma")
+_ROPE_BASE = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "gemma3",
+    "phi3",
+    "starcoder2",
+    "olmo2",
+    "command-r",
+    "gemma",
+)
 _ROPE_WIDTH = {"llama": 1.0, "phi3": 1.0, "stablelm": 0.25, "nemotron": 0.5}
-_WIDTHS = {"gpt2": "n_inner", "falcon": "ffn_hidden_size", "bloom": "no setting: four times the model's"}
+_WIDTHS = {
+    "gpt2": "n_inner",
+    "falcon": "ffn_hidden_size",
+    "bloom": "no setting: four times the model's",
+}
 _HEADS_SAID = ("qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "llama")
 
 
@@ -182,16 +244,22 @@ def settings_of(config: Any, architecture: str) -> dict[str, Any]:
         "context_length": getattr(config, "max_position_embeddings", 256),
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
-        "feed_forward_length": getattr(config, _WIDTHS.get(architecture, "intermediate_size"), 4 * config.hidden_size),
+        "feed_forward_length": getattr(
+            config, _WIDTHS.get(architecture, "intermediate_size"), 4 * config.hidden_size
+        ),
         "attention.head_count": heads,
     }
     if architecture != "gpt2":
-        grouped = {"falcon": 1, "bloom": heads}.get(architecture) or getattr(config, "num_key_value_heads", heads)
+        grouped = {"falcon": 1, "bloom": heads}.get(architecture) or getattr(
+            config, "num_key_value_heads", heads
+        )
         said["attention.head_count_kv"] = grouped
     rms = getattr(config, "rms_norm_eps", None)
     names = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
     eps = next((getattr(config, name) for name in names if hasattr(config, name)), None)
-    said |= {"attention.layer_norm_rms_epsilon": rms} if rms else {"attention.layer_norm_epsilon": eps}
+    said |= (
+        {"attention.layer_norm_rms_epsilon": rms} if rms else {"attention.layer_norm_epsilon": eps}
+    )
     rope = getattr(config, "rope_parameters", None) or {}
     if architecture in _ROPE_BASE:
         said["rope.freq_base"] = float(rope.get("full_attention", rope)["rope_theta"])
@@ -202,12 +270,17 @@ def settings_of(config: Any, architecture: str) -> dict[str, Any]:
     if architecture in ("gemma2", "gemma3", "phi3"):
         said["attention.sliding_window"] = config.sliding_window or 0
     if architecture == "gemma2":
-        said |= {name: getattr(config, name) for name in ("attn_logit_softcapping", "final_logit_softcapping")}
+        said |= {
+            name: getattr(config, name)
+            for name in ("attn_logit_softcapping", "final_logit_softcapping")
+        }
     if architecture == "phi3":
         said["rope.scaling.original_context_length"] = config.original_max_position_embeddings
     if architecture == "stablelm":
         said["use_parallel_residual"] = config.use_parallel_residual
-    if architecture in ("qwen3moe", "llama") and (experts := getattr(config, "num_local_experts", 0)):
+    if architecture in ("qwen3moe", "llama") and (
+        experts := getattr(config, "num_local_experts", 0)
+    ):
         said |= {"expert_count": experts, "expert_used_count": config.num_experts_per_tok}
     if architecture == "qwen3moe":
         said["expert_feed_forward_length"] = config.moe_intermediate_size
@@ -231,15 +304,26 @@ def as_converted(architecture: str, config: Any, path: str, weight: Tensor) -> T
         return _interleaved(weight, config.num_key_value_heads)
     if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and path.endswith("norm.weight"):
         return weight + 1
-    if architecture == "gpt2" and any(f"{name}.weight" in path for name in ("c_attn", "c_proj", "c_fc")):
+    if architecture == "gpt2" and any(
+        f"{name}.weight" in path for name in ("c_attn", "c_proj", "c_fc")
+    ):
         return weight.T.contiguous()
-    if architecture == "bloom" and "query_key_value" in path:  # heads of q, k, v by turns: all q, all k, all v
-        return weight.unflatten(0, (config.num_attention_heads, 3, -1)).transpose(0, 1).flatten(0, 2).contiguous()
+    if (
+        architecture == "bloom" and "query_key_value" in path
+    ):  # heads of q, k, v by turns: all q, all k, all v
+        return (
+            weight.unflatten(0, (config.num_attention_heads, 3, -1))
+            .transpose(0, 1)
+            .flatten(0, 2)
+            .contiguous()
+        )
     return weight
 
 
 def _separate(model: PreTrainedModel, architecture: str) -> Iterator[tuple[str, Tensor]]:
-    """The weights by the names that the converter's table knows; gates and values of experts one by one."""
+    """The weights by the names that the converter's table knows; gates and values of experts one by
+    one.
+    """
     for path, weight in model.state_dict().items():
         path = path.removeprefix("transformer.") if architecture == "bloom" else path
         if path.endswith("experts.gate_up_proj"):
@@ -262,17 +346,30 @@ def write(
     tensors: dict[str, Tensor] | None = None,
     name: str = "tiny",
 ) -> Path:
-    """The model as a GGUF file. `said` and `tensors` stand beside the model's own, `unsaid` settings are left out."""
+    """The model as a GGUF file. `said` and `tensors` stand beside the model's own, `unsaid`
+    settings are left out.
+    """
     config: Any = model.config
-    number = next(number for number, named in gguf.MODEL_ARCH_NAMES.items() if named == architecture)
+    number = next(
+        number for number, named in gguf.MODEL_ARCH_NAMES.items() if named == architecture
+    )
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_name(name)
-    settings = {f"{architecture}.{key}": value for key, value in settings_of(config, architecture).items()}
-    settings |= {f"tokenizer.ggml.{key}": value for key, value in vocabulary.settings.items()} | (said or {})
+    settings = {
+        f"{architecture}.{key}": value for key, value in settings_of(config, architecture).items()
+    }
+    settings |= {f"tokenizer.ggml.{key}": value for key, value in vocabulary.settings.items()} | (
+        said or {}
+    )
     for key, value in settings.items():
         if key.removeprefix(f"{architecture}.") in unsaid or key in unsaid:
             continue
-        kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        kinds = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+        }
         kinds[list] = writer.add_array
         kinds[type(value)](key, value)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
@@ -282,7 +379,9 @@ def write(
         stored = names.get_name(path, try_suffixes=(".weight", ".bias"))
         if stored is None:
             raise ValueError(f"no name for {path} in {architecture}")
-        writer.add_tensor(stored, as_converted(architecture, config, path, weight).contiguous().numpy())
+        writer.add_tensor(
+            stored, as_converted(architecture, config, path, weight).contiguous().numpy()
+        )
     for stored, weight in (tensors or {}).items():
         writer.add_tensor(stored, weight.numpy())
     writer.write_header_to_file()

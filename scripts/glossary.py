@@ -23,10 +23,19 @@ def page() -> str:
 
 def _defined(term: Term) -> str:
     more = term.more.removesuffix(".md")
-    words = "Reading the numbers" if "#" not in more else "Theory " + more.partition("#section-")[2].replace("-", ".")
+    words = (
+        "Reading the numbers"
+        if "#" not in more
+        else "Theory " + more.partition("#section-")[2].replace("-", ".")
+    )
     text = f"{term.explained} [{words}]({term.more})"
     text = textwrap.fill(
-        text, 140, initial_indent=":   ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        text,
+        140,
+        initial_indent=":   ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return f"**{term.name}**\n{text}"
 

@@ -1,9 +1,11 @@
-"""The house as its imports draw it: `python -m scripts.house` counts files and rooms, and draws docs/architecture.svg.
+"""The house as its imports draw it: `python -m scripts.house` counts files and rooms, and draws
+docs/architecture.svg.
 
-The floors are those of the contracts in pyproject.toml, by which import-linter refuses imports that run up and circles. Every
-import counts: at the top of a file, inside a function, and for a type checker alone. Not drawn are the few that pyproject.toml
-lets run up: a result imports its chart when it is drawn. The imports are read from the text of the files (grimp, the library
-under import-linter), and no file is imported.
+The floors are those of the contracts in pyproject.toml, by which import-linter refuses imports that
+run up and circles. Every import counts: at the top of a file, inside a function, and for a type
+checker alone. Not drawn are the few that pyproject.toml lets run up: a result imports its chart
+when it is drawn. The imports are read from the text of the files (grimp, the library under
+import-linter), and no file is imported.
 """
 
 from __future__ import annotations
@@ -29,21 +31,29 @@ Imports = Mapping[str, set[str]]
 
 
 def modules(*packages: str) -> dict[str, Path]:
-    """The files of these packages, by default of `ostools`, by dotted name; a package's `__init__` by the package's."""
+    """The files of these packages, by default of `ostools`, by dotted name; a package's `__init__`
+    by the package's.
+    """
     folders = [ROOT / folder for folder in packages or FOLDERS]
     files = sorted(path.relative_to(ROOT) for folder in folders for path in folder.rglob("*.py"))
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def imports(*packages: str) -> Imports:
-    """What each module of these packages, by default `ostools`, imports of the others, wherever in the file."""
+    """What each module of these packages, by default `ostools`, imports of the others, wherever in
+    the file.
+    """
     graph = grimp.build_graph(*(packages or ("ostools",)), cache_dir=None)
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
 def floors() -> list[str]:
-    """From the ground up, as the contracts name them; one line may hold two floors that do not import each other."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    """From the ground up, as the contracts name them; one line may hold two floors that do not
+    import each other.
+    """
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     found = next(one["layers"] for one in contracts if one.get("containers") == ["ostools"])
     return list(reversed(found))
 
@@ -85,15 +95,23 @@ def picture(files: Mapping[str, Path], found: Imports, order: list[str]) -> str:
     parts, middles, y = [], {}, top
     for level in reversed(range(len(order))):
         height = line * len(rows[level]) + 12
-        parts.append(f'<rect class="floor" x="8" y="{y}" width="{left + width + 8}" height="{height}" rx="6"/>')
-        parts.append(f'<text class="name" x="20" y="{y + height / 2 + 4}">{escape(order[level])}</text>')
+        parts.append(
+            f'<rect class="floor" x="8" y="{y}" width="{left + width + 8}" height="{height}" rx="6"/>'
+        )
+        parts.append(
+            f'<text class="name" x="20" y="{y + height / 2 + 4}">{escape(order[level])}</text>'
+        )
         for index, row in enumerate(rows[level]):
             x = float(left)
             for room in row:
                 wide = _wide(room)
-                place = f'x="{x:.0f}" y="{y + 8 + line * index}" width="{wide:.0f}" height="{line - 6}"'
+                place = (
+                    f'x="{x:.0f}" y="{y + 8 + line * index}" width="{wide:.0f}" height="{line - 6}"'
+                )
                 parts.append(f'<rect class="room" {place} rx="4"/>')
-                parts.append(f'<text x="{x + 8:.0f}" y="{y + 24 + line * index}">{escape(room)}</text>')
+                parts.append(
+                    f'<text x="{x + 8:.0f}" y="{y + 24 + line * index}">{escape(room)}</text>'
+                )
                 x += wide + 8
         middles[level] = y + height / 2
         y += height + 10
@@ -134,8 +152,14 @@ def main() -> int:
     """Print what was counted and draw the picture; 1 where a room is too large."""
     files, found = modules(), imports()
     full = {room: count for room, count in rooms(files).items() if count > MOST}
-    print(f"{len(files)} files in {len(rooms(files))} rooms; {sum(map(len, found.values()))} imports between them")
-    print(f"rooms over {MOST} files: {len(full)}", *(f"  {room}: {count}" for room, count in full.items()), sep="\n")
+    print(
+        f"{len(files)} files in {len(rooms(files))} rooms; {sum(map(len, found.values()))} imports between them"
+    )
+    print(
+        f"rooms over {MOST} files: {len(full)}",
+        *(f"  {room}: {count}" for room, count in full.items()),
+        sep="\n",
+    )
     PICTURE.write_text(picture(files, found, floors()), encoding="utf-8")
     return 1 if full else 0
 

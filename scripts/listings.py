@@ -1,6 +1,8 @@
-"""The lists on docs/command-line.md and docs/tutorials/index.md: `python -m scripts.listings`, after a command or a tutorial.
+"""The lists on docs/command-line.md and docs/tutorials/index.md: `python -m scripts.listings`,
+after a command or a tutorial.
 
-The site says every option of every command below the list, from the program itself (docs/_site/command_line.py).
+The site says every option of every command below the list, from the program itself
+(docs/_site/command_line.py).
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from pathlib import Path
 from ostools.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-COMMAND_LINE, TUTORIALS = ROOT / "docs" / "command-line.md", ROOT / "docs" / "tutorials" / "index.md"
+COMMAND_LINE, TUTORIALS = (
+    ROOT / "docs" / "command-line.md",
+    ROOT / "docs" / "tutorials" / "index.md",
+)
 
 
 def commands() -> str:
@@ -24,7 +29,8 @@ def commands() -> str:
 def tutorials() -> str:
     """Every notebook by its title."""
     return "\n".join(
-        f"- [{_title(path)}](../../tutorials/{path.name})" for path in sorted((ROOT / "tutorials").glob("*.ipynb"))
+        f"- [{_title(path)}](../../tutorials/{path.name})"
+        for path in sorted((ROOT / "tutorials").glob("*.ipynb"))
     )
 
 
@@ -40,7 +46,12 @@ PAGES = {COMMAND_LINE: commands, TUTORIALS: tutorials}
 
 def _title(notebook: Path) -> str:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return next(line.removeprefix("# ").strip() for cell in cells for line in cell["source"] if line.startswith("# "))
+    return next(
+        line.removeprefix("# ").strip()
+        for cell in cells
+        for line in cell["source"]
+        if line.startswith("# ")
+    )
 
 
 def _escaped(text: str) -> str:

@@ -1,9 +1,11 @@
-"""docs/findings/long-contexts.md: sensitivity and collapse of two real models over thousands of tokens.
+"""docs/findings/long-contexts.md: sensitivity and collapse of two real models over thousands of
+tokens.
 
     python -m scripts.long_contexts TEXT [--models gemma-3-270m] [--what collapse] [--page-only]
 
 TEXT is a file of plain text, such as tinyshakespeare. It is cut into equal parts, and one window is
-drawn of each. Every window is a cell of `ost.sweep.corpus`, stored in artefacts/long-contexts as it is
+drawn of each. Every window is a cell of `ost.sweep.corpus`, stored in artefacts/long-contexts as it
+is
 measured: under the same code a run that was cut off goes on where it stopped. Collapse needs no
 text: a pair of prompts every `STEP` digits, up to the same number of tokens. Each model runs in a
 process of its own, whose peak of memory is noted. The pages, docs/scale.md too, say what is
@@ -69,7 +71,9 @@ def peak() -> int:
 
 
 def measure_sensitivity(name: str, text: Path) -> None:
-    """Measure the windows of one model that are not stored yet, in this process; note its peak after every window."""
+    """Measure the windows of one model that are not stored yet, in this process; note its peak
+    after every window.
+    """
     folder = STORE / name / "sensitivity"
     folder.parent.mkdir(parents=True, exist_ok=True)
 
@@ -89,7 +93,9 @@ def measure_sensitivity(name: str, text: Path) -> None:
 
 
 def measure_collapse(name: str, text: Path) -> None:
-    """Measure one model's pairs of digits in bfloat16, in this process; note its seconds on a core and its peak."""
+    """Measure one model's pairs of digits in bfloat16, in this process; note its seconds on a core
+    and its peak.
+    """
     folder = STORE / name
     folder.mkdir(parents=True, exist_ok=True)
     model, start = ost.load_model(name, dtype="float32"), time.process_time()
@@ -101,7 +107,9 @@ def measure_collapse(name: str, text: Path) -> None:
 
 
 def measured_windows(name: str) -> Iterator[tuple[AskedCell, pd.DataFrame]]:
-    """Cells of one model's sensitivity that are measured, each with its rows; not all need be there."""
+    """Cells of one model's sensitivity that are measured, each with its rows; not all need be
+    there.
+    """
     folder = STORE / name / "sensitivity"
     if not folder.is_dir():
         return
@@ -138,7 +146,13 @@ def sensitivity_table(names: Sequence[str]) -> str:
             lines.append(f"| {' | '.join(row)} |")
         if len(windows) >= FEWEST:
             ends = ends_over_texts(end_contrasts(np.stack([between(part) for _, part in windows])))
-            row = [name, "", f"all {len(windows)}, over windows", words(ends.start), words(ends.end)]
+            row = [
+                name,
+                "",
+                f"all {len(windows)}, over windows",
+                words(ends.start),
+                words(ends.end),
+            ]
             lines.append(f"| {' | '.join([*row, ends.verdict, ''])} |")
     return "\n".join(lines)
 
@@ -150,17 +164,23 @@ def collapse_sentences(names: Sequence[str]) -> str:
         result = ost.load_result(STORE / name / "collapse.parquet")
         frame = result.frame
         longest = f"{frame['length'].max():,} digits ({frame['tokens'].max():,} tokens)"
-        paragraphs.append(f"**{name}**, every {STEP} digits up to {longest}. " + " ".join(result.findings()))
+        paragraphs.append(
+            f"**{name}**, every {STEP} digits up to {longest}. " + " ".join(result.findings())
+        )
     return "\n\n".join(paragraphs)
 
 
 def collapse_costs(names: Sequence[str]) -> str:
     """The table of docs/scale.md: seconds of the process on its cores, and its peak."""
-    lines = ["| model | tokens | lengths | seconds of one core | peak, GB |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| model | tokens | lengths | seconds of one core | peak, GB |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for name in names:
         frame = ost.load_result(STORE / name / "collapse.parquet").frame
         seconds, held = (
-            json.loads((STORE / name / f"collapse-{what}.json").read_text()) for what in ("seconds", "peak")
+            json.loads((STORE / name / f"collapse-{what}.json").read_text())
+            for what in ("seconds", "peak")
         )
         row = [
             name,
@@ -175,7 +195,10 @@ def collapse_costs(names: Sequence[str]) -> str:
 
 def costs(names: Sequence[str]) -> str:
     """The table of docs/scale.md: seconds of a window and the peak of the process."""
-    lines = ["| model | tokens | windows | seconds a window | peak, GB |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| model | tokens | windows | seconds a window | peak, GB |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for name in names:
         cells = [cell for cell, _ in measured_windows(name)]
         if not cells:
@@ -189,24 +212,36 @@ def costs(names: Sequence[str]) -> str:
 
 
 def picture(names: Sequence[str]) -> Any:
-    """A panel a model, a line a window: norms over the window's median, the geometric mean of each bin."""
+    """A panel a model, a line a window: norms over the window's median, the geometric mean of each
+    bin.
+    """
     panels = []
     for name in names:
         tables, title = [], name
         for number, (cell, part) in enumerate(measured_windows(name), start=1):
             logs, title = between(part), cell.sources[0]["model"]["title"] or name
             bins = np.array_split(logs - np.median(logs), BINS)
-            place = [part_of.mean() for part_of in np.array_split(np.arange(1, len(logs) + 1), BINS)]
+            place = [
+                part_of.mean() for part_of in np.array_split(np.arange(1, len(logs) + 1), BINS)
+            ]
             means = [10 ** float(values.mean()) for values in bins]
-            tables.append(pd.DataFrame({"series": f"window {number}", "position": place, "value": means}))
+            tables.append(
+                pd.DataFrame({"series": f"window {number}", "position": place, "value": means})
+            )
         if not tables:
             continue
-        rows, y = log_rows(pd.concat(tables, ignore_index=True), "norm of ∂y/∂v over the window's median")
+        rows, y = log_rows(
+            pd.concat(tables, ignore_index=True), "norm of ∂y/∂v over the window's median"
+        )
         x = axes.length_axis(rows["position"], "position in the text", "position", log=False)
         hue = draw.hue("series", list(dict.fromkeys(rows["series"])))
-        panels.append(draw.panel(curve(rows, x, y, hue), 420, 240, f"{title}, {LENGTHS[name]:,} tokens"))
+        panels.append(
+            draw.panel(curve(rows, x, y, hue), 420, 240, f"{title}, {LENGTHS[name]:,} tokens")
+        )
     notes = "Sketches of 8 cotangents; geometric mean of each bin; first and last token left out."
-    return draw.figure([panels], "Sensitivity of the last token over long real text", notes, spacing=40)
+    return draw.figure(
+        [panels], "Sensitivity of the last token over long real text", notes, spacing=40
+    )
 
 
 def write_pages() -> None:

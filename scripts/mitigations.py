@@ -1,9 +1,10 @@
-"""docs/findings/mitigations.md, the part under "Tables": what mitigations do on two real models, by the protocol above it.
+"""docs/findings/mitigations.md, the part under "Tables": what mitigations do on two real models, by
+the protocol above it.
 
     python -m scripts.mitigations [--models gemma-3-270m smollm2-135m-instruct] [--page-only]
 
-Each cell (a model and a task) is stored in artefacts/mitigations as it is measured, and is not measured again: a run that was
-cut off goes on where it stopped. 20 minutes of one core.
+Each cell (a model and a task) is stored in artefacts/mitigations as it is measured, and is not
+measured again: a run that was cut off goes on where it stopped. 20 minutes of one core.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def effects(model: Any, task: str) -> Cell:
     names = {label(parsed(arm)): name for name, arm in named.items()}
     tables: dict[str, Any] = {"effects": study.effects, "verdicts": study.verdicts}
     return {
-        name: json.loads(frame.assign(mitigation=frame["mitigation"].map(names)).to_json(orient="records"))
+        name: json.loads(
+            frame.assign(mitigation=frame["mitigation"].map(names)).to_json(orient="records")
+        )
         for name, frame in tables.items()
     }
 
@@ -81,12 +84,18 @@ def hidden(model: Any) -> Cell:
     found: Cell = {}
     for name, arm in {"none": None, **arms(model, ONES)}.items():
         try:
-            result = ost.collapse(model, ONES, lengths=ONES_LENGTHS, dtypes=["bfloat16"], mitigation=arm)
+            result = ost.collapse(
+                model, ONES, lengths=ONES_LENGTHS, dtypes=["bfloat16"], mitigation=arm
+            )
         except (InputError, MitigationError) as error:
             found[name] = {"refused": str(error)}
             continue
-        at_y: Any = result.measured().query("site == 'y' and per == 'vector' and norm == 'l2' and dtype == 'bfloat16'")
-        found[name] = {column: at_y[column].tolist() for column in ("length", "float64_distance", "pair_noise")}
+        at_y: Any = result.measured().query(
+            "site == 'y' and per == 'vector' and norm == 'l2' and dtype == 'bfloat16'"
+        )
+        found[name] = {
+            column: at_y[column].tolist() for column in ("length", "float64_distance", "pair_noise")
+        }
     return found
 
 
@@ -101,12 +110,17 @@ def measure(name: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         print(f"{datetime.now(UTC):%H:%M:%S} {name} {cell}", flush=True)
         values = hidden(model) if cell == ONES else effects(model, cell)
-        values |= {"date": f"{datetime.now(UTC):%Y-%m-%d}", "weights": ost.models.describe(model).weight_hash}
+        values |= {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "weights": ost.models.describe(model).weight_hash,
+        }
         write_atomically(target, lambda part, values=values: part.write_text(json.dumps(values)))
 
 
 def effect_words(row: Cell, verdict: str) -> str:
-    """An effect with the interval that its verdict is read from, and the verdict where there is one."""
+    """An effect with the interval that its verdict is read from, and the verdict where there is
+    one.
+    """
     words = in_words(row, "verdict_low", "verdict_high")
     if row["quantity"] == "correct":
         words = f"{row['baseline']:.0%} → {row['value']:.0%}: {at_limit(row) or words}"
@@ -119,23 +133,37 @@ def study_rows(name: str, task: str) -> list[list[str]]:
     verdicts = {row["mitigation"]: row for row in stored["verdicts"]}
     rows = []
     for mitigation, verdict in verdicts.items():
-        judged = {row["about"]: row for row in stored["effects"] if row["mitigation"] == mitigation and row["about"]}
+        judged = {
+            row["about"]: row
+            for row in stored["effects"]
+            if row["mitigation"] == mitigation and row["about"]
+        }
         for row in judged.values():  # JSON has no NaN
             row |= {key: nan for key, value in row.items() if value is None}
-        cells = [effect_words(judged[about], verdict[about]) if about in judged else "–" for about in ABOUT]
+        cells = [
+            effect_words(judged[about], verdict[about]) if about in judged else "–"
+            for about in ABOUT
+        ]
         rows.append([name, f"`{task}`", mitigation, *cells])
     return rows
 
 
 def hidden_rows(name: str) -> list[list[str]]:
-    """A row a mitigation of the forward pass: distance over bfloat16's noise at each number of ones."""
+    """A row a mitigation of the forward pass: distance over bfloat16's noise at each number of
+    ones.
+    """
     stored = json.loads((STORE / name / f"{ONES}.json").read_text(encoding="utf-8"))
-    arms = {arm: row for arm, row in stored.items() if isinstance(row, dict) and "refused" not in row}
+    arms = {
+        arm: row for arm, row in stored.items() if isinstance(row, dict) and "refused" not in row
+    }
     return [
         [
             name,
             arm,
-            *(f"{d:.2f} / {noise:.2f}" for d, noise in zip(row["float64_distance"], row["pair_noise"], strict=True)),
+            *(
+                f"{d:.2f} / {noise:.2f}"
+                for d, noise in zip(row["float64_distance"], row["pair_noise"], strict=True)
+            ),
         ]
         for arm, row in arms.items()
     ]
@@ -144,10 +172,26 @@ def hidden_rows(name: str) -> list[list[str]]:
 def write_results() -> None:
     """The tables of what is stored, in the place of those that stand under "Tables"."""
     studies = [
-        row for name, task in STUDIES if (STORE / name / f"{task}.json").exists() for row in study_rows(name, task)
+        row
+        for name, task in STUDIES
+        if (STORE / name / f"{task}.json").exists()
+        for row in study_rows(name, task)
     ]
-    ones = [row for name in MODELS if (STORE / name / f"{ONES}.json").exists() for row in hidden_rows(name)]
-    columns = ["model", "task", "mitigation", "right answers", "log p", "distance", "sensitivity (estimated)"]
+    ones = [
+        row
+        for name in MODELS
+        if (STORE / name / f"{ONES}.json").exists()
+        for row in hidden_rows(name)
+    ]
+    columns = [
+        "model",
+        "task",
+        "mitigation",
+        "right answers",
+        "log p",
+        "distance",
+        "sensitivity (estimated)",
+    ]
     text = "" if not studies else table(columns, studies) + "\n"
     text += "Distance of n and n + 1 ones / bfloat16's rounding noise of the pair, at n ones:\n\n"
     text += table(["model", "mitigation", *map(str, ONES_LENGTHS)], ones)

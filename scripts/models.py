@@ -1,7 +1,9 @@
-"""docs/models.md from the records: `python -m scripts.models` tries every route on a tiny random model of every family first.
+"""docs/models.md from the records: `python -m scripts.models` tries every route on a tiny random
+model of every family first.
 
-A route that a record claims and that does not hold, or holds and is not claimed, ends it before a word is written. What holds
-means is what the tests of each route say; here it is that the route runs where it should and refuses where it should.
+A route that a record claims and that does not hold, or holds and is not claimed, ends it before a
+word is written. What holds means is what the tests of each route say; here it is that the route
+runs where it should and refuses where it should.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ _REFUSED = """
 
 
 def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
-    """The record of a tiny model, which routes hold on it, and whether its logits are Hugging Face's to the bit."""
+    """The record of a tiny model, which routes hold on it, and whether its logits are Hugging
+    Face's to the bit.
+    """
     write_checkpoint(folder, family, seed=1)
     model = ost.load_model(folder, device="cpu", dtype="float32")
     record = family_of(model)
@@ -115,11 +119,17 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
         lambda: ost.load_model(folder, device="cpu", device_map="disk"),
     )
     found = {name: _holds(attempt) for name, attempt in zip(ROUTES, tries, strict=True)}
-    if family == "gemma3-multimodal":  # Hugging Face's class of the text part alone is the family above it
+    if (
+        family == "gemma3-multimodal"
+    ):  # Hugging Face's class of the text part alone is the family above it
         return record, found, record.exact
     ids = torch.randint(10, 200, (2, 17), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        return record, found, torch.equal(model(ids), make_model(family, seed=1)(ids, use_cache=False).logits)
+        return (
+            record,
+            found,
+            torch.equal(model(ids), make_model(family, seed=1)(ids, use_cache=False).logits),
+        )
 
 
 def _require(holds: bool) -> None:
@@ -128,7 +138,9 @@ def _require(holds: bool) -> None:
 
 
 def _holds(attempt: Callable[[], object]) -> bool:
-    """Whether it runs. A refusal is an answer; whatever else it raises is a slip, and comes through."""
+    """Whether it runs. A refusal is an answer; whatever else it raises is a slip, and comes
+    through.
+    """
     try:
         attempt()
     except (InputError, hooks.HookError):
@@ -151,14 +163,41 @@ def page(generic: list[str]) -> str:
         for family in refused
     ]
     below += [
-        f"- {family.name} in bfloat16-eager: {family.not_eager}." for family in loads if family.not_eager is not None
+        f"- {family.name} in bfloat16-eager: {family.not_eager}."
+        for family in loads
+        if family.not_eager is not None
     ]
-    return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), _GENERIC, *generic, _REFUSED.rstrip("\n"), "", *below, ""])
+    return "\n".join(
+        [
+            _ABOVE,
+            *lines,
+            _BELOW.rstrip("\n"),
+            _GENERIC,
+            *generic,
+            _REFUSED.rstrip("\n"),
+            "",
+            *below,
+            "",
+        ]
+    )
 
 
 def generic_rows() -> list[str]:
-    """The table of model types, by running: a row for each of `tests.generic_models`, by the route that it takes."""
-    rows = [_row(["`model_type`", "route", "logits differ by", "full differs by", "frozen differs by", "refused"])]
+    """The table of model types, by running: a row for each of `tests.generic_models`, by the route
+    that it takes.
+    """
+    rows = [
+        _row(
+            [
+                "`model_type`",
+                "route",
+                "logits differ by",
+                "full differs by",
+                "frozen differs by",
+                "refused",
+            ]
+        )
+    ]
     rows.append(_row(["---"] * 6))
     for kind in sorted(GENERIC):
         with tempfile.TemporaryDirectory() as folder:
@@ -202,7 +241,11 @@ def differences() -> list[str]:
             record, routes, exact = held(family, Path(folder))
         wrong = [name for name, holds in routes.items() if holds != record.routes[name]]
         wrong += [] if exact == record.exact or not record.exact else ["logits"]
-        found += [f"{family}: the record of {record.name} is not what runs: {', '.join(wrong)}"] if wrong else []
+        found += (
+            [f"{family}: the record of {record.name} is not what runs: {', '.join(wrong)}"]
+            if wrong
+            else []
+        )
     return found
 
 

@@ -1,8 +1,10 @@
-"""Where `make mutants` tries a planted error: in a fork of a pytest that has collected every test, or that collects anew.
+"""Where `make mutants` tries a planted error: in a fork of a pytest that has collected every test,
+or that collects anew.
 
-What is collected has the house imported. A mutant of a function gets its code into the function objects that are there, and the
-tests that called the function before, the quickest first, run in a fork until one fails. An error that shows at import (a
-default, a table, a class body), or in a function that no test calls, has a pytest of its own, which imports the file with it.
+What is collected has the house imported. A mutant of a function gets its code into the function
+objects that are there, and the tests that called the function before, the quickest first, run in a
+fork until one fails. An error that shows at import (a default, a table, a class body), or in a
+function that no test calls, has a pytest of its own, which imports the file with it.
 """
 
 from __future__ import annotations
@@ -59,14 +61,18 @@ Some = TypeVar("Some", bound=Planted)
 
 @dataclass(frozen=True)
 class Ran:
-    """One test where nothing is planted: seconds of the processor, and the functions of ours that it called."""
+    """One test where nothing is planted: seconds of the processor, and the functions of ours that
+    it called.
+    """
 
     seconds: float
     called: frozenset[str]
 
 
 def preload() -> None:
-    """What every test file imports of others: the forks share it. Nothing of this house, which pytest has to see first."""
+    """What every test file imports of others: the forks share it. Nothing of this house, which
+    pytest has to see first.
+    """
     import beartype  # noqa: F401
     import hypothesis  # noqa: F401
     import pandas  # noqa: F401
@@ -81,27 +87,41 @@ def preload() -> None:
 class Bench:
     """A copy of the tree, in which one error after the other is planted.
 
-    `kept` is a file of what each test called. It is asked again where the test's file has changed, or what tests stand on.
+    `kept` is a file of what each test called. It is asked again where the test's file has changed,
+    or what tests stand on.
     """
 
     def __init__(self, tree: Path, kept: Path) -> None:
         self.tree = tree
         self.kept = kept
-        files = [path for room in ("ostools", "hooks", "mitigations", "tests") for path in (tree / room).rglob("*.py")]
-        self._sources = digest(tree, sorted(path for path in files if not path.name.startswith("test_")))
+        files = [
+            path
+            for room in ("ostools", "hooks", "mitigations", "tests")
+            for path in (tree / room).rglob("*.py")
+        ]
+        self._sources = digest(
+            tree, sorted(path for path in files if not path.name.startswith("test_"))
+        )
 
-    def collected(self, folders: Sequence[str], mutants: Sequence[Some], tell: Callable[[Some, str], None]) -> None:
-        """Tries the mutants of functions that tests call, and tells each outcome; the others are left."""
+    def collected(
+        self, folders: Sequence[str], mutants: Sequence[Some], tell: Callable[[Some, str], None]
+    ) -> None:
+        """Tries the mutants of functions that tests call, and tells each outcome; the others are
+        left.
+        """
 
         def run() -> int:
             return int(pytest.main([*OPTIONS, *folders], plugins=[Collected(self, mutants, tell)]))
 
         status = forked(lambda: self.in_the_tree(run), None)
         if status != 0:
-            raise SystemExit(f"expected a pytest that ends well where nothing is planted, found exit status {status}")
+            raise SystemExit(
+                f"expected a pytest that ends well where nothing is planted, found exit status {status}"
+            )
 
     def alone(self, mutant: Planted, tests: Sequence[str]) -> str:
-        """A pytest that imports the file with the error: those of the tests that call a function of it, or else all of them.
+        """A pytest that imports the file with the error: those of the tests that call a function of
+        it, or else all of them.
 
         Where there is no test at all it survives.
         """
@@ -126,7 +146,9 @@ class Bench:
 
     @contextmanager
     def planted(self, mutant: Planted) -> Iterator[tuple[str, str]]:
-        """The file's text before and after; the error stands in the tree meanwhile, for subprocesses and later imports."""
+        """The file's text before and after; the error stands in the tree meanwhile, for
+        subprocesses and later imports.
+        """
         file = self.tree / mutant.path
         text, there = file.read_text("utf-8"), file.stat()
         changed = mutant.planted(text)
@@ -160,12 +182,16 @@ class Bench:
         os.chdir(self.tree)
         root = str(Path(__file__).parents[1])
         sys.path[:] = [str(self.tree), *(place for place in sys.path if place not in ("", root))]
-        for name in [name for name in sys.modules if name == "scripts" or name.startswith("scripts.")]:
+        for name in [
+            name for name in sys.modules if name == "scripts" or name.startswith("scripts.")
+        ]:
             del sys.modules[name]
         return run()
 
     def aside(self) -> None:
-        """In a fork: what its tests print goes nowhere, and what they write goes before the next fork's."""
+        """In a fork: what its tests print goes nowhere, and what they write goes before the next
+        fork's.
+        """
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
@@ -178,7 +204,9 @@ class Bench:
 class Collected(Generic[Some]):
     """A plugin of pytest: in place of running the tests once, it runs some of them for each mutant."""
 
-    def __init__(self, bench: Bench, mutants: Sequence[Some], tell: Callable[[Some, str], None]) -> None:
+    def __init__(
+        self, bench: Bench, mutants: Sequence[Some], tell: Callable[[Some, str], None]
+    ) -> None:
         self.bench, self.mutants, self.tell = bench, mutants, tell
         self.failed = False
         self.functions: dict[str, list[FunctionType]] = defaultdict(list)
@@ -212,10 +240,14 @@ class Collected(Generic[Some]):
         return f"{file}:{code.co_qualname}:{code.co_firstlineno}"
 
     def _call(self, name: str, items: Sequence[pytest.Item]) -> None:
-        """Runs the tests of a file where nothing is planted, in a fork that writes down what each of them called."""
+        """Runs the tests of a file where nothing is planted, in a fork that writes down what each
+        of them called.
+        """
         status = forked(lambda: self._watched(items), None)
         if status != 0:
-            pytest.exit(f"expected tests that pass where nothing is planted; one of {name} does not", 4)
+            pytest.exit(
+                f"expected tests that pass where nothing is planted; one of {name} does not", 4
+            )
 
     def _watched(self, items: Sequence[pytest.Item]) -> int:
         self.bench.aside()
@@ -233,15 +265,27 @@ class Collected(Generic[Some]):
             sys.setprofile(None)
             if self.failed:
                 return 1
-            ours = sorted(self._place(code) for code in called if code.co_filename.startswith(f"{self.bench.tree}/"))
-            record = {"test": item.nodeid, "of": self.bench.of(file_of(item.nodeid)), "called": ours}
+            ours = sorted(
+                self._place(code)
+                for code in called
+                if code.co_filename.startswith(f"{self.bench.tree}/")
+            )
+            record = {
+                "test": item.nodeid,
+                "of": self.bench.of(file_of(item.nodeid)),
+                "called": ours,
+            }
             lines.append(json.dumps(record | {"seconds": time.process_time() - before}))
         with self.bench.kept.open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
         return 0
 
-    def _try(self, mutant: Some, files: dict[str, list[pytest.Item]], known: dict[str, Ran]) -> None:
-        """Tells the outcome, or nothing where the error shows at import or no test calls the function."""
+    def _try(
+        self, mutant: Some, files: dict[str, list[pytest.Item]], known: dict[str, Ran]
+    ) -> None:
+        """Tells the outcome, or nothing where the error shows at import or no test calls the
+        function.
+        """
         with self.bench.planted(mutant) as (before, after):
             swaps = self.swaps(mutant.path, before, after)
             items = in_order(files, known, {self._place(old) for old, _ in swaps})
@@ -252,13 +296,19 @@ class Collected(Generic[Some]):
         self.tell(mutant, outcome(status))
 
     def swaps(self, path: str, before: str, after: str) -> list[tuple[CodeType, CodeType]]:
-        """The code of each function that differs, before and after; nothing where no function that is there can be changed."""
-        module = sys.modules.get(".".join(Path(path).with_suffix("").parts).removesuffix(".__init__"))
+        """The code of each function that differs, before and after; nothing where no function that
+        is there can be changed.
+        """
+        module = sys.modules.get(
+            ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+        )
         if module is None or module.__spec__ is None:
             return []
         loader: Any = module.__spec__.loader
         file = str(self.bench.tree / path)
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # `is` before a literal
+        with warnings.catch_warnings(
+            action="ignore", category=SyntaxWarning
+        ):  # `is` before a literal
             old, new = (loader.source_to_code(text.encode(), file) for text in (before, after))
         found = list(differing(old, new))
         able = found and all(here.co_flags & CO_OPTIMIZED for here, _ in found)
@@ -266,7 +316,9 @@ class Collected(Generic[Some]):
         fits = all(len(here.co_freevars) == len(now.co_freevars) for here, now in there)
         return there if able and fits else []
 
-    def run_swapped(self, swaps: Sequence[tuple[CodeType, CodeType]], items: Sequence[pytest.Item]) -> int:
+    def run_swapped(
+        self, swaps: Sequence[tuple[CodeType, CodeType]], items: Sequence[pytest.Item]
+    ) -> int:
         for old, new in swaps:
             for function in self.functions[self._place(old)]:
                 function.__code__ = new
@@ -279,8 +331,12 @@ class Collected(Generic[Some]):
 
 
 def differing(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """The pieces of code that differ, the outer ones first: functions by what is in them too, what runs at import by itself."""
-    inner, now = ([one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new))
+    """The pieces of code that differ, the outer ones first: functions by what is in them too, what
+    runs at import by itself.
+    """
+    inner, now = (
+        [one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new)
+    )
     itself = len(inner) != len(now) or _without(old) != _without(new)
     if itself or (old.co_flags & CO_OPTIMIZED and old != new):
         yield old, new
@@ -294,10 +350,14 @@ def _without(code: CodeType) -> CodeType:
     return code.replace(co_consts=own, co_linetable=b"")
 
 
-def in_order(files: dict[str, list[pytest.Item]], known: dict[str, Ran], called: set[str]) -> list[pytest.Item]:
-    """The tests of every file that calls one of these functions: first those that call it, a quick file before a slow one.
+def in_order(
+    files: dict[str, list[pytest.Item]], known: dict[str, Ran], called: set[str]
+) -> list[pytest.Item]:
+    """The tests of every file that calls one of these functions: first those that call it, a quick
+    file before a slow one.
 
-    The others of these files follow, since what a fixture computed for the first test of a file all of them hold to account.
+    The others of these files follow, since what a fixture computed for the first test of a file all
+    of them hold to account.
     """
     direct, others = list[list[pytest.Item]](), list[pytest.Item]()
     for items in files.values():
@@ -327,12 +387,16 @@ def forked(run: Callable[[], int], limit: float | None) -> int | None:
         try:
             if limit is not None:
                 used = time.process_time()
-                resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit) + 1, int(used + limit) + 2))
+                resource.setrlimit(
+                    resource.RLIMIT_CPU, (int(used + limit) + 1, int(used + limit) + 2)
+                )
             status = run()
         finally:
             sys.stdout.flush()
             os._exit(status)
-    give_up = None if limit is None else time.monotonic() + 30 * limit  # asleep, it takes no processor
+    give_up = (
+        None if limit is None else time.monotonic() + 30 * limit
+    )  # asleep, it takes no processor
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -347,5 +411,7 @@ def digest(tree: Path, files: Iterable[Path]) -> str:
     """Another one where a file of the tree is another."""
     found = hashlib.sha256()
     for file in files:
-        found.update(f"{file.relative_to(tree)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        found.update(
+            f"{file.relative_to(tree)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode()
+        )
     return found.hexdigest()[:12]

@@ -1,15 +1,16 @@
 """`make mutants`: small errors, planted one at a time; which of them does no test see?
 
-Cosmic Ray plants them: another operator or comparison, another number, `and` for `or`, a condition turned round, a loop that
-does not run. Annotations are left alone, and so are decorators. Each mutant stands in a copy of the working tree, and forks run
-the tests that call the function, the quickest first, until one fails (`scripts/mutant_bench.py`).
+Cosmic Ray plants them: another operator or comparison, another number, `and` for `or`, a condition
+turned round, a loop that does not run. Annotations are left alone, and so are decorators. Each
+mutant stands in a copy of the working tree, and forks run the tests that call the function, the
+quickest first, until one fails (`scripts/mutant_bench.py`).
 
-What was tried is kept in `results.jsonl` of `--out`, so that the same command goes on where it stopped. A mutant is tried again
-when its file has changed, and a survivor when any test has. `tests/mutants.md` says of each survivor why no test can see it, or
-which law was added.
+What was tried is kept in `results.jsonl` of `--out`, so that the same command goes on where it
+stopped. A mutant is tried again when its file has changed, and a survivor when any test has.
+`tests/mutants.md` says of each survivor why no test can see it, or which law was added.
 
-Cost: the quick tests of the rooms once, to see what each calls; then a second or less for most mutants, and every test that
-calls the function for a survivor.
+Cost: the quick tests of the rooms once, to see what each calls; then a second or less for most
+mutants, and every test that calls the function for a survivor.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
 """Where errors are planted, and the folders whose tests have to see them."""
 
 LEFT_OUT = ("Decorator", "Variable", "NoOp")
-"""Operators of Cosmic Ray by a part of their name: a cache that is gone changes no number, and variables need to be named."""
+"""Operators of Cosmic Ray by a part of their name: a cache that is gone changes no number, and
+variables need to be named.
+"""
 
 
 NO_PROGRAM = "no program"
@@ -87,15 +90,21 @@ class Mutant:
         """The first line that differs, before and after."""
         text = (ROOT / self.path).read_text("utf-8")
         before, after = text.splitlines(), self.planted(text).splitlines()
-        at = next(at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
+        at = next(
+            at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other
+        )
         return before[at].strip(), after[at].strip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try a sample, or all; print how many were caught, and every survivor that the table does not know."""
+    """Try a sample, or all; print how many were caught, and every survivor that the table does not
+    know.
+    """
     asked = _parser().parse_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
-    mutants = [mutant for room in asked.rooms for path in files_of(room) for mutant in mutants_of(path)]
+    mutants = [
+        mutant for room in asked.rooms for path in files_of(room) for mutant in mutants_of(path)
+    ]
     if asked.sample is not None:
         mutants = random.Random(asked.seed).sample(mutants, min(asked.sample, len(mutants)))
     record = asked.out / "results.jsonl"
@@ -119,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         preload()
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             bench = Bench(copied_tree(Path(folder)), asked.out / "called.jsonl")
-            bench.collected(sorted({folder for room in asked.rooms for folder in ROOMS[room]}), programs, tell)
+            bench.collected(
+                sorted({folder for room in asked.rooms for folder in ROOMS[room]}), programs, tell
+            )
             known = outcomes(record, tests)
             for mutant in programs:
                 if mutant.key not in known:
@@ -131,16 +142,34 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.mutants", description="Plant errors; see which no test sees."
     )
-    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), metavar="ROOM", help=", ".join(ROOMS))
-    parser.add_argument("--sample", type=int, default=None, help="so many mutants, drawn at random; all by default")
+    parser.add_argument(
+        "--rooms",
+        nargs="+",
+        choices=ROOMS,
+        default=list(ROOMS),
+        metavar="ROOM",
+        help=", ".join(ROOMS),
+    )
+    parser.add_argument(
+        "--sample", type=int, default=None, help="so many mutants, drawn at random; all by default"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--out", type=Path, default=ROOT / "artefacts" / "mutants", help="where the outcomes are kept")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "artefacts" / "mutants",
+        help="where the outcomes are kept",
+    )
     return parser
 
 
 def files_of(room: str) -> list[str]:
-    """The Python files of a room, from the root on; without what only forecasts memory: a size and no number."""
-    found = (path for path in (ROOT / room).rglob("*.py") if not path.as_posix().endswith(_FORECASTS))
+    """The Python files of a room, from the root on; without what only forecasts memory: a size and
+    no number.
+    """
+    found = (
+        path for path in (ROOT / room).rglob("*.py") if not path.as_posix().endswith(_FORECASTS)
+    )
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
@@ -166,7 +195,9 @@ def mutants_of(path: str) -> Iterator[Mutant]:
 
 
 def annotated_places(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """From where to where annotations stand, in lines and columns: they are for readers and checkers of types."""
+    """From where to where annotations stand, in lines and columns: they are for readers and
+    checkers of types.
+    """
     found: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
@@ -174,7 +205,9 @@ def annotated_places(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]
         elif isinstance(node, ast.arg | ast.AnnAssign):
             found.append(node.annotation)
     return [
-        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)) for node in found if node
+        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+        for node in found
+        if node
     ]
 
 
@@ -183,12 +216,16 @@ def reach() -> dict[str, dict[str, int]]:
     """Of each test file the modules that it reaches, each with the number of imports on the way."""
     edges = imports("ostools", "tests")
     return {
-        str(path): _distances(name, edges) for name, path in modules("tests").items() if path.name.startswith("test_")
+        str(path): _distances(name, edges)
+        for name, path in modules("tests").items()
+        if path.name.startswith("test_")
     }
 
 
 def _distances(start: str, edges: Any) -> dict[str, int]:
-    """Breadth first; the module of a package stands for what is above it too, since that is imported first."""
+    """Breadth first; the module of a package stands for what is above it too, since that is
+    imported first.
+    """
     found, queue = {start: 0}, deque([start])
     while queue:
         here = queue.popleft()
@@ -201,7 +238,9 @@ def _distances(start: str, edges: Any) -> dict[str, int]:
 
 
 def tests_of(path: str) -> list[str]:
-    """The test files that can see an error in this file: first the one of its name, then the nearest."""
+    """The test files that can see an error in this file: first the one of its name, then the
+    nearest.
+    """
     module = ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
     (folders,) = (folders for room, folders in ROOMS.items() if path.startswith(f"{room}/"))
     able = [
@@ -213,7 +252,9 @@ def tests_of(path: str) -> list[str]:
 
 
 def copied_tree(folder: Path) -> Path:
-    """The working tree, without what git ignores; what tests look for beside it stands beside the copy."""
+    """The working tree, without what git ignores; what tests look for beside it stands beside the
+    copy.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -235,20 +276,33 @@ def outcomes(record: Path, tests: str) -> dict[str, str]:
     if not record.is_file():
         return {}
     lines = [json.loads(line) for line in record.read_text("utf-8").splitlines()]
-    return {line["key"]: line["outcome"] for line in lines if line["outcome"] != SURVIVED or line["tests"] == tests}
+    return {
+        line["key"]: line["outcome"]
+        for line in lines
+        if line["outcome"] != SURVIVED or line["tests"] == tests
+    }
 
 
 def triaged(table: Path = TABLE) -> dict[tuple[str, str, str], str]:
-    """The table of survivors: (file, line before, line after) -> why no test can see it, or the law that now does."""
+    """The table of survivors: (file, line before, line after) -> why no test can see it, or the law
+    that now does.
+    """
     if not table.is_file():
         return {}
     rows = [line for line in table.read_text("utf-8").splitlines() if line.startswith("| `")]
-    cells = [[cell.strip().replace(r"\|", "|") for cell in row.strip("| ").split(" | ")] for row in rows]
-    return {(path.strip("`"), was.strip("`"), became.strip("`")): why for path, was, became, why in cells}
+    cells = [
+        [cell.strip().replace(r"\|", "|") for cell in row.strip("| ").split(" | ")] for row in rows
+    ]
+    return {
+        (path.strip("`"), was.strip("`"), became.strip("`")): why
+        for path, was, became, why in cells
+    }
 
 
 def _report(mutants: Sequence[Mutant], known: dict[str, str]) -> int:
-    """The share that was caught in each room, of those that can be; then every survivor without a row in the table."""
+    """The share that was caught in each room, of those that can be; then every survivor without a
+    row in the table.
+    """
     table, open_ones, equivalent = triaged(), [], Counter[str]()
     tried, caught = Counter[str](), Counter[str]()
     for mutant in mutants:
@@ -265,7 +319,9 @@ def _report(mutants: Sequence[Mutant], known: dict[str, str]) -> int:
     for room, total in tried.items():
         able = total - equivalent[room]
         share = 100 * caught[room] / able if able else 100.0
-        print(f"{room}: {caught[room]} of {able} caught ({share:.0f}%), {equivalent[room]} equivalent")
+        print(
+            f"{room}: {caught[room]} of {able} caught ({share:.0f}%), {equivalent[room]} equivalent"
+        )
     for mutant in open_ones:
         was, became = mutant.lines()
         print(f"survived: {mutant.path}:{mutant.line} ({mutant.operator})\n  - {was}\n  + {became}")

@@ -1,10 +1,12 @@
-"""docs/findings/patching.md: which part of a real model carries an answer, by activation patching and attention knockout.
+"""docs/findings/patching.md: which part of a real model carries an answer, by activation patching
+and attention knockout.
 
     python -m scripts.patching [--models gemma-3-270m] [--page-only]
 
-Each cell (a model, a pair of prompts) is stored in artefacts/patching as it is measured, and is not measured again. The tables
-of the page are written between their marks, and the words around them are left alone. Gemma and SmolLM2 take some ten minutes
-of one core and 3 GB; Qwen, of which the gaps alone are measured, five minutes and 9 GB.
+Each cell (a model, a pair of prompts) is stored in artefacts/patching as it is measured, and is not
+measured again. The tables of the page are written between their marks, and the words around them
+are left alone. Gemma and SmolLM2 take some ten minutes of one core and 3 GB; Qwen, of which the
+gaps alone are measured, five minutes and 9 GB.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ GAPS = (
     *((name, 5) for name in BESIDE),
     (RETRIEVE, 3),
 )
-"""Tasks and numbers of items whose clean and corrupt runs are compared; what is drawn, with three seeds."""
+"""Tasks and numbers of items whose clean and corrupt runs are compared; what is drawn, with three
+seeds.
+"""
 SEEDS = 3
 OF_QWEN = (
     (COUNT, 6, 0),
@@ -62,7 +66,11 @@ Cell = dict[str, Any]
 
 def pair_of(name: str, items: int, seed: int) -> tuple[Any, ...]:
     """What `ost.patch` takes after the model."""
-    return TEXTS if name == CAPITALS else tuple(ost.tasks.questions(name, lengths=[items], seeds=[seed]))
+    return (
+        TEXTS
+        if name == CAPITALS
+        else tuple(ost.tasks.questions(name, lengths=[items], seeds=[seed]))
+    )
 
 
 def patched(model: TransformerBridge, pair: tuple[Any, ...], **options: Any) -> Any:
@@ -71,35 +79,50 @@ def patched(model: TransformerBridge, pair: tuple[Any, ...], **options: Any) -> 
 
 
 def gap(model: TransformerBridge, name: str, items: int, seed: int) -> Cell:
-    """The two runs' logit differences, the two answers, and where the prompts differ; {} and the reason where it is refused."""
+    """The two runs' logit differences, the two answers, and where the prompts differ; {} and the
+    reason where it is refused.
+    """
     try:
-        result = patched(model, pair_of(name, items, seed), layers=[0], positions=[0], first_order=False)
+        result = patched(
+            model, pair_of(name, items, seed), layers=[0], positions=[0], first_order=False
+        )
     except ost.InputError as error:
         return {"refused": str(error)}
     ids, parameters = result.provenance.token_ids, result.provenance.parameters
     values = result.frame.query("quantity == 'logit_difference'").iloc[0]
     differ = [
-        place for place, pair in enumerate(zip(ids, parameters["corrupt_ids"], strict=True)) if len(set(pair)) > 1
+        place
+        for place, pair in enumerate(zip(ids, parameters["corrupt_ids"], strict=True))
+        if len(set(pair)) > 1
     ]
     numbers = {"clean": float(values["clean"]), "corrupt": float(values["corrupt"])}
     return numbers | {"answers": parameters["logit"], "differ": differ, "tokens": len(ids)}
 
 
 def carried(model: TransformerBridge, name: str, items: int, seed: int) -> Cell:
-    """Of every layer the share of the gap that the tokens that differ, those after them, and the last one carry together; what
-    knocking out the last token's edges to the first of these takes; and the verdict on first order."""
+    """Of every layer the share of the gap that the tokens that differ, those after them, and the
+    last one carry together; what knocking out the last token's edges to the first of these takes;
+    and the verdict on first order."""
     pair, known = pair_of(name, items, seed), gap(model, name, items, seed)
     last = known["tokens"] - 1
     between = [place for place in range(known["differ"][0], last) if place not in known["differ"]]
     residual = patched(model, pair, positions=[known["differ"], between, [last]])
-    edges = patched(model, pair, what="edges", window=WINDOW, positions=[known["differ"]], first_order=False)
+    edges = patched(
+        model, pair, what="edges", window=WINDOW, positions=[known["differ"]], first_order=False
+    )
     rows = residual.frame.query("quantity == 'logit_difference'")
     shares = {
-        way: group.pivot(index="layer", columns="positions", values="share")[list(group["positions"].unique())]
+        way: group.pivot(index="layer", columns="positions", values="share")[
+            list(group["positions"].unique())
+        ]
         for way, group in rows.groupby("direction")
     }
     cut = edges.frame.query("quantity == 'logit_difference'")
-    verdicts = residual.agreement.query("quantity == 'logit_difference'").set_index("direction")["words"].to_dict()
+    verdicts = (
+        residual.agreement.query("quantity == 'logit_difference'")
+        .set_index("direction")["words"]
+        .to_dict()
+    )
     return known | {
         "shares": {way: table.to_numpy().tolist() for way, table in shares.items()},
         "knockout": dict(zip(cut["layer"].tolist(), cut["share"].tolist(), strict=True)),
@@ -126,7 +149,11 @@ def gap_cases(name: str) -> list[tuple[str, int, int]]:
     """Task, items and seed of every gap of a model."""
     if name == QWEN:
         return list(OF_QWEN)
-    return [(task, items, seed) for task, items in GAPS for seed in range(SEEDS if ost.tasks.task(task).random else 1)]
+    return [
+        (task, items, seed)
+        for task, items in GAPS
+        for seed in range(SEEDS if ost.tasks.task(task).random else 1)
+    ]
 
 
 def measure(name: str) -> None:
@@ -143,12 +170,20 @@ def measure(name: str) -> None:
         model = model or ost.load_model(name, dtype="float32", device="cpu")
         patched(model, TEXTS).plot().save(PICTURE)
         picture = Image.open(PICTURE).convert("RGB")
-        picture.resize((picture.width // 2, picture.height // 2), Image.Resampling.LANCZOS).save(PICTURE, optimize=True)
+        picture.resize((picture.width // 2, picture.height // 2), Image.Resampling.LANCZOS).save(
+            PICTURE, optimize=True
+        )
 
 
 def gap_table() -> Iterator[str]:
     """A row a model and task: of each seed the two logit differences."""
-    yield from header("model", "task", "items", "logit difference, clean → corrupt", "both runs have their own answer")
+    yield from header(
+        "model",
+        "task",
+        "items",
+        "logit difference, clean → corrupt",
+        "both runs have their own answer",
+    )
     for name in (SMOL, GEMMA, QWEN):
         tasks: dict[tuple[str, int], list[Cell]] = {}
         for task, items, seed in gap_cases(name):
@@ -167,7 +202,9 @@ def gap_table() -> Iterator[str]:
 
 
 def carried_table() -> Iterator[str]:
-    """A row a model, pair and direction: in which layers each group of tokens carries at least half of the gap."""
+    """A row a model, pair and direction: in which layers each group of tokens carries at least half
+    of the gap.
+    """
     yield from header(
         "model", "pair", "direction", "at the tokens that differ", "at those after them", "at the last token",
         f"greatest knockout of {WINDOW} layers (from layer)", "first order",
@@ -177,10 +214,21 @@ def carried_table() -> Iterator[str]:
             cell = stored(name, named("carried", task, items, seed))
             for direction, shares in (cell or {"shares": {}})["shares"].items():
                 ranges = [half([layer[group] for layer in shares]) for group in range(3)]
-                layer, share = max(cell["knockout"].items(), key=lambda entry: abs(entry[1])) if cell else ("", 0.0)
+                layer, share = (
+                    max(cell["knockout"].items(), key=lambda entry: abs(entry[1]))
+                    if cell
+                    else ("", 0.0)
+                )
                 cut = f"{share:.0%} ({layer})" if direction == "noising" else ""
                 pair = f"{task}" if task == CAPITALS else f"`{task}`, {items} items"
-                yield row(name, pair, direction, *ranges, cut, cell["first_order"][direction] if cell else "")
+                yield row(
+                    name,
+                    pair,
+                    direction,
+                    *ranges,
+                    cut,
+                    cell["first_order"][direction] if cell else "",
+                )
 
 
 def half(shares: Sequence[float]) -> str:

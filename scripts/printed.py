@@ -1,9 +1,10 @@
-"""What the Python on a page prints, and the pictures that it saves: `python -m scripts.printed [PAGE ...]` writes them.
+"""What the Python on a page prints, and the pictures that it saves: `python -m scripts.printed
+[PAGE ...]` writes them.
 
-The blocks of a page run in their order, in an empty folder, as one program. Below a block stands what it prints, as a block of
-text. A picture that a block saves as NAME.png, and that the page shows as `![...](FOLDER/NAME.png)`, is copied to the page,
-small enough for it.
-Without a page: docs/getting-started.md (Gemma 3 270M; four minutes of one core) and docs/embedded.md.
+The blocks of a page run in their order, in an empty folder, as one program. Below a block stands
+what it prints, as a block of text. A picture that a block saves as NAME.png, and that the page
+shows as `![...](FOLDER/NAME.png)`, is copied to the page, small enough for it. Without a page:
+docs/getting-started.md (Gemma 3 270M; four minutes of one core) and docs/embedded.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ BLOCK = re.compile(
 
 
 def blocks(page: str) -> list[re.Match[str]]:
-    """The blocks of Python that are run, each with the text below it that it prints (`printed`; None without one)."""
+    """The blocks of Python that are run, each with the text below it that it prints (`printed`;
+    None without one).
+    """
     return [block for block in BLOCK.finditer(page) if block["not_run"] is None]
 
 
@@ -58,7 +61,10 @@ def with_outputs(page: str, outputs: Sequence[str]) -> str:
 def pictures(page: Path) -> list[Path]:
     """Pictures beside the page, in a folder of its name."""
     return [
-        page.parent / link for link in re.findall(rf"!\[[^\]]+\]\(({page.stem}/[\w-]+\.png)\)", page.read_text("utf-8"))
+        page.parent / link
+        for link in re.findall(
+            rf"!\[[^\]]+\]\(({page.stem}/[\w-]+\.png)\)", page.read_text("utf-8")
+        )
     ]
 
 

@@ -1,9 +1,11 @@
-"""The README's picture, and that of position on the page of real models: `python -m scripts.readme_picture`.
+"""The README's picture, and that of position on the page of real models: `python -m
+scripts.readme_picture`.
 
-docs/first.png: what Qwen2.5-Coder-1.5B answers to n ones, how far n and n + 1 ones are apart where their answers part (the
-cells that `python -m scripts.behaviour` stored), and the same distance at the last token of the paper's prompt on Gemma 3 270M.
-docs/findings/position.png: sensitivity by position in natural texts on Gemma. What is measured of Gemma is kept in
-artefacts/readme. Cost: seven minutes of one core, and 4 GB.
+docs/first.png: what Qwen2.5-Coder-1.5B answers to n ones, how far n and n + 1 ones are apart where
+their answers part (the cells that `python -m scripts.behaviour` stored), and the same distance at
+the last token of the paper's prompt on Gemma 3 270M. docs/findings/position.png: sensitivity by
+position in natural texts on Gemma. What is measured of Gemma is kept in artefacts/readme. Cost:
+seven minutes of one core, and 4 GB.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ STORE, PICTURE, POSITION = (
 )
 WIDTH, HEIGHT = 270, 230
 ONES = (2, 140)
-"""First and last number of ones on the axes of the two panels of Qwen; an answer without a number stands at the last."""
+"""First and last number of ones on the axes of the two panels of Qwen; an answer without a number
+stands at the last.
+"""
 DISTANCE, NOISE = "distance of n and n + 1", f"rounding noise of {DTYPE}"
 HUES = {
     "right": theme.colour("right"),
@@ -57,7 +61,9 @@ def measured(name: str, measure: Any) -> Any:
 def answers_panel() -> Any:
     """Answers to n ones against n, right or wrong; triangles at the top hold no number."""
     rows = asked("ones")
-    frame = pd.DataFrame({"n": rows["key"].astype(float), "answer": rows["number"].astype(float).fillna(ONES[1])})
+    frame = pd.DataFrame(
+        {"n": rows["key"].astype(float), "answer": rows["number"].astype(float).fillna(ONES[1])}
+    )
     frame["series"] = np.where(rows["correct"].astype(bool), "right", "wrong")
     frame["shape"] = np.where(rows["number"].isna(), "triangle-up", "circle")
     y = alt.Y("answer:Q", title="answer", **_ones_axis())
@@ -77,28 +83,42 @@ def answers_panel() -> Any:
 
 
 def apart_panel() -> Any:
-    """Distance of y between n and n + 1 ones where their right answers part, and bfloat16's noise of it."""
+    """Distance of y between n and n + 1 ones where their right answers part, and bfloat16's noise
+    of it.
+    """
     rows = pairs("ones", PARTING).dropna(subset="right")
     frame = rows[["distance", "noise"]].astype(float).assign(n=rows["key"].astype(float))
     frame["series"] = np.where(rows["right"].astype(bool), "right", "wrong")
     scale = alt.Scale(type="log", domain=[1, 100], nice=False)
     axis = alt.Axis(values=[1, 3, 10, 30, 100], format="~g")
     y, noise_y = (
-        alt.Y(f"{name}:Q", title="L2 distance of y", scale=scale, axis=axis) for name in ("distance", "noise")
+        alt.Y(f"{name}:Q", title="L2 distance of y", scale=scale, axis=axis)
+        for name in ("distance", "noise")
     )
     noise = draw.rows(frame.assign(series=NOISE)).mark_line(strokeWidth=1.5)
     points = draw.rows(frame).mark_point(filled=True, size=42, opacity=0.8)
-    marks = [noise.encode(x=_n(), y=noise_y, color=_hue()), points.encode(x=_n(), y=y, color=_hue())]
+    marks = [
+        noise.encode(x=_n(), y=noise_y, color=_hue()),
+        points.encode(x=_n(), y=y, color=_hue()),
+    ]
     return draw.panel(
-        marks, WIDTH, HEIGHT, "n and n + 1 ones are still apart there", "Qwen, where the two right answers part"
+        marks,
+        WIDTH,
+        HEIGHT,
+        "n and n + 1 ones are still apart there",
+        "Qwen, where the two right answers part",
     )
 
 
 def collapse_panel(gemma: Any) -> Any:
-    """The distance at y and the noise of its dtype; shaded, the lengths at which the pair is hidden."""
+    """The distance at y and the noise of its dtype; shaded, the lengths at which the pair is
+    hidden.
+    """
     of_site = f"site == '{SITE}' and dtype == '{DTYPE}'"
     at_y = gemma.frame.query(f"{of_site} and per == 'vector' and norm == 'l2'").set_index("length")
-    curves: Any = pd.concat({DISTANCE: at_y["float64_distance"], NOISE: at_y["pair_noise"]}, names=["series"])
+    curves: Any = pd.concat(
+        {DISTANCE: at_y["float64_distance"], NOISE: at_y["pair_noise"]}, names=["series"]
+    )
     rows, y = log_rows(curves.rename("value").reset_index(), "L2 distance of y")
     x = axes.length_axis(rows["length"], "n, ones in the prompt")
     hidden = gemma.hidden_ranges().query(of_site)
@@ -112,10 +132,14 @@ def collapse_panel(gemma: Any) -> Any:
 
 def position_panel(position: Any) -> Any:
     """The mean norm at each position over the middle third's, with its 95% interval over passages."""
-    rows, y = log_rows(position_curves(position), "norm of ∂y/∂v over the middle third's", ("low", "high"))
+    rows, y = log_rows(
+        position_curves(position), "norm of ∂y/∂v over the middle third's", ("low", "high")
+    )
     x = axes.length_axis(rows["position"], "position in a natural text", "position", log=False)
     third = (int(rows["position"].max()) + 1) / 3
-    edges = [mark for edge in (third, 2 * third) for mark in draw.line_at("x", "position", edge - 0.5)]
+    edges = [
+        mark for edge in (third, 2 * third) for mark in draw.line_at("x", "position", edge - 0.5)
+    ]
     marks = curve(rows, x, y, alt.value(theme.colour("full")), bands=[BAND])
     title = "Sensitivity of the last token by position, Gemma 3 270M"
     return draw.panel([*edges, *marks], 600, HEIGHT, title, *contrast_words(position))
@@ -131,12 +155,22 @@ def _n() -> Any:
 
 
 def _hue() -> Any:
-    return draw.hue("series", HUES, orient="bottom", columns=4, symbolType="circle", symbolStrokeWidth=0, symbolSize=70)
+    return draw.hue(
+        "series",
+        HUES,
+        orient="bottom",
+        columns=4,
+        symbolType="circle",
+        symbolStrokeWidth=0,
+        symbolSize=70,
+    )
 
 
 def main() -> None:
     panels = [answers_panel(), apart_panel(), collapse_panel(measured("pairs", _pairs))]
-    _draw(PICTURE, [panels], "Qwen errs long before its states collapse; Gemma's states do collapse")
+    _draw(
+        PICTURE, [panels], "Qwen errs long before its states collapse; Gemma's states do collapse"
+    )
     _draw(POSITION, [[position_panel(measured("position", _position))]], "")
 
 
@@ -149,7 +183,9 @@ def _position(model: Any) -> Any:
 
 
 def _draw(path: Path, panels: Any, title: str) -> None:
-    path.write_bytes(b64decode(picture_of(draw.figure(panels, title, spacing=28).to_dict(validate=False), 1.2)))
+    path.write_bytes(
+        b64decode(picture_of(draw.figure(panels, title, spacing=28).to_dict(validate=False), 1.2))
+    )
 
 
 if __name__ == "__main__":

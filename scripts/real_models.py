@@ -1,11 +1,14 @@
-"""docs/findings/real-models.md: each headline of this tool, measured on real models over prompts of four kinds.
+"""docs/findings/real-models.md: each headline of this tool, measured on real models over prompts of
+four kinds.
 
-    python -m scripts.real_models [--models gemma-3-270m smollm2-135m-instruct] [--only attention/] [--page-only]
+    python -m scripts.real_models [--models gemma-3-270m smollm2-135m-instruct] [--only attention/]
+    [--page-only]
 
-Each cell (a model, a question, a prompt) is stored in artefacts/real-models as it is measured, and is not measured again: a run
-that was cut off goes on where it stopped. The page is written from the stored cells, with the date and the weights' hashes;
-what it says of a model of which no cell of a section is stored here stays as it is.
-About an hour and a half on one core for each small model; Qwen, which is asked less, is measured where it is named.
+Each cell (a model, a question, a prompt) is stored in artefacts/real-models as it is measured, and
+is not measured again: a run that was cut off goes on where it stopped. The page is written from the
+stored cells, with the date and the weights' hashes; what it says of a model of which no cell of a
+section is stored here stays as it is. About an hour and a half on one core for each small model;
+Qwen, which is asked less, is measured where it is named.
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ from scripts.real_models_page import page
 
 SMALL = ("gemma-3-270m", "smollm2-135m-instruct")
 LARGE = "qwen2.5-coder-1.5b-instruct"
-"""Loaded in bfloat16, and asked less: the shortest prompts, few cotangents, no twin of random weights, no norms of MLPs."""
+"""Loaded in bfloat16, and asked less: the shortest prompts, few cotangents, no twin of random
+weights, no norms of MLPs.
+"""
 LENGTHS = (32, 48, 64, 96, 128)
 """Tokens of the five prompts of each kind."""
 ROOT = Path(__file__).parents[1]
 STORE, PAGE = ROOT / "artefacts" / "real-models", ROOT / "docs" / "findings" / "real-models.md"
 LINEARISATIONS = ("full", "frozen")
 REFERENCE_COTANGENTS, LARGE_COTANGENTS, REFERENCE_SEED = 64, 16, 1000
-"""The reference: its own error is measured on the shortest prompts, which are measured exactly too."""
+"""The reference: its own error is measured on the shortest prompts, which are measured exactly too.
+"""
 SKETCHES = (2, 4, 8, 16)
 FORMS = ("theorem-5.1", "theorem-b5", "proof", "local")
 MOST_HOPS = 4
@@ -64,7 +70,9 @@ class RealPrompt:
 
 WINDOWED_TOKENS = 8
 WINDOWS = (1, 2, 4, 8, 16)
-"""Of `windowed(k)`, beside the depth. The norms cost minutes a prompt: so the first tokens of the shortest prompts."""
+"""Of `windowed(k)`, beside the depth. The norms cost minutes a prompt: so the first tokens of the
+shortest prompts.
+"""
 
 
 def prompts(model: TransformerBridge) -> list[RealPrompt]:
@@ -96,11 +104,16 @@ def agreement(values: np.ndarray, reference: np.ndarray) -> Cell:
     """Spearman's rank correlation over the tokens, and the median log10 of the ratio of sizes."""
     with np.errstate(divide="ignore"):
         ratio = np.log10(values) - np.log10(reference)
-    return {"spearman": float(np.asarray(spearmanr(values, reference))[0]), "log10_size": float(np.median(ratio))}
+    return {
+        "spearman": float(np.asarray(spearmanr(values, reference))[0]),
+        "log10_size": float(np.median(ratio)),
+    }
 
 
 def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
-    """The reference profile; sketches of few cotangents, the paper's forms and attention against it."""
+    """The reference profile; sketches of few cotangents, the paper's forms and attention against
+    it.
+    """
     names = list(LINEARISATIONS)
     reference = _reference(model, real.prompt)
     cell: Cell = {name: norms(reference, name).tolist() for name in names}
@@ -108,17 +121,24 @@ def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
     cell["sketch"] = {}
     for count in () if is_large(model) else SKETCHES:
         sketch = _sketch(model, real.prompt, count)
-        cell["sketch"][str(count)] = {name: agreement(norms(sketch, name), known[name]) for name in names}
+        cell["sketch"][str(count)] = {
+            name: agreement(norms(sketch, name), known[name]) for name in names
+        }
         if count == 8:
             cell["covered"] = {name: _covered(sketch, name, known[name]) for name in names}
     cell["frozen_for_full"] = agreement(known["frozen"], known["full"])
     forms = ("theorem-5.1",) if is_large(model) else FORMS
     paths = ost.bounds(model, real.prompt, variants=list(forms), mlp_norm="product").frame
     cell["forms"] = {
-        form: {name: agreement(paths.loc[paths["variant"] == form, "value"].to_numpy(), known[name]) for name in names}
+        form: {
+            name: agreement(paths.loc[paths["variant"] == form, "value"].to_numpy(), known[name])
+            for name in names
+        }
         for form in forms
     }
-    cell["certificate"] = {name: dict(reference.provenance.parameters["runs"][name]) for name in names}
+    cell["certificate"] = {
+        name: dict(reference.provenance.parameters["runs"][name]) for name in names
+    }
     return cell
 
 
@@ -126,7 +146,10 @@ def baselines(model: TransformerBridge, real: RealPrompt, reference: Cell) -> Ce
     """Attention baselines against the reference profile of the same prompt."""
     frame = ost.measure.attention_baselines(model, real.prompt).frame
     return {
-        str(name): {which: agreement(rows["value"].to_numpy(), np.array(reference[which])) for which in LINEARISATIONS}
+        str(name): {
+            which: agreement(rows["value"].to_numpy(), np.array(reference[which]))
+            for which in LINEARISATIONS
+        }
         for name, rows in frame.groupby("baseline", sort=False)
     }
 
@@ -137,26 +160,36 @@ def exact(model: TransformerBridge, real: RealPrompt) -> Cell:
     reference = _reference(model, real.prompt)
     whole = ost.sensitivity(model, real.prompt, linearisations=names, method="exact")
     return {
-        "reference_against_exact": {name: agreement(norms(reference, name), norms(whole, name)) for name in names},
+        "reference_against_exact": {
+            name: agreement(norms(reference, name), norms(whole, name)) for name in names
+        },
         "exact": {name: norms(whole, name).tolist() for name in names},
     }
 
 
 def hops(models: Mapping[str, TransformerBridge], real: RealPrompt) -> Cell:
-    """Shares of attention hops, and how far parts of different hops cancel; of the model and of its untrained twin."""
+    """Shares of attention hops, and how far parts of different hops cancel; of the model and of its
+    untrained twin.
+    """
     cell: Cell = {}
     for source, model in models.items():
-        result = ost.measure.hops(model, real.prompt, most=MOST_HOPS, cotangents=4 if is_large(model) else 8)
+        result = ost.measure.hops(
+            model, real.prompt, most=MOST_HOPS, cotangents=4 if is_large(model) else 8
+        )
         cancels: Any = result.cancellation
         cell[source] = {
             "summary": _rows(result.summary),
-            "cancellation": float(cancels[cancels["position"] < cancels["position"].max()]["cancellation"].median()),
+            "cancellation": float(
+                cancels[cancels["position"] < cancels["position"].max()]["cancellation"].median()
+            ),
         }
     return cell
 
 
 def windowed(model: TransformerBridge, real: RealPrompt) -> Cell:
-    """Looseness of the certified bounds against the exact frozen operator norm, and the CPU seconds of each."""
+    """Looseness of the certified bounds against the exact frozen operator norm, and the CPU seconds
+    of each.
+    """
     prompt = ost.Prompt.from_ids(model, real.prompt.ids[:WINDOWED_TOKENS].tolist())
     whole = ost.sensitivity(model, prompt, linearisations="frozen", method="exact").frame
     known = whole["operator_norm"].to_numpy(dtype=float)
@@ -169,21 +202,28 @@ def windowed(model: TransformerBridge, real: RealPrompt) -> Cell:
 
 
 def carried(model: TransformerBridge, real: RealPrompt) -> Cell:
-    """How far towards other tokens the derivative carries; and the certificate of a sketch of 8 cotangents."""
+    """How far towards other tokens the derivative carries; and the certificate of a sketch of 8
+    cotangents.
+    """
     result = ost.measure.linear_range(model, real.prompt)
     sketch = _sketch(model, real.prompt, 8)
-    rows = sketch.frame.assign(half=lambda row: (row.frobenius_upper - row.frobenius_lower) / (2 * row.frobenius_norm))
+    rows = sketch.frame.assign(
+        half=lambda row: (row.frobenius_upper - row.frobenius_lower) / (2 * row.frobenius_norm)
+    )
     widest = rows.groupby("linearisation")["half"].max()
     runs = sketch.provenance.parameters["runs"]
     certificate = {
-        name: {"within": run["certificate"]["within"], "widest": float(widest[name])} for name, run in runs.items()
+        name: {"within": run["certificate"]["within"], "widest": float(widest[name])}
+        for name, run in runs.items()
     }
     return {"tokens": _rows(result.tokens), "spearman": result.spearman, "certificate": certificate}
 
 
 def use(model: TransformerBridge, real: RealPrompt) -> Cell:
     """Whether sensitivity is use: each token left out once, and what that does to the answer."""
-    result = ost.measure.faithfulness(model, _reference(model, real.prompt), ways="removed", orders=19, steps=1)
+    result = ost.measure.faithfulness(
+        model, _reference(model, real.prompt), ways="removed", orders=19, steps=1
+    )
     return {"correlations": _rows(result.correlations)}
 
 
@@ -193,7 +233,9 @@ def _reference(model: TransformerBridge, prompt: ost.Prompt) -> Any:
     key = (id(model), *prompt.ids.tolist())
     if key not in _references:
         _references.clear()
-        _references[key] = ost.sensitivity(model, prompt, linearisations=list(LINEARISATIONS), **how)
+        _references[key] = ost.sensitivity(
+            model, prompt, linearisations=list(LINEARISATIONS), **how
+        )
     return _references[key]
 
 
@@ -236,7 +278,9 @@ def figure_5(model: TransformerBridge, task: str) -> Cell:
 
 def position(model: TransformerBridge) -> Cell:
     """Thirds of natural passages with token identity taken out, the untrained model beside."""
-    options: dict[str, Any] = {"passages": 6, "cotangents": 4, "untrained": False} if is_large(model) else {}
+    options: dict[str, Any] = (
+        {"passages": 6, "cotangents": 4, "untrained": False} if is_large(model) else {}
+    )
     result = ost.measure.position_effect(model, tokens=48, method="sketch", **options)
     return {"contrasts": _rows(result.contrasts), "shape": result.verdict}
 
@@ -249,7 +293,13 @@ def answers(model: TransformerBridge, task: str) -> Cell:
 
 def probes(model: TransformerBridge) -> Cell:
     """Whether the count can be read off y, beside the architecture with random weights."""
-    result = ost.probe(model, "count-ones-bernoulli", lengths=(4, 6, 8, 12, 16, 24, 32), seeds=range(12), layers=[0])
+    result = ost.probe(
+        model,
+        "count-ones-bernoulli",
+        lengths=(4, 6, 8, 12, 16, 24, 32),
+        seeds=range(12),
+        layers=[0],
+    )
     return {"rows": _rows(result.frame)}
 
 
@@ -313,14 +363,20 @@ def measure(name: str, only: tuple[str, ...]) -> None:
             values = work()
         except ost.InputError as error:
             values = {"refused": str(error)}
-        values |= {"weights": described.weight_hash, "model": described.name, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        values |= {
+            "weights": described.weight_hash,
+            "model": described.name,
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        }
         write_atomically(target, lambda part, values=values: part.write_text(json.dumps(values)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(SMALL))
-    parser.add_argument("--only", nargs="+", default=[""], metavar="START", help="cells whose names begin so")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="START", help="cells whose names begin so"
+    )
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args()
     if not options.page_only:

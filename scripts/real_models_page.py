@@ -28,12 +28,15 @@ the package index carries, dequantised. What does not hold stands first.
 
 
 def page(store: Path, models: Sequence[str], before: str) -> str:
-    """The whole page. Of a model without cells of a section the lines stay that `before`, the page as it was, has there.
+    """The whole page. Of a model without cells of a section the lines stay that `before`, the page
+    as it was, has there.
 
     A question that was not measured of a model has no row; one that was refused says why.
     """
     stored = {name: cells for name in models if (cells := _read(store / name))}
-    sections = {part.partition("\n\n")[0]: part.partition("\n\n")[2] for part in before.split("\n## ")[1:]}
+    sections = {
+        part.partition("\n\n")[0]: part.partition("\n\n")[2] for part in before.split("\n## ")[1:]
+    }
     parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models) + "\n"]
     for title, section in SECTIONS.items():
         old = sections.get(title, "")
@@ -47,7 +50,9 @@ _Lines = dict[str, dict[str, list[str]]]
 
 
 def merged(new: str, old: str, models: Sequence[str]) -> str:
-    """`new`, and of models without lines in it those of `old`: rows of the table with the same head, items of a list."""
+    """`new`, and of models without lines in it those of `old`: rows of the table with the same
+    head, items of a list.
+    """
     own, kept = _lines(new, models), _lines(old, models)
     lines: list[str] = []
     written: set[str] = set()
@@ -80,7 +85,10 @@ def _placed(text: str, models: Sequence[str]) -> Iterator[tuple[str, str | None,
 
 
 def _read(folder: Path) -> Cells:
-    return {path.stem.replace("--", "/"): json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+    return {
+        path.stem.replace("--", "/"): json.loads(path.read_text("utf-8"))
+        for path in sorted(folder.glob("*.json"))
+    }
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -95,7 +103,9 @@ def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     numbers = numbers[np.isfinite(numbers)]
     if len(numbers) < 3:
         return "–"
-    half = float(stdtrit(len(numbers) - 1, 0.975)) * float(numbers.std(ddof=1)) / np.sqrt(len(numbers))
+    half = (
+        float(stdtrit(len(numbers) - 1, 0.975)) * float(numbers.std(ddof=1)) / np.sqrt(len(numbers))
+    )
     mean = float(numbers.mean())
     return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
 
@@ -116,11 +126,15 @@ def _models(stored: dict[str, Cells]) -> str:
 
 
 def _of(cells: Cells, prefix: str) -> list[dict[str, Any]]:
-    return [cell for name, cell in cells.items() if name.startswith(prefix) and "refused" not in cell]
+    return [
+        cell for name, cell in cells.items() if name.startswith(prefix) and "refused" not in cell
+    ]
 
 
 def _each(
-    stored: dict[str, Cells], prefix: str, row: Callable[[str, list[dict[str, Any]]], list[list[str]]]
+    stored: dict[str, Cells],
+    prefix: str,
+    row: Callable[[str, list[dict[str, Any]]], list[list[str]]],
 ) -> list[list[str]]:
     """The rows of every model that has cells of this kind."""
     rows = []
@@ -155,7 +169,16 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
     body = _each(stored, "sensitivity/", rows)
     if not any(_of(cells, "sensitivity/") for cells in stored.values()):
         return ""
-    columns = ["model", "prompts", "sketch", "derivative", "Spearman, median", "worst", "size off by, median", "worst"]
+    columns = [
+        "model",
+        "prompts",
+        "sketch",
+        "derivative",
+        "Spearman, median",
+        "worst",
+        "size off by, median",
+        "worst",
+    ]
     return (
         "The Frobenius norms of d y_n / d v_i^(0) by a few random cotangents, against those by 64 others.\n\n"
         f"{table(columns, body)}\n{_references(stored)}"
@@ -163,7 +186,9 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
 
 
 def _references(stored: dict[str, Cells]) -> str:
-    """How good the reference is, how often intervals hold it, and what holding patterns and norm scales changes."""
+    """How good the reference is, how often intervals hold it, and what holding patterns and norm
+    scales changes.
+    """
 
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         exact, frozen = _of(stored[name], "exact/"), [cell["frozen_for_full"] for cell in cells]
@@ -172,7 +197,10 @@ def _references(stored: dict[str, Cells]) -> str:
             [
                 name,
                 str(len(cells)),
-                *(f"{_median_rank(exact, which):.3f}" if exact else "–" for which in ("full", "frozen")),
+                *(
+                    f"{_median_rank(exact, which):.3f}" if exact else "–"
+                    for which in ("full", "frozen")
+                ),
                 *(_covered(cells, which) for which in ("full", "frozen")),
                 predicted,
                 _frozen_size(cells),
@@ -180,7 +208,12 @@ def _references(stored: dict[str, Cells]) -> str:
         ]
 
     columns = ["model", "prompts", "64 against exact, full: Spearman", "frozen"]
-    columns += ["reference inside 95% of a sketch of 8, full", "frozen", "frozen for full: Spearman", "size"]
+    columns += [
+        "reference inside 95% of a sketch of 8, full",
+        "frozen",
+        "frozen for full: Spearman",
+        "size",
+    ]
     return (
         "Its reference: these 64 against the exact norms, on the prompts of 32 tokens (median); the share of the tokens whose "
         "95% interval, of a sketch of 8, holds the reference, which has an error of its own; and the frozen profile (patterns "
@@ -190,7 +223,9 @@ def _references(stored: dict[str, Cells]) -> str:
 
 def _frozen_size(cells: list[dict[str, Any]]) -> str:
     """The median of frozen over full norms."""
-    return f"{10 ** float(np.median([cell['frozen_for_full']['log10_size'] for cell in cells])):.2f}×"
+    return (
+        f"{10 ** float(np.median([cell['frozen_for_full']['log10_size'] for cell in cells])):.2f}×"
+    )
 
 
 def _covered(cells: list[dict[str, Any]], linearisation: str) -> str:
@@ -199,7 +234,9 @@ def _covered(cells: list[dict[str, Any]], linearisation: str) -> str:
 
 
 def _median_rank(cells: list[dict[str, Any]], linearisation: str) -> float:
-    return float(np.median([cell["reference_against_exact"][linearisation]["spearman"] for cell in cells]))
+    return float(
+        np.median([cell["reference_against_exact"][linearisation]["spearman"] for cell in cells])
+    )
 
 
 BASELINES = {
@@ -215,16 +252,26 @@ def _profiles(cells: Cells) -> dict[str, list[dict[str, Any]]]:
     """Words of each form and attention baseline, and its agreement with both norms on every prompt."""
     forms = _of(cells, "sensitivity/")
     names = [name for name in forms[0]["forms"] if name in VARIANTS or name in _REMOVED]
-    profiles = {_REMOVED.get(name, f"`{name}`"): [cell["forms"][name] for cell in forms] for name in names}
+    profiles = {
+        _REMOVED.get(name, f"`{name}`"): [cell["forms"][name] for cell in forms] for name in names
+    }
     baselines = _of(cells, "attention/")
-    return profiles | {BASELINES[name]: [cell[name] for cell in baselines] for name in BASELINES if baselines}
+    return profiles | {
+        BASELINES[name]: [cell[name] for cell in baselines] for name in BASELINES if baselines
+    }
 
 
 def _bounds(stored: dict[str, Cells]) -> str:
-    measured = {name: _profiles(cells) for name, cells in stored.items() if _of(cells, "sensitivity/")}
+    measured = {
+        name: _profiles(cells) for name, cells in stored.items() if _of(cells, "sensitivity/")
+    }
     if not measured:
         return ""
-    rows = [_form_row(name, form, cells) for name, profiles in measured.items() for form, cells in profiles.items()]
+    rows = [
+        _form_row(name, form, cells)
+        for name, profiles in measured.items()
+        for form, cells in profiles.items()
+    ]
     columns = ["model", "prompts", "form", *(f"Spearman, {which}" for which in _NORMS)]
     columns += [f"log10 (size / {which})" for which in _NORMS]
     return (
@@ -246,14 +293,24 @@ def _ranks(cells: list[dict[str, Any]], which: str) -> list[float]:
 def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) -> str:
     """The answer for one model in three sentences, every number out of the table below it."""
     means = {form: float(np.mean(_ranks(of, "full"))) for form, of in profiles.items()}
-    printed = [f"`{form}`" for form, variant in VARIANTS.items() if variant.kind == "paper" and f"`{form}`" in means]
+    printed = [
+        f"`{form}`"
+        for form, variant in VARIANTS.items()
+        if variant.kind == "paper" and f"`{form}`" in means
+    ]
     best = max(printed, key=means.__getitem__)
-    attention = max((words for words in BASELINES.values() if words in means), key=means.__getitem__, default=None)
+    attention = max(
+        (words for words in BASELINES.values() if words in means),
+        key=means.__getitem__,
+        default=None,
+    )
     cells_of_sketches = _of(cells, "sensitivity/")
     sketches = [cell["sketch"]["8"] for cell in cells_of_sketches if "8" in cell["sketch"]]
     beside = ""
     if attention is not None:
-        verb = "orders them better" if means[attention] > means[best] else "does not order them better"
+        verb = (
+            "orders them better" if means[attention] > means[best] else "does not order them better"
+        )
         beside = f"; {attention}, which no theorem is about, {verb}: {interval(_ranks(profiles[attention], 'full'))}"
     said = (
         f"- **{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Over {len(cells_of_sketches)} prompts the best of the printed "
@@ -262,14 +319,22 @@ def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) 
         f"about{beside}."
     )
     held = f" Patterns and norm scales held, norms are {_frozen_size(cells_of_sketches)} the real ones."
-    return said + _sizes(profiles, printed) + held + (f" {_of_sketches(sketches)}" if sketches else "") + "\n"
+    return (
+        said
+        + _sizes(profiles, printed)
+        + held
+        + (f" {_of_sketches(sketches)}" if sketches else "")
+        + "\n"
+    )
 
 
 def _sizes(profiles: dict[str, list[dict[str, Any]]], printed: Sequence[str]) -> str:
     sized = [form for form in printed if VARIANTS[form.strip("`")].scaled]
     if not sized:
         return " The forms that have a size need a norm of every MLP, minutes a prompt, and were left out."
-    sizes = [float(np.mean([cell["frozen"]["log10_size"] for cell in profiles[form]])) for form in sized]
+    sizes = [
+        float(np.mean([cell["frozen"]["log10_size"] for cell in profiles[form]])) for form in sized
+    ]
     local = float(np.mean([cell["frozen"]["log10_size"] for cell in profiles["`local`"]]))
     return (
         f" The printed forms that have a size are off by factors of 10^{min(sizes):.0f} to 10^{max(sizes):.0f}, and the "
@@ -288,7 +353,11 @@ def _hops(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         made = []
         for source in (source for source in ("trained", "untrained") if source in cells[0]):
-            shares = {row["hops"]: [] for row in cells[0][source]["summary"] if row["hops"] not in ("0", "all")}
+            shares = {
+                row["hops"]: []
+                for row in cells[0][source]["summary"]
+                if row["hops"] not in ("0", "all")
+            }
             for cell in cells:
                 for row in cell[source]["summary"]:
                     if row["hops"] in shares:
@@ -326,12 +395,21 @@ def _hops(stored: dict[str, Cells]) -> str:
 def _windowed(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         forms = [form for form in cells[0] if form not in ("weights", "model", "date")]
-        return [[name, str(len(cells)), f"`{form}`", *_looseness([cell[form] for cell in cells])] for form in forms]
+        return [
+            [name, str(len(cells)), f"`{form}`", *_looseness([cell[form] for cell in cells])]
+            for form in forms
+        ]
 
     body = _each(stored, "windowed/", rows)
     if not body:
         return ""
-    columns = ["model", "prompts", "bound", "log10 (bound / norm), each prompt", "CPU seconds, median"]
+    columns = [
+        "model",
+        "prompts",
+        "bound",
+        "log10 (bound / norm), each prompt",
+        "CPU seconds, median",
+    ]
     return (
         "`local` multiplies bounds of single blocks. `windowed(k)` multiplies k blocks at a time exactly, takes the norm for "
         "every pair of tokens, and multiplies these norms; from as many blocks as the model has it is the measured norm. All "
@@ -348,7 +426,11 @@ def _looseness(measured: list[dict[str, Any]]) -> list[str]:
     return [sizes, f"{np.median([one['seconds'] for one in measured]):.0f}"]
 
 
-_EFFECTS = {"y_change": "change of y_n", "log_prob_drop": "drop of the answer's log p", "kl": "KL of the next token"}
+_EFFECTS = {
+    "y_change": "change of y_n",
+    "log_prob_drop": "drop of the answer's log p",
+    "kl": "KL of the next token",
+}
 
 
 def _use(stored: dict[str, Cells]) -> str:
@@ -382,7 +464,11 @@ def _use(stored: dict[str, Cells]) -> str:
 def _form_row(name: str, words: str, cells: list[dict[str, Any]]) -> list[str]:
     form = VARIANTS.get(words.strip("`"))
     sizes = {which: [cell[which]["log10_size"] for cell in cells] for which in _NORMS}
-    scaled = form is not None and form.scaled and all(np.isfinite(values).all() for values in sizes.values())
+    scaled = (
+        form is not None
+        and form.scaled
+        and all(np.isfinite(values).all() for values in sizes.values())
+    )
     return [
         name,
         str(len(cells)),
@@ -394,9 +480,15 @@ def _form_row(name: str, words: str, cells: list[dict[str, Any]]) -> list[str]:
 
 def _range(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
-        ranges = [[row["linear_range"] for row in cell["tokens"] if row["linear_range"] is not None] for cell in cells]
+        ranges = [
+            [row["linear_range"] for row in cell["tokens"] if row["linear_range"] is not None]
+            for cell in cells
+        ]
         every = [value for values in ranges for value in values]
-        errors = [np.median([row["error"] for row in cell["tokens"] if row["error"] is not None]) for cell in cells]
+        errors = [
+            np.median([row["error"] for row in cell["tokens"] if row["error"] is not None])
+            for cell in cells
+        ]
         certificates = [cell["certificate"]["full"] for cell in cells]
         arithmetic = [certificate["within"] for certificate in certificates]
         return [
@@ -445,7 +537,14 @@ def _within(certificate: dict[str, float]) -> float:
 def _position(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         return [
-            [name, row["source"], _decades(row, "start"), _decades(row, "end"), str(row["passages"]), row["shape"]]
+            [
+                name,
+                row["source"],
+                _decades(row, "start"),
+                _decades(row, "end"),
+                str(row["passages"]),
+                row["shape"],
+            ]
             for row in cells[0]["contrasts"]
         ]
 
@@ -477,14 +576,17 @@ def _collapse(stored: dict[str, Cells]) -> str:
     return (
         "Ranges of lengths in which the pair at y is closer than the rounding noise of bfloat16, and at how many of them "
         "it is (every length up to 520 of `figure-5a`, up to 256 of the others; eight in a row make a range). Gemma 3's "
-        "sliding window has 512 tokens.\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
+        "sliding window has 512 tokens.\n\n"
+        + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
     )
 
 
 def _ranges(cell: dict[str, Any]) -> str:
     if "refused" in cell:
         return f"refused: {cell['refused'][:120]}"
-    ranges = [row for row in cell["ranges"] if row.get("site") == "y" and row.get("dtype") == "bfloat16"]
+    ranges = [
+        row for row in cell["ranges"] if row.get("site") == "y" and row.get("dtype") == "bfloat16"
+    ]
     words = [
         f"{row['first']} to {row['last']}{' (the longest tried)' if row['open'] else ''}, {row['hidden']} of {row['tried']}"
         for row in ranges
@@ -496,7 +598,9 @@ def _ranges(cell: dict[str, Any]) -> str:
 def _repeated(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         hidden = [
-            cell for cell in cells if any(r.get("site") == "y" and r.get("first") is not None for r in cell["ranges"])
+            cell
+            for cell in cells
+            if any(r.get("site") == "y" and r.get("first") is not None for r in cell["ranges"])
         ]
         return [[name, str(len(cells)), str(len(hidden))]]
 

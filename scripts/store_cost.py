@@ -38,7 +38,10 @@ class TinyRows(Executor):
             cell = job.keyed_cell.cell
             yield (
                 job.keyed_cell,
-                (pd.DataFrame({**cell.columns, "length": list(cell.lengths), "value": 1.0}), provenance),
+                (
+                    pd.DataFrame({**cell.columns, "length": list(cell.lengths), "value": 1.0}),
+                    provenance,
+                ),
             )
 
 
@@ -50,16 +53,30 @@ def timed(stage: str, cells: int, work: Callable[[], Value]) -> Value:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", type=int, default=10_000)
     given = parser.parse_args()
-    asked: dict[str, Any] = {"tasks": "count-ones-bernoulli", "lengths": 4, "measurements": "evaluate"}
+    asked: dict[str, Any] = {
+        "tasks": "count-ones-bernoulli",
+        "lengths": 4,
+        "measurements": "evaluate",
+    }
     asked |= {"seeds": list(range(given.cells)), "device": "cpu"}
     sweep, executor = sweep_of(asked), TinyRows()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sweep"
-        cells = len(timed("plan, nothing stored", given.cells, lambda: plan(sweep, out, executor=executor)).pending)
-        timed("run: plan, manifest and a file a cell", cells, lambda: run(sweep, out, executor=executor))
+        cells = len(
+            timed(
+                "plan, nothing stored", given.cells, lambda: plan(sweep, out, executor=executor)
+            ).pending
+        )
+        timed(
+            "run: plan, manifest and a file a cell",
+            cells,
+            lambda: run(sweep, out, executor=executor),
+        )
         timed("plan, everything stored", cells, lambda: plan(sweep, out, executor=executor))
         timed("run again, nothing to do", cells, lambda: run(sweep, out, executor=executor))
         rows = timed("results, as one table", cells, lambda: results(out))

@@ -1,10 +1,11 @@
-"""docs/findings/tokens.md: what three real models do to all tokens of a text, by distance, layer and precision.
+"""docs/findings/tokens.md: what three real models do to all tokens of a text, by distance, layer
+and precision.
 
     python -m scripts.tokens [MODEL ...] [--page-only]
 
-Every text of every model is stored in artefacts/tokens as it is measured: a run that was cut off goes on where it stopped. The
-page says what is measured so far. Some seven minutes on one core for each small model, as many for the large one, of which
-fewer texts are measured.
+Every text of every model is stored in artefacts/tokens as it is measured: a run that was cut off
+goes on where it stopped. The page says what is measured so far. Some seven minutes on one core for
+each small model, as many for the large one, of which fewer texts are measured.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ KINDS = ("facts", "story")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured of a model: texts, their tokens, queries and cotangents of a text, how many texts are measured
-    over `STATES` tokens too, and whether an untrained twin is."""
+    """What is measured of a model: texts, their tokens, queries and cotangents of a text, how many
+    texts are measured over `STATES` tokens too, and whether an untrained twin is."""
 
     texts: int = 6
     tokens: int = 64
@@ -70,7 +71,9 @@ def steps(name: str, plan: Plan) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     options: dict[str, Any] = {"queries": plan.queries, "cotangents": plan.cotangents}
     yield (
         "states",
-        lambda model: ost.token_homogenization(model, texts(model, 1, STATES)[0], untrained=plan.untrained),
+        lambda model: ost.token_homogenization(
+            model, texts(model, 1, STATES)[0], untrained=plan.untrained
+        ),
     )
     for number in range(plan.texts):
         yield (
@@ -89,7 +92,9 @@ def steps(name: str, plan: Plan) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield (
             "distance-untrained",
             lambda model: ost.influence_by_distance(
-                ost.models.untrained_model(model, "initialised"), texts(model, plan.texts, plan.tokens), **options
+                ost.models.untrained_model(model, "initialised"),
+                texts(model, plan.texts, plan.tokens),
+                **options,
             ),
         )
     for number in range(plan.long):
@@ -102,7 +107,12 @@ def steps(name: str, plan: Plan) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield (
         "sensitivity",
         lambda model: ost.sensitivity(
-            model, texts(model, 1, STATES)[0], linearisations=["full"], layers="all", method="sketch", cotangents=4
+            model,
+            texts(model, 1, STATES)[0],
+            linearisations=["full"],
+            layers="all",
+            method="sketch",
+            cotangents=4,
         ),
     )
 
@@ -111,7 +121,11 @@ def measure(name: str) -> None:
     """Measure and store what is not stored yet of one model."""
     folder = STORE / name
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [(step, run) for step, run in steps(name, PLANS[name]) if not (folder / f"{step}.parquet").exists()]
+    missing = [
+        (step, run)
+        for step, run in steps(name, PLANS[name])
+        if not (folder / f"{step}.parquet").exists()
+    ]
     if missing:
         model = ost.load_model(name, dtype="float32")
         for step, run in missing:
@@ -128,7 +142,9 @@ def stored(name: str, step: str) -> Any:
 def distances(name: str, step: str = "distance") -> InfluenceByDistance | None:
     """The texts of one model that are measured, with their controls, as one result."""
     results = [stored(name, f"{step}-{number}") for number in range(PLANS[name].texts)]
-    measured = [(number, result) for number, result in enumerate(results, start=1) if result is not None]
+    measured = [
+        (number, result) for number, result in enumerate(results, start=1) if result is not None
+    ]
     if not measured:
         return None
     tables = [result.frame.assign(prompt=number) for number, result in measured]
@@ -138,12 +154,16 @@ def distances(name: str, step: str = "distance") -> InfluenceByDistance | None:
 
 
 def squashing(name: str) -> pd.DataFrame | None:
-    """By layer: entropy of the states, and how far y moves, in its own size, with an earlier token that moves by its own."""
+    """By layer: entropy of the states, and how far y moves, in its own size, with an earlier token
+    that moves by its own.
+    """
     states, profile = stored(name, "states"), stored(name, "sensitivity")
     if states is None or profile is None:
         return None
     table: Any = states.frame
-    table = table[(table["source"] == "model") & (table["tokens"] == table["tokens"].max())].set_index("layer")
+    table = table[
+        (table["source"] == "model") & (table["tokens"] == table["tokens"].max())
+    ].set_index("layer")
     rows: Any = profile.frame
     between = rows[(rows["position"] > 0) & (rows["position"] < rows["position"].max())]
     influence: Any = between.groupby("layer")["frobenius_norm"].median() * table["rest_norm"]
@@ -159,7 +179,9 @@ def table_of(columns: list[str], rows: list[list[str]]) -> str:
 def rate(row: dict[str, Any]) -> str:
     if np.isnan(row["p"]):
         return "left open"
-    return f"{row['p']:.2f}" + ("" if np.isnan(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]")
+    return f"{row['p']:.2f}" + (
+        "" if np.isnan(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
+    )
 
 
 def distance_rows(results: dict[str, InfluenceByDistance]) -> list[list[str]]:
@@ -168,7 +190,9 @@ def distance_rows(results: dict[str, InfluenceByDistance]) -> list[list[str]]:
         laws: Any = result.laws.set_index(["source", "from_distance"])
         for source in dict.fromkeys(result.laws["source"]):
             whole, later = laws.loc[(source, 0)].to_dict(), laws.loc[(source, 1)].to_dict()
-            medians: Any = result.by_distance[result.by_distance["source"] == source].set_index("distance")["median"]
+            medians: Any = result.by_distance[result.by_distance["source"] == source].set_index(
+                "distance"
+            )["median"]
             near, far = medians.loc[1], medians.loc[int(whole["distances"]) - 1]
             numbers = [
                 f"{near:.2f}",
@@ -190,14 +214,19 @@ def state_rows(names: list[str]) -> list[list[str]]:
         table: Any = result.frame[result.frame["tokens"] == result.frame["tokens"].max()]
         for source, part in table.groupby("source", sort=False):
             low, rest = (
-                part.loc[part[column].idxmin()] for column in ("normalised_entropy", "rest_normalised_entropy")
+                part.loc[part[column].idxmin()]
+                for column in ("normalised_entropy", "rest_normalised_entropy")
             )
             ratio = part["first_norm"] / part["rest_norm"]
             sink: Any = part["sink_rate"]
             last = int(part["layer"].max())
             rows.append(
                 [
-                    *(name, str(source), f"{low['normalised_entropy']:.2f} at {int(low['layer'])} of {last}"),
+                    *(
+                        name,
+                        str(source),
+                        f"{low['normalised_entropy']:.2f} at {int(low['layer'])} of {last}",
+                    ),
                     f"{rest['rest_normalised_entropy']:.2f} at {int(rest['layer'])}",
                     f"{part['rest_effective_rank'].min():.0f}",
                     f"{part['rest_mean_cosine'].max():.2f} at {int(part.loc[part['rest_mean_cosine'].idxmax(), 'layer'])}",
@@ -209,7 +238,9 @@ def state_rows(names: list[str]) -> list[list[str]]:
 
 
 def with_interval(values: np.ndarray, against: np.ndarray) -> str:
-    """Their rank correlation with its 95% interval, as if layers were independent: it is too narrow."""
+    """Their rank correlation with its 95% interval, as if layers were independent: it is too
+    narrow.
+    """
     correlation = rank_correlation(values, against)
     low, high = spearman_interval(correlation, len(values))
     return f"{correlation:+.2f} [{low:+.2f}, {high:+.2f}]"
@@ -234,15 +265,44 @@ def squashing_rows(names: list[str]) -> list[list[str]]:
 def write_page() -> None:
     """The page and its pictures, of what is measured so far."""
     results = {name: result for name in PLANS if (result := distances(name)) is not None}
-    long = {f"{name}, {STATES} tokens": result for name in PLANS if (result := distances(name, "long")) is not None}
+    long = {
+        f"{name}, {STATES} tokens": result
+        for name in PLANS
+        if (result := distances(name, "long")) is not None
+    }
     states = [name for name in PLANS if stored(name, "states") is not None]
     rounded = {name: result for name in PLANS if (result := stored(name, "rounding")) is not None}
     growth = "\n".join(
-        f"- **{name}**: {sentence}" for name, result in rounded.items() for sentence in growth_findings(result)
+        f"- **{name}**: {sentence}"
+        for name, result in rounded.items()
+        for sentence in growth_findings(result)
     )
-    columns = ["model", "source", "texts", "G(1)", "G of the farthest", "p from r = 0", "γ", "p from r = 1", "verdict"]
-    layers = ["model", "layers", "all tokens", "without the first", "all tokens, steps", "without the first, steps"]
-    of_states = ["model", "source", "least entropy", "without the first token", "least effective rank"]
+    columns = [
+        "model",
+        "source",
+        "texts",
+        "G(1)",
+        "G of the farthest",
+        "p from r = 0",
+        "γ",
+        "p from r = 1",
+        "verdict",
+    ]
+    layers = [
+        "model",
+        "layers",
+        "all tokens",
+        "without the first",
+        "all tokens, steps",
+        "without the first, steps",
+    ]
+    of_states = [
+        "model",
+        "source",
+        "least entropy",
+        "without the first token",
+        "least effective rank",
+    ]
     of_states += ["greatest cosine", "first norm / median", "sink rate"]
     text = TEXT.format(
         plans=table_of(*plan_table(list(results))),
@@ -261,18 +321,28 @@ def write_page() -> None:
 def plan_table(names: list[str]) -> tuple[list[str], list[list[str]]]:
     columns = ["model", "texts", "tokens", "queries a text", "cotangents"]
     rows = [
-        [name, *(str(getattr(PLANS[name], key)) for key in ("texts", "tokens", "queries", "cotangents"))]
+        [
+            name,
+            *(
+                str(getattr(PLANS[name], key))
+                for key in ("texts", "tokens", "queries", "cotangents")
+            ),
+        ]
         for name in names
     ]
     return columns, rows
 
 
 def readings(results: dict[str, InfluenceByDistance]) -> list[str]:
-    """Of each text whether its p agrees with the published one, as far as its interval says; and of its controls theirs."""
+    """Of each text whether its p agrees with the published one, as far as its interval says; and of
+    its controls theirs.
+    """
     sentences = []
     for name, result in results.items():
         laws: Any = result.laws[result.laws["from_distance"] == 0].set_index("source")
-        controls = "; ".join(f"{source}: {rate(row.to_dict())}" for source, row in laws.drop(index="text").iterrows())
+        controls = "; ".join(
+            f"{source}: {rate(row.to_dict())}" for source, row in laws.drop(index="text").iterrows()
+        )
         said = f" {controls[0].upper()}{controls[1:]}." if controls else ""
         sentences.append(f"{name}: p is {agreement(laws.loc['text'].to_dict())}.{said}")
     return sentences
@@ -282,7 +352,9 @@ def agreement(law: dict[str, Any]) -> str:
     if np.isnan(law["p"]) or np.isnan(law["low"]):
         return f"{rate(law)}, without an interval over texts: whether it is the published one is not shown"
     if law["texts"] < fewest_at(0.95):
-        return f"{rate(law)}, of {law['texts']} texts: too few to say whether it is the published one"
+        return (
+            f"{rate(law)}, of {law['texts']} texts: too few to say whether it is the published one"
+        )
     reaches = law["low"] <= HIGH and law["high"] >= LOW
     return f"{rate(law)}: {'not told from' if reaches else 'not'} the published {LOW} to {HIGH}"
 
@@ -350,8 +422,12 @@ whole model cast.
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(PLANS), metavar="MODEL", help=f"of {', '.join(PLANS)}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "models", nargs="*", default=list(PLANS), metavar="MODEL", help=f"of {', '.join(PLANS)}"
+    )
     parser.add_argument("--page-only", action="store_true", help="measure nothing")
     options = parser.parse_args(arguments)
     for name in [] if options.page_only else options.models:

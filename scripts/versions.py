@@ -1,12 +1,15 @@
-"""`make versions`: do the lowest and the newest versions that pyproject.toml allows give the same numbers?
+"""`make versions`: do the lowest and the newest versions that pyproject.toml allows give the same
+numbers?
 
-Two virtual environments stand in `--folder`. One has the lower bound of every range, the other what pip chooses today. In each
-the embedded model is measured with the same arguments, and every table is compared. Columns, texts, whole numbers and cells
-that hold several numbers are equal. Other numbers agree to 1e-5 of the larger one. Times are left out. The command line has to
-print its help and to draw a chart in both. pip takes its indexes from its own configuration.
+Two virtual environments stand in `--folder`. One has the lower bound of every range, the other what
+pip chooses today. In each the embedded model is measured with the same arguments, and every table
+is compared. Columns, texts, whole numbers and cells that hold several numbers are equal. Other
+numbers agree to 1e-5 of the larger one. Times are left out. The command line has to print its help
+and to draw a chart in both. pip takes its indexes from its own configuration.
 
-The environments are kept: pip brings the newest one up to date at the next run. Exit code: 0 all agree; 1 something differs,
-or cannot be installed or measured; 2 bad use, which a range without a lower bound is too.
+The environments are kept: pip brings the newest one up to date at the next run. Exit code: 0 all
+agree; 1 something differs, or cannot be installed or measured; 2 bad use, which a range without a
+lower bound is too.
 
 What the pinned packages need in their turn is the newest in both.
 
@@ -43,7 +46,9 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs, a line each; how many numbers were compared; the largest relative difference among them."""
+    """What differs, a line each; how many numbers were compared; the largest relative difference
+    among them.
+    """
 
     differences: tuple[str, ...]
     numbers: int
@@ -52,9 +57,15 @@ class Comparison:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install both, measure in both, print what differs."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.versions", description="Lowest against newest versions.")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".versions", help="where both environments are kept")
-    parser.add_argument("--measure", type=Path, default=None, help="only measure, here, and leave the tables there")
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.versions", description="Lowest against newest versions."
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / ".versions", help="where both environments are kept"
+    )
+    parser.add_argument(
+        "--measure", type=Path, default=None, help="only measure, here, and leave the tables there"
+    )
     asked = parser.parse_args(arguments)
     if asked.measure is not None:
         save(asked.measure, measured())
@@ -80,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def lowest(ranges: Sequence[str]) -> list[str]:
     """Each range as a pin of its lower bound: "torch>=2.13,<2.14" is "torch==2.13".
 
-    Raises `ValueError` for a range that has none, since its lowest version is any that was ever published.
+    Raises `ValueError` for a range that has none, since its lowest version is any that was ever
+    published.
     """
     pins, open_ones = [], []
     for text in ranges:
@@ -92,12 +104,16 @@ def lowest(ranges: Sequence[str]) -> list[str]:
         else:
             open_ones.append(text)
     if open_ones:
-        raise ValueError(f"expected one lower bound (>=) in every range, found {', '.join(open_ones)}: write one there")
+        raise ValueError(
+            f"expected one lower bound (>=) in every range, found {', '.join(open_ones)}: write one there"
+        )
     return pins
 
 
 def measured_in(place: Path, wanted: Sequence[str]) -> dict[str, Any]:
-    """The tables of an environment with the packages `wanted`, made where it is missing; `SystemExit` where a step fails."""
+    """The tables of an environment with the packages `wanted`, made where it is missing;
+    `SystemExit` where a step fails.
+    """
     python, tables = place / "bin" / "python", place / "tables"
     if not python.exists():
         _run("make an environment", sys.executable, "-m", "venv", str(place))
@@ -105,9 +121,20 @@ def measured_in(place: Path, wanted: Sequence[str]) -> dict[str, Any]:
     print(f"{place.name}: installing", flush=True)
     _run("install", str(python), *quiet, "--upgrade", "--upgrade-strategy", "eager", *wanted)
     _run("install ostools", str(python), *quiet, "--no-deps", "--editable", str(ROOT))
-    listed = _run("list", str(python), "-m", "pip", "list", "--disable-pip-version-check", "--format", "freeze")
+    listed = _run(
+        "list",
+        str(python),
+        "-m",
+        "pip",
+        "list",
+        "--disable-pip-version-check",
+        "--format",
+        "freeze",
+    )
     versions = {normal(line.partition("==")[0]): line for line in listed.split()}
-    print(f"{place.name}:", *(versions[normal(Requirement(text).name)] for text in wanted), flush=True)
+    print(
+        f"{place.name}:", *(versions[normal(Requirement(text).name)] for text in wanted), flush=True
+    )
     for old in tables.glob("*.parquet"):
         old.unlink()
     _run("measure", str(python), "-m", "scripts.versions", "--measure", str(tables))
@@ -125,15 +152,21 @@ def normal(name: str) -> str:
 def _run(what: str, *command: str) -> str:
     """What a command prints; where it fails, its last lines and exit code 1."""
     single = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=single, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=single, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         told = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise SystemExit(f"could not {what} with {command[0]} (exit code {done.returncode}):\n{told}")
+        raise SystemExit(
+            f"could not {what} with {command[0]} (exit code {done.returncode}):\n{told}"
+        )
     return done.stdout
 
 
 def measured() -> dict[str, Any]:
-    """The tables of the embedded model, by name; in them what torch, scipy and scikit-learn compute."""
+    """The tables of the embedded model, by name; in them what torch, scipy and scikit-learn
+    compute.
+    """
     import ostools as ost
     from ostools.measure.bounds.variants import VARIANTS
 
@@ -149,7 +182,9 @@ def measured() -> dict[str, Any]:
         "profile-shapes": profile.shapes,
         "collapse": ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 65)).frame,
         "evaluate": ost.evaluate(model, "count-ones", lengths=range(1, 25)).frame,
-        "decodable": ost.probe(model, "count-ones-bernoulli", lengths=range(2, 9), random_weights=False).frame,
+        "decodable": ost.probe(
+            model, "count-ones-bernoulli", lengths=range(2, 9), random_weights=False
+        ).frame,
     }
 
 
@@ -164,7 +199,9 @@ def compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> Comparison:
     """Tables by name: `one` with the lowest versions against `other` with the newest."""
     found, numbers, largest = [], 0, 0.0
     if sorted(one) != sorted(other):
-        found.append(f"tables: {sorted(one)} with the lowest versions, {sorted(other)} with the newest")
+        found.append(
+            f"tables: {sorted(one)} with the lowest versions, {sorted(other)} with the newest"
+        )
     for name in sorted(set(one) & set(other)):
         here, there = one[name], other[name]
         for what, mine, theirs in (
@@ -172,7 +209,9 @@ def compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> Comparison:
             ("rows", len(here), len(there)),
         ):
             if mine != theirs:
-                found.append(f"{name}, {what}: {mine} with the lowest versions, {theirs} with the newest")
+                found.append(
+                    f"{name}, {what}: {mine} with the lowest versions, {theirs} with the newest"
+                )
         if list(here.columns) != list(there.columns) or len(here) != len(there):
             continue
         for column in here.columns.difference(list(TIMES)):
@@ -189,15 +228,17 @@ def compare(one: Mapping[str, Any], other: Mapping[str, Any]) -> Comparison:
 
 
 def gap(one: Any, other: Any) -> float:
-    """How far two cells are apart: of two finite numbers with a fraction |a - b| / max(|a|, |b|); of all others 0 where they
-    are equal or both missing, else infinity."""
+    """How far two cells are apart: of two finite numbers with a fraction |a - b| / max(|a|, |b|);
+    of all others 0 where they are equal or both missing, else infinity."""
     if isinstance(one, float) and isinstance(other, float) and np.isfinite([one, other]).all():
         return 0.0 if one == other else abs(one - other) / max(abs(one), abs(other))
     return 0.0 if plain(one) == plain(other) else float("inf")
 
 
 def plain(cell: Any) -> str:
-    """A cell that is no number with a fraction, as text: 1 and "1" are not the same, and every missing cell is."""
+    """A cell that is no number with a fraction, as text: 1 and "1" are not the same, and every
+    missing cell is.
+    """
     if isinstance(cell, np.ndarray):
         cell = cell.tolist()
     return "missing" if pd.api.types.is_scalar(cell) and pd.isna(cell) else repr(cell)

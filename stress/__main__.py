@@ -13,11 +13,19 @@ import stress
 
 
 def main() -> int:
-    known = sorted(found.name for found in pkgutil.iter_modules(stress.__path__) if found.name[0] != "_")
+    known = sorted(
+        found.name for found in pkgutil.iter_modules(stress.__path__) if found.name[0] != "_"
+    )
     parser = argparse.ArgumentParser(prog="python -m stress", description=__doc__)
-    parser.add_argument("tests", nargs="*", metavar="TEST", help=f"of {', '.join(known)}; default: all of them")
-    parser.add_argument("--cases", type=int, help="how many cases of each; default: each one's full number")
-    parser.add_argument("--seed", type=int, help="of the run that is to be repeated; default: another each time")
+    parser.add_argument(
+        "tests", nargs="*", metavar="TEST", help=f"of {', '.join(known)}; default: all of them"
+    )
+    parser.add_argument(
+        "--cases", type=int, help="how many cases of each; default: each one's full number"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of the run that is to be repeated; default: another each time"
+    )
     given = parser.parse_args()
     if unknown := [name for name in given.tests if name not in known]:
         parser.error(f"unknown test {unknown[0]!r}; known are {', '.join(known)}")

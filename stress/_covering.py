@@ -1,7 +1,7 @@
 """One reader of files under atheris: bytes are chosen by which code they reach.
 
-`python -m stress._covering READER DIR CASES SEED`. What may be raised is a refusal in one line; everything else is atheris' to
-report.
+`python -m stress._covering READER DIR CASES SEED`. What may be raised is a refusal in one line;
+everything else is atheris' to report.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
         from ostools.cli import app
 
         try:
-            app([*content.decode("utf-8", "surrogateescape").split("\n"), "--help"], standalone_mode=False)
+            app(
+                [*content.decode("utf-8", "surrogateescape").split("\n"), "--help"],
+                standalone_mode=False,
+            )
         except Exception as error:
             if hasattr(error, "format_message"):  # a usage error of click
                 return
@@ -52,7 +55,9 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
         b'{"cells": [{"base": "0", "cell": {"model": "a", "task": "b", "dtype": "c", "mitigation": "d", "seed": 0, '
         b'"measurement": "e", "options": "{}", "lengths": [1, 2]}}]}'
     )
-    weights = b'\x3b\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}    ' + bytes(8)
+    weights = (
+        b'\x3b\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}    ' + bytes(8)
+    )
     card = b'{"trained_lengths": {"sum": 60}}'
     readers: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
         "sweep": (
@@ -70,7 +75,11 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
         "manifest": (lambda content: Store(written(MANIFEST, content)).planned_cells(), [manifest]),
         "words": (
             words,
-            [b"sweep\nrun\nsweep.yaml\n--out\nx", b"sensitivity\n--prompt\na", b"collapse\n--lengths\n1:3"],
+            [
+                b"sweep\nrun\nsweep.yaml\n--out\nx",
+                b"sensitivity\n--prompt\na",
+                b"collapse\n--lengths\n1:3",
+            ],
         ),
     }
     return readers[name]
@@ -99,7 +108,15 @@ def main(name: str, scratch: str, cases: str, seed: str) -> None:
 
     limits = ["-timeout=30", "-rss_limit_mb=8192", "-max_len=4096"]
     atheris.Setup(
-        [sys.argv[0], f"-runs={cases}", f"-seed={seed}", f"-artifact_prefix={scratch}/", *limits, str(corpus)], one
+        [
+            sys.argv[0],
+            f"-runs={cases}",
+            f"-seed={seed}",
+            f"-artifact_prefix={scratch}/",
+            *limits,
+            str(corpus),
+        ],
+        one,
     )
     atheris.Fuzz()
 

@@ -1,4 +1,6 @@
-"""What the tests of cut-off runs share: a run in a process that forks ready to start, and a stop at any change on disk."""
+"""What the tests of cut-off runs share: a run in a process that forks ready to start, and a stop at
+any change on disk.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ _CHANGES: tuple[tuple[Any, str], ...] = (
 
 @contextmanager
 def at_change(place: int, act: Callable[[], object]) -> Iterator[list[str]]:
-    """Calls `act` just before the change on disk of that number, counted from 0: the directory is then as a run leaves it that
-    ends there. A file's writing counts twice, before it and in its middle. Gives the names of the changes so far."""
+    """Calls `act` just before the change on disk of that number, counted from 0: the directory is
+    then as a run leaves it that ends there. A file's writing counts twice, before it and in its
+    middle. Gives the names of the changes so far."""
     met: list[str] = []
     real_open = os.open
 
@@ -76,7 +79,9 @@ def die() -> NoReturn:
 def ready() -> ForkServerContext:
     """Processes that begin with everything imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ostools.sweep", "ostools.cli.verbs.sweeps", "ostools.models.load"])
+    context.set_forkserver_preload(
+        ["ostools.sweep", "ostools.cli.verbs.sweeps", "ostools.models.load"]
+    )
     return context
 
 
@@ -86,9 +91,15 @@ def table(directory: Path) -> Any:
 
 
 def strays(directory: Path) -> list[str]:
-    """What a finished sweep should not leave: half-written files, records of failures, anything unknown."""
+    """What a finished sweep should not leave: half-written files, records of failures, anything
+    unknown.
+    """
     known = {".lock", "sweep.json", "cells", "failed"}
     odd = [path for path in directory.iterdir() if path.name not in known]
-    odd += [path for path in (directory / "cells").iterdir() if path.suffix != ".parquet" or path.name[0] == "."]
+    odd += [
+        path
+        for path in (directory / "cells").iterdir()
+        if path.suffix != ".parquet" or path.name[0] == "."
+    ]
     odd += (directory / "failed").iterdir()
     return sorted(str(path.relative_to(directory)) for path in odd)

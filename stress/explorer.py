@@ -1,8 +1,9 @@
 """Ten minutes of typing into `ostools explore`: what its process holds grows by less than 1%.
 
-Every case is a keystroke as the page sends it, over the network: a first look, then a measurement with its chart, of a text
-that grows and is wiped; in every view, with a second side or a mitigation now and then. Every third keystroke is followed by
-another before its answer has come: that request is dropped, and its run must end.
+Every case is a keystroke as the page sends it, over the network: a first look, then a measurement
+with its chart, of a text that grows and is wiped; in every view, with a second side or a mitigation
+now and then. Every third keystroke is followed by another before its answer has come: that request
+is dropped, and its run must end.
 """
 
 from __future__ import annotations
@@ -57,12 +58,21 @@ def typed(cases: int, seed: int) -> tuple[list[int], list[str]]:
             for case in range(cases):
                 words = [] if len(words) >= _LONGEST else words
                 words.append(chosen.choice(_WORDS))
-                asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(_VIEWS), **chosen.choice(_BESIDE)}
+                asked = {
+                    "prompt": " ".join(words),
+                    "sure": True,
+                    **chosen.choice(_VIEWS),
+                    **chosen.choice(_BESIDE),
+                }
                 for more in ({"before": 0, "chart": False}, {}):
                     errors += _sent(port, {**asked, **more}, dropped=case % 3 == 2)
                 curve.append(process.memory_info().rss)
                 if sys.stderr.isatty():
-                    print(f"\r  {case + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB", end="", file=sys.stderr)
+                    print(
+                        f"\r  {case + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB",
+                        end="",
+                        file=sys.stderr,
+                    )
         finally:
             explorer.terminate()
     return curve, errors
@@ -87,6 +97,10 @@ def _sent(port: int, asked: Mapping[str, Any], *, dropped: bool) -> list[str]:
             return []
         answer = connection.getresponse()
         found = json.loads(answer.read())
-        return [] if answer.status == 200 and "error" not in found else [f"{answer.status}, {found} to {asked}"]
+        return (
+            []
+            if answer.status == 200 and "error" not in found
+            else [f"{answer.status}, {found} to {asked}"]
+        )
     finally:
         connection.close()

@@ -1,6 +1,8 @@
-"""Ctrl-C at any line of the code that places or removes hooks: none is left, the lock is free, and the numbers are as before.
+"""Ctrl-C at any line of the code that places or removes hooks: none is left, the lock is free, and
+the numbers are as before.
 
-A case draws a block of hooks, or a whole measurement, and one of the lines that it ran through, at one of the times it did.
+A case draws a block of hooks, or a whole measurement, and one of the lines that it ran through, at
+one of the times it did.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ import torch
 
 import ostools as ost
 from tests.checkpoints import tiny_model
-from tests.hooks.test_lock import IDS, LEFT, Tracer, dtype_of, free, is_clean, run_interrupted, traced
+from tests.hooks.test_lock import (
+    IDS,
+    LEFT,
+    Tracer,
+    dtype_of,
+    free,
+    is_clean,
+    run_interrupted,
+    traced,
+)
 
 CASES = 500
 _MEASURED: dict[str, Callable[[Any], object]] = {

@@ -1,7 +1,9 @@
-"""kill -9 at random moments of a sweep, then the same command again: the table is the uninterrupted one to the bit.
+"""kill -9 at random moments of a sweep, then the same command again: the table is the uninterrupted
+one to the bit.
 
-Half of the kills come at a random time, the others at a random change on disk, of which a run makes about nine a cell within
-milliseconds. One in twenty is of the real command, whose first seconds are imports.
+Half of the kills come at a random time, the others at a random change on disk, of which a run makes
+about nine a cell within milliseconds. One in twenty is of the real command, whose first seconds are
+imports.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ SWEEP = {
 }
 _PHASES = ("start", "hash", "load", "measure", "store")
 _STEPS: tuple[tuple[Any, str], ...] = (
-    (importlib.import_module("ostools.sweep.run"), "checkpoint_hash"),  # its name is the function's, too
+    (
+        importlib.import_module("ostools.sweep.run"),
+        "checkpoint_hash",
+    ),  # its name is the function's, too
     (importlib.import_module("ostools.models"), "load_model"),
     (local, "measure"),
     (Store, "add"),
@@ -56,7 +61,11 @@ def run(cases: int, seed: int) -> int:
         began, whole = time.monotonic(), _Forked(context, home / "whole", _NEVER)
         if whole.ended(within=None) != 0:
             raise RuntimeError("the uninterrupted sweep failed")
-        seconds, changes, expected = time.monotonic() - began, whole.changes.value, table(home / "whole")
+        seconds, changes, expected = (
+            time.monotonic() - began,
+            whole.changes.value,
+            table(home / "whole"),
+        )
         for index in itertools.count():
             if tally.total() >= cases:
                 break
@@ -71,7 +80,12 @@ def run(cases: int, seed: int) -> int:
 
 
 def _killed_until_whole(
-    out: Path, context: ForkServerContext, chosen: random.Random, tally: Counter[str], seconds: float, changes: int
+    out: Path,
+    context: ForkServerContext,
+    chosen: random.Random,
+    tally: Counter[str],
+    seconds: float,
+    changes: int,
 ) -> None:
     code = None
     while code != 0:
@@ -99,7 +113,9 @@ def _wrong(out: Path, expected: Any) -> str:
 
 
 class _Forked:
-    """A run of the sweep in a process that has imported everything, which dies at the change of this number."""
+    """A run of the sweep in a process that has imported everything, which dies at the change of
+    this number.
+    """
 
     def __init__(self, context: ForkServerContext, out: Path, place: int) -> None:
         self.phase, self.changes = context.Value("i", 0), context.Value("i", 0)
@@ -125,7 +141,9 @@ def _child(out: Path, place: int, phase: Any, changes: Any) -> None:
 
     with ExitStack() as stack:
         for index, (owner, name) in enumerate(_STEPS, start=1):
-            stack.enter_context(mock.patch.object(owner, name, entered(index, getattr(owner, name))))
+            stack.enter_context(
+                mock.patch.object(owner, name, entered(index, getattr(owner, name)))
+            )
         met = stack.enter_context(at_change(place, die))
         done = sweep.run(sweep_of(SWEEP), out)
         changes.value = len(met)
@@ -134,7 +152,9 @@ def _child(out: Path, place: int, phase: Any, changes: Any) -> None:
 
 
 def _command(out: Path, within: float) -> int:
-    """The exit code of the real command, after kill -9 where it has not ended `within` seconds. RuntimeError for any other."""
+    """The exit code of the real command, after kill -9 where it has not ended `within` seconds.
+    RuntimeError for any other.
+    """
     file = out.with_suffix(".yaml")
     file.write_text(json.dumps(SWEEP))  # JSON is YAML
     command = [
@@ -154,5 +174,7 @@ def _command(out: Path, within: float) -> int:
         process.kill()
         _, told = process.communicate()
     if process.returncode not in (0, -9):
-        raise RuntimeError(f"the command in {out} ended with {process.returncode}: {told.decode(errors='replace')}")
+        raise RuntimeError(
+            f"the command in {out} ended with {process.returncode}: {told.decode(errors='replace')}"
+        )
     return process.returncode

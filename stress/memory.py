@@ -1,7 +1,8 @@
 """A thousand measurements in one process: what it holds grows by less than 1%.
 
-All four in turn, on other prompts each time, under mitigations too, so that whatever keeps a prompt, a hook, a copy of a model
-or a table shows. The first of them fill the caches that are meant to stay.
+All four in turn, on other prompts each time, under mitigations too, so that whatever keeps a
+prompt, a hook, a copy of a model or a table shows. The first of them fill the caches that are meant
+to stay.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def run(cases: int, seed: int) -> int:
 
 
 def judged(curve: list[int], errors: list[str], what: str) -> int:
-    """The number of failures, the growth of a process over so many of `what` among them; the curve goes to stderr."""
+    """The number of failures, the growth of a process over so many of `what` among them; the curve
+    goes to stderr.
+    """
     cases, grown = len(curve), growth(curve)
     for index in range(0, cases, max(1, cases // 10)):
         print(f"  after {index + 1}: {curve[index] / 2**20:.1f} MiB", file=sys.stderr)
@@ -55,7 +58,11 @@ def measured(cases: int, seed: int) -> tuple[list[int], list[str]]:
     process = psutil.Process()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        name = str(write_checkpoint(Path(folder) / "tiny", "gemma", n_layers=1, d_model=16, d_mlp=32, context=512))
+        name = str(
+            write_checkpoint(
+                Path(folder) / "tiny", "gemma", n_layers=1, d_model=16, d_mlp=32, context=512
+            )
+        )
         bench = Bench(Terms("cpu", {name: checkpoint_hash(locate(name, None))}, code_version()))
         cells = _cells(name)
         for index in range(cases):
@@ -66,12 +73,18 @@ def measured(cases: int, seed: int) -> tuple[list[int], list[str]]:
             gc.collect()
             curve.append(process.memory_info().rss)
             if sys.stderr.isatty():
-                print(f"\r  {index + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB", end="", file=sys.stderr)
+                print(
+                    f"\r  {index + 1} of {cases}: {curve[-1] / 2**20:.1f} MiB",
+                    end="",
+                    file=sys.stderr,
+                )
     return curve, errors
 
 
 def growth(curve: list[int]) -> float:
-    """From the tenth behind the first measurements to the last tenth, medians: an allocator's own waves are no growth."""
+    """From the tenth behind the first measurements to the last tenth, medians: an allocator's own
+    waves are no growth.
+    """
     tenth, start = max(1, len(curve) // 10), int(_WARM * len(curve))
     before, after = curve[start : start + tenth], curve[-tenth:]
     return statistics.median(after) / statistics.median(before) - 1

@@ -1,7 +1,9 @@
-"""Texts of a few pieces, again and again: an answer is read in a time that grows as the text does, whatever the pieces are.
+"""Texts of a few pieces, again and again: an answer is read in a time that grows as the text does,
+whatever the pieces are.
 
-A case draws what stands before the pieces, the pieces, and what stands behind them. Ten times the text may take 30 times as
-long; a reader that takes the square of the length takes a hundred times as long.
+A case draws what stands before the pieces, the pieces, and what stands behind them. Ten times the
+text may take 30 times as long; a reader that takes the square of the length takes a hundred times
+as long.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def run(cases: int, seed: int) -> int:
     for case in range(cases):
         before, behind = (chosen.choice(("", MATHS, *parts)) for _ in range(2))
         piece = "".join(chosen.choices(parts, k=chosen.randint(1, 3))) or "x"
-        short, long = (seconds(before + piece * (size // len(piece)) + behind) for size in (_SHORT, _LONG))
+        short, long = (
+            seconds(before + piece * (size // len(piece)) + behind) for size in (_SHORT, _LONG)
+        )
         if long > _TIMES * max(short, 1e-3):
             print(
                 f"reading, case {case}: {piece!r} between {before!r} and {behind!r}: {short:.3f} s, then {long:.3f} s"

@@ -1,7 +1,9 @@
-"""Servers that drip, send without an end, or send what is no answer, behind proxies of the environment that they do not pass.
+"""Servers that drip, send without an end, or send what is no answer, behind proxies of the
+environment that they do not pass.
 
-A case draws what a server sends, in which pieces, with which pauses, and the names under which the environment names a proxy.
-The law: an answer or a refusal in one line, in time; the proxy sees nothing; the key stands in no refusal and in no file.
+A case draws what a server sends, in which pieces, with which pauses, and the names under which the
+environment names a proxy. The law: an answer or a refusal in one line, in time; the proxy sees
+nothing; the key stands in no refusal and in no file.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from tests.measure.hosted.test_limits import ASKED, MARKER, PROXIES, raw_server,
 
 CASES = 500
 _TIMEOUT, _AT_MOST = 0.5, 10.0
-"""Seconds that an answer has, and that a case takes at most: it asks twice, and a slow machine is no hang."""
+"""Seconds that an answer has, and that a case takes at most: it asks twice, and a slow machine is
+no hang.
+"""
 _ANSWER = json.dumps(completion("1")).encode()
 _STARTS = (
     *[b"HTTP/1.1 200 OK\r\n"] * 6, b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 429 Busy\r\nRetry-After: 9999\r\n",
@@ -32,7 +36,16 @@ _FIELDS = (
     b"Content-Type: application/json\r\n", b"Content-Length: %d\r\n" % len(_ANSWER), b"Content-Length: 999999999999\r\n",
     b"Content-Encoding: gzip\r\n", b"Transfer-Encoding: chunked\r\n", b"X-More: x\r\n", b"X: " + b"x" * 70_000, b"no field\r\n",
 )  # fmt: skip
-_BODIES = (_ANSWER, b" ", b"[" * 100_000, b"\x1f\x8b", b"ffffff\r\n", MARKER.encode(), b"\xed\xa0\xbd", b"<html>")
+_BODIES = (
+    _ANSWER,
+    b" ",
+    b"[" * 100_000,
+    b"\x1f\x8b",
+    b"ffffff\r\n",
+    MARKER.encode(),
+    b"\xed\xa0\xbd",
+    b"<html>",
+)
 
 
 def run(cases: int, seed: int) -> int:

@@ -1,7 +1,8 @@
-"""Two threads on one model at once, each under a state of torch of its own: every measurement gives the numbers of one thread
-in a fresh process, to the bit.
+"""Two threads on one model at once, each under a state of torch of its own: every measurement gives
+the numbers of one thread in a fresh process, to the bit.
 
-A case draws two measurements and two states: autocast, inference mode, no gradients, another default device.
+A case draws two measurements and two states: autocast, inference mode, no gradients, another
+default device.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tests.measure.test_threads import FAST
 from tests.measure.test_torch_state import STATES, assert_equal, expected_tables, measure
 
 CASES = 200
-_OF_A_THREAD = {name: STATES[name] for name in ("autocast", "inference mode", "no gradients", "device block")}
+_OF_A_THREAD = {
+    name: STATES[name] for name in ("autocast", "inference mode", "no gradients", "device block")
+}
 _OF_A_THREAD |= {"autocast in float16": lambda: torch.autocast("cpu", torch.float16)}
 
 
@@ -29,10 +32,14 @@ def run(cases: int, seed: int) -> int:
             expected_tables(name)
         barrier = threading.Barrier(len(calls))
         with ThreadPoolExecutor(len(calls)) as pool:
-            errors = [done.exception() for done in [pool.submit(_check, barrier, *call) for call in calls]]
+            errors = [
+                done.exception() for done in [pool.submit(_check, barrier, *call) for call in calls]
+            ]
         for call, error in zip(calls, errors, strict=True):
             if error is not None:
-                print(f"threads, case {case}: {calls}: {call[0]}: {' '.join(str(error).split())[:500]}")
+                print(
+                    f"threads, case {case}: {calls}: {call[0]}: {' '.join(str(error).split())[:500]}"
+                )
                 failures += 1
     return failures
 

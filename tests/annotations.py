@@ -1,8 +1,10 @@
-"""While tests run, every function of ours is held to its annotations: types by beartype, the axes of tensors by jaxtyping.
+"""While tests run, every function of ours is held to its annotations: types by beartype, the axes
+of tensors by jaxtyping.
 
-jaxtyping's plugin for pytest puts its decorator on each function of ours. That decorator checks arguments twice, binds them
-at every call, and writes its two checks when the function is defined, a closure's too. Here one check is written at the first
-call, and a closure is checked the first times that it is made: over 40% of the tests' time was spent there.
+jaxtyping's plugin for pytest puts its decorator on each function of ours. That decorator checks
+arguments twice, binds them at every call, and writes its two checks when the function is defined, a
+closure's too. Here one check is written at the first call, and a closure is checked the first times
+that it is made: over 40% of the tests' time was spent there.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
 _whole = jaxtyping.jaxtyped
 CLOSURES = 3
-"""How many of the functions that one place makes when another runs are checked: all are the same code."""
+"""How many of the functions that one place makes when another runs are checked: all are the same
+code.
+"""
 _MADE: Counter[CodeType] = Counter()
 
 
@@ -62,7 +66,9 @@ def _checked(function: Any, typechecker: Any) -> Any:
 
 
 def _with_its_hints(function: FunctionType) -> FunctionType:
-    """A copy whose annotations are no texts any more; what only a type checker imports may be anything."""
+    """A copy whose annotations are no texts any more; what only a type checker imports may be
+    anything.
+    """
     arguments = (function.__code__, function.__globals__, function.__name__, function.__defaults__)
     copy = FunctionType(*arguments, function.__closure__)
     for name in ("__kwdefaults__", "__module__", "__qualname__"):

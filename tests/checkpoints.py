@@ -1,10 +1,11 @@
 """Tiny random models of every supported family, in memory or as a Hugging Face directory on disk.
 
-Norm gains and biases are random (neither zero nor one), so that a formula that forgets `1 + w`, a gain or a
-post-norm fails; `scale` multiplies gains and projections, which makes attention sharp and residuals large.
+Norm gains and biases are random (neither zero nor one), so that a formula that forgets `1 + w`, a
+gain or a post-norm fails; `scale` multiplies gains and projections, which makes attention sharp and
+residuals large.
 
-Models and tokenizers are shared between tests: whoever changes one asks for its own, with `fresh=True`. After every test
-`traces.py` looks whether somebody changed a shared one.
+Models and tokenizers are shared between tests: whoever changes one asks for its own, with
+`fresh=True`. After every test `traces.py` looks whether somebody changed a shared one.
 """
 
 from __future__ import annotations
@@ -44,12 +45,15 @@ FAMILIES: tuple[Family, ...] = (*TEXT_FAMILIES, "gemma3-multimodal")
 EVERY_FAMILY: tuple[Family, ...] = (*FAMILIES, *OTHERS)
 EVERY_TEXT_FAMILY: tuple[Family, ...] = (*TEXT_FAMILIES, *OTHERS)
 TWO_FAMILIES: tuple[Family, ...] = ("gemma3", "gpt2")
-"""The two that differ most, for what no formula of a family decides: norms before and behind each part, windows, grouped heads
-and rotations; and layer norms, biases, learned positions and one projection that q, k and v are views of."""
+"""The two that differ most, for what no formula of a family decides: norms before and behind each
+part, windows, grouped heads and rotations; and layer norms, biases, learned positions and one
+projection that q, k and v are views of."""
 
 _SHARED_FILES = Path(__file__).resolve().parents[2] / "shared"
 STORIES = _SHARED_FILES / "models" / "stories260K"
-"""A real pretrained model that is not the project's to ship: tests skip where it is absent. So is the paper's text."""
+"""A real pretrained model that is not the project's to ship: tests skip where it is absent. So is
+the paper's text.
+"""
 PAPER = _SHARED_FILES / "paper" / "paper.md"
 
 
@@ -78,8 +82,12 @@ def _byte_symbol(byte: int) -> str:
     return chr(byte) if byte in printable else chr(256 + others.index(byte))
 
 
-def write_tokenizer(path: Path, *, bos: bool = True, chat_template: str | None = CHAT_TEMPLATE) -> Path:
-    """Save a byte-level BPE tokenizer (any text encodes, digits one by one); `bos`: it prepends `<bos>`."""
+def write_tokenizer(
+    path: Path, *, bos: bool = True, chat_template: str | None = CHAT_TEMPLATE
+) -> Path:
+    """Save a byte-level BPE tokenizer (any text encodes, digits one by one); `bos`: it prepends
+    `<bos>`.
+    """
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *CONTROL))}
     for byte in range(256):
         vocabulary[_byte_symbol(byte)] = len(vocabulary)
@@ -87,14 +95,21 @@ def write_tokenizer(path: Path, *, bos: bool = True, chat_template: str | None =
     for left, right in merges:
         vocabulary[left + right] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))  # pyright: ignore[reportArgumentType]
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in (*SPECIAL, *CONTROL)])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True) for token in (*SPECIAL, *CONTROL)]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(
-            single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", vocabulary["<bos>"])]
+            single="<bos> $A",
+            pair="<bos> $A <bos> $B",
+            special_tokens=[("<bos>", vocabulary["<bos>"])],
         )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -127,9 +142,11 @@ def make_config(
     window: int = 5,
     **overrides: Any,
 ) -> PreTrainedConfig:
-    """The Hugging Face configuration of a tiny model; `overrides` are the family's own configuration keys.
+    """The Hugging Face configuration of a tiny model; `overrides` are the family's own
+    configuration keys.
 
-    Gemma 2 and 3 alternate sliding (`window` keys) and full layers. GPT-2 has neither grouped heads nor a free `d_head`.
+    Gemma 2 and 3 alternate sliding (`window` keys) and full layers. GPT-2 has neither grouped heads
+    nor a free `d_head`.
     """
     settings: dict[str, Any] = {
         "hidden_size": d_model,
@@ -192,7 +209,9 @@ def make_model(
     """A tiny random Hugging Face model (eager attention), before any bridge."""
     settings = make_config(family, **config)
     if family == "gemma3-multimodal":
-        model = Gemma3ForConditionalGeneration._from_config(settings, dtype=dtype, attn_implementation="eager")
+        model = Gemma3ForConditionalGeneration._from_config(
+            settings, dtype=dtype, attn_implementation="eager"
+        )
     else:
         settings._experts_implementation = "eager"  # read by families with experts only
         model = AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation="eager")
@@ -202,7 +221,9 @@ def make_model(
 
 @lru_cache(maxsize=2)
 def _tokenizer_text(bos: bool) -> tuple[tuple[str, str], ...]:
-    """The files of a saved tokenizer: written once, because every model of a test session needs them."""
+    """The files of a saved tokenizer: written once, because every model of a test session needs
+    them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = sorted(write_tokenizer(Path(folder), bos=bos).iterdir())
         return tuple((file.name, file.read_text(encoding="utf-8")) for file in files)
@@ -210,11 +231,15 @@ def _tokenizer_text(bos: bool) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=2)
 def _shared_tokenizer(bos: bool) -> PreTrainedTokenizerFast:
-    return traces.watched(make_tokenizer(bos=bos, fresh=True), f"the tokenizer {'with' if bos else 'without'} <bos>")
+    return traces.watched(
+        make_tokenizer(bos=bos, fresh=True), f"the tokenizer {'with' if bos else 'without'} <bos>"
+    )
 
 
 def make_tokenizer(*, bos: bool = True, fresh: bool = False) -> PreTrainedTokenizerFast:
-    """The byte-level tokenizer, loaded from a directory as a user's would be; `fresh`: nobody else has it."""
+    """The byte-level tokenizer, loaded from a directory as a user's would be; `fresh`: nobody else
+    has it.
+    """
     if not fresh:
         return _shared_tokenizer(bos)
     with tempfile.TemporaryDirectory() as folder:
@@ -223,7 +248,9 @@ def make_tokenizer(*, bos: bool = True, fresh: bool = False) -> PreTrainedTokeni
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-ARCHITECTURE: dict[str, str] = {family: architecture(family) for family in (*FIRST, *OTHERS, *REFUSED)}
+ARCHITECTURE: dict[str, str] = {
+    family: architecture(family) for family in (*FIRST, *OTHERS, *REFUSED)
+}
 
 
 def tiny_model(
@@ -235,12 +262,16 @@ def tiny_model(
     fresh: bool = False,
     **config: Any,
 ) -> TransformerBridge:
-    """A tiny random bridge in memory: raw, eval, no gradients for parameters, with a byte-level tokenizer.
+    """A tiny random bridge in memory: raw, eval, no gradients for parameters, with a byte-level
+    tokenizer.
 
-    The same model again for the same arguments, which no test may change; `fresh`: one of its own, tokenizer included.
+    The same model again for the same arguments, which no test may change; `fresh`: one of its own,
+    tokenizer included.
     """
     if fresh:
-        return _build(family, seed, scale, dtype, config, make_tokenizer(bos=family != "gpt2", fresh=True))
+        return _build(
+            family, seed, scale, dtype, config, make_tokenizer(bos=family != "gpt2", fresh=True)
+        )
     key = repr((family, seed, scale, dtype, sorted(config.items())))
     if key not in _SHARED:
         model = _build(family, seed, scale, dtype, config, make_tokenizer(bos=family != "gpt2"))
@@ -253,11 +284,17 @@ def tiny_model(
 
 MOST_SHARED = 16
 _SHARED: OrderedDict[str, TransformerBridge] = OrderedDict()
-"""The models by their arguments, the last used last: few enough that a worker's memory stays small."""
+"""The models by their arguments, the last used last: few enough that a worker's memory stays small.
+"""
 
 
 def _build(
-    family: Family, seed: int, scale: float, dtype: torch.dtype, config: dict[str, Any], tokenizer: Any
+    family: Family,
+    seed: int,
+    scale: float,
+    dtype: torch.dtype,
+    config: dict[str, Any],
+    tokenizer: Any,
 ) -> TransformerBridge:
     model = make_model(family, seed=seed, scale=scale, dtype=dtype, **config)
     bridge = build_bridge_from_module(
@@ -277,7 +314,8 @@ def _build(
 
 @cache
 def trained(name: str) -> TransformerBridge:
-    """The model that a process loads once for all its tests: "embedded", or "stories", where tests skip if it is absent.
+    """The model that a process loads once for all its tests: "embedded", or "stories", where tests
+    skip if it is absent.
 
     No test may change it.
     """
@@ -309,7 +347,8 @@ def write_checkpoint(
     chat_template: str | None = CHAT_TEMPLATE,
     **config: Any,
 ) -> Path:
-    """Write a tiny random model and its tokenizer as a Hugging Face directory and return that directory.
+    """Write a tiny random model and its tokenizer as a Hugging Face directory and return that
+    directory.
 
     Made once a process for the same arguments, and copied: whoever asks may spoil what he got.
     """
@@ -329,4 +368,6 @@ def edit_config(path: Path, **changes: Any) -> None:
     """Change keys of a written directory's config.json; a key set to None is removed."""
     file = path / "config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) | changes
-    file.write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
+    file.write_text(
+        json.dumps({key: value for key, value in settings.items() if value is not None})
+    )

@@ -1,4 +1,6 @@
-"""One thread a worker (two torch threads on two busy cores are slower than one), and no deadlines: nothing is timed here."""
+"""One thread a worker (two torch threads on two busy cores are slower than one), and no deadlines:
+nothing is timed here.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 annotations.install()
 torch.set_num_threads(1)
-# `make test` tries a few examples of every property, `make test-slow` more: it runs pytest with --hypothesis-profile full.
+# `make test` tries a few examples of every property, `make test-slow` more: it runs pytest with
+# --hypothesis-profile full.
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=8)
 settings.register_profile("full", settings.get_profile("project"), max_examples=100)
 settings.load_profile("project")
@@ -38,12 +41,14 @@ LONGEST = (
     "measure/bounds/test_certified.py",
     "sweep/test_faults.py",
 )
-"""Files that take minutes, the longest first: the slow tests begin with them, or one worker would end alone with the last."""
+"""Files that take minutes, the longest first: the slow tests begin with them, or one worker would
+end alone with the last.
+"""
 
 
 QUICK_FAMILIES = {"gemma2", "gemma3", "gpt2", "neox", "bloom", "mixtral"}
-"""One of each mechanism: grouped heads, rotations, gated MLPs and soft caps; windows and norms of queries
-and keys; layer norms, biases and learned positions; parallel blocks; ALiBi; experts."""
+"""One of each mechanism: grouped heads, rotations, gated MLPs and soft caps; windows and norms of
+queries and keys; layer norms, biases and learned positions; parallel blocks; ALiBi; experts."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,11 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     by_law: dict[tuple[Path, str], list[tuple[pytest.Item, set[str]]]] = {}
     for item in items:
         given = getattr(item, "callspec", None)
-        names = {value for value in (given.params.values() if given else ()) if isinstance(value, str)} & {*families}
+        names = {
+            value for value in (given.params.values() if given else ()) if isinstance(value, str)
+        } & {*families}
         if names:
-            by_law.setdefault((item.path, getattr(item, "originalname", "")), []).append((item, names))
+            by_law.setdefault((item.path, getattr(item, "originalname", "")), []).append(
+                (item, names)
+            )
     for cases in by_law.values():
-        quick = [names <= QUICK_FAMILIES and not item.get_closest_marker("slow") for item, names in cases]
+        quick = [
+            names <= QUICK_FAMILIES and not item.get_closest_marker("slow") for item, names in cases
+        ]
         for item, names in cases:
             if any(quick) and not names <= QUICK_FAMILIES:
                 item.add_marker(pytest.mark.slow)
@@ -73,15 +84,22 @@ def _results_are_measured_once(tmp_path_factory: pytest.TempPathFactory) -> None
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard() -> None:
-    """Those that tests send, and that under nohup or in the background of a script are ignored, by what is started here too."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    """Those that tests send, and that under nohup or in the background of a script are ignored, by
+    what is started here too.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
 def _no_trace() -> Iterator[None]:
-    """The shared models and tokenizers are after every test what they were before it: whoever changes one asks for its own."""
+    """The shared models and tokenizers are after every test what they were before it: whoever
+    changes one asks for its own.
+    """
     yield
     _must_be_unchanged("this test", numbers=False)
 
@@ -104,7 +122,10 @@ def _must_be_unchanged(who: str, numbers: bool) -> None:
         forget_changed(shared)
     if changed:
         said = "\n".join(said for _, said in changed)
-        pytest.fail(f"{who} changed what others share; ask for one of its own (fresh=True):\n{said}", pytrace=False)
+        pytest.fail(
+            f"{who} changed what others share; ask for one of its own (fresh=True):\n{said}",
+            pytrace=False,
+        )
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +139,8 @@ def embedded() -> TransformerBridge:
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny Gemma on disk."""
-    # Inside, here and below: what is imported before pytest is configured escapes the check of its annotations.
+    # Inside, here and below: what is imported before pytest is configured escapes the check of its
+    # annotations.
     from tests.checkpoints import write_checkpoint
 
     return str(write_checkpoint(tmp_path_factory.mktemp("cli") / "tiny", "gemma"))

@@ -1,4 +1,6 @@
-"""Tiny configurations of model types that no record of a family describes: `GENERIC`, by `model_type`."""
+"""Tiny configurations of model types that no record of a family describes: `GENERIC`, by
+`model_type`.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,12 @@ GENERIC: dict[str, dict[str, Any]] = {
         "attention_types": [[["global", "local"], 1]],
         "window_size": 5,
     },
-    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 5},
+    "gpt_oss": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 8,
+        "sliding_window": 5,
+    },
     "gptj": {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 256},
     "granite": {"logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0},
     "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2, "logits_scaling": 4.0},
@@ -94,12 +101,22 @@ GENERIC: dict[str, dict[str, Any]] = {
     },
     "helium": {"head_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
-    "jamba": {"num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    "jamba": {
+        "num_experts": 2,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+    },
     "jetmoe": {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 8},
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8},
     "mamba": {"state_size": 8},
     "mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
-    "minimax": {"num_local_experts": 4, "layer_types": ["linear_attention", "full_attention"], "head_dim": 8},
+    "minimax": {
+        "num_local_experts": 4,
+        "layer_types": ["linear_attention", "full_attention"],
+        "head_dim": 8,
+    },
     "ministral": {"head_dim": 8, "sliding_window": 5},
     "nanochat": {"head_dim": 8},
     "nemotron": {"head_dim": 8},
@@ -123,7 +140,12 @@ GENERIC: dict[str, dict[str, Any]] = {
     "qwen3_5_text": _DELTA,
     "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},
     "qwen3_next": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},
-    "recurrent_gemma": {"lru_width": 32, "attention_window_size": 16, "num_hidden_layers": 3, "head_dim": 8},
+    "recurrent_gemma": {
+        "lru_width": 32,
+        "attention_window_size": 16,
+        "num_hidden_layers": 3,
+        "head_dim": 8,
+    },
     "rwkv": {"attention_hidden_size": 32, "context_length": 256},
     "seed_oss": {"head_dim": 8},
     "smollm3": {},
@@ -132,17 +154,31 @@ GENERIC: dict[str, dict[str, Any]] = {
     "vaultgemma": {"head_dim": 8},
     "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48},
     "xlstm": {"num_heads": 4, "num_blocks": 2},
-    "zamba2": {"mamba_d_state": 8, "n_mamba_heads": 8, "chunk_size": 8, "layers_block_type": ["mamba", "hybrid"]},
+    "zamba2": {
+        "mamba_d_state": 8,
+        "n_mamba_heads": 8,
+        "chunk_size": 8,
+        "layers_block_type": ["mamba", "hybrid"],
+    },
 }
 
 
 def generic_model(kind: str, seed: int = 1) -> PreTrainedModel:
-    """A random Hugging Face model of that type, in float32 and eval mode, with weights that are no constants."""
+    """A random Hugging Face model of that type, in float32 and eval mode, with weights that are no
+    constants.
+    """
     torch.manual_seed(seed)
     own = {} if "n_embd" in GENERIC[kind] else COMMON
-    tokens = {name: COMMON[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+    tokens = {
+        name: COMMON[name]
+        for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+    }
     config = AutoConfig.for_model(kind, **{**own, **tokens, **GENERIC[kind]})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    model = (
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        .eval()
+        .requires_grad_(False)
+    )
     for weight in model.parameters():
         weight.add_(torch.randn_like(weight) * (0.1 if weight.ndim == 1 else 0.05))
     return model

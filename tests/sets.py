@@ -9,7 +9,8 @@ import pytest
 
 
 def quick(values: Iterable[Any], *first: Any) -> list[Any]:
-    """Every value, as `pytest.mark.parametrize` takes them; all but `first` are marked slow, and `first` has to be there.
+    """Every value, as `pytest.mark.parametrize` takes them; all but `first` are marked slow, and
+    `first` has to be there.
 
     A tuple is a case of several arguments.
     """

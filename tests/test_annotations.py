@@ -1,4 +1,6 @@
-"""What is run in tests is held to its annotations: types, axes of tensors, results; also in closures and dataclasses."""
+"""What is run in tests is held to its annotations: types, axes of tensors, results; also in
+closures and dataclasses.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ checked = annotations._jaxtyped(typechecker=beartype)
 
 
 @checked
-def together(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"], times: int = 1) -> Float[Tensor, "n d"]:
+def together(
+    x: Float[Tensor, "n d"], y: Float[Tensor, "n d"], times: int = 1
+) -> Float[Tensor, "n d"]:
     """The sum, of one row too few where `times` is 2."""
     return (x + y)[times - 1 :]
 

@@ -1,4 +1,6 @@
-"""The script of docs/findings/behaviour.md: its tables of planted cells, and its states of the embedded model."""
+"""The script of docs/findings/behaviour.md: its tables of planted cells, and its states of the
+embedded model.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,25 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plant(name: str, answered: Mapping[tuple[int, int], int | None], mitigation: str = "none") -> None:
+def plant(
+    name: str, answered: Mapping[tuple[int, int], int | None], mitigation: str = "none"
+) -> None:
     """Answers of a cell, by length and seed."""
     task = cells.CELLS[name].task
     form, rows = tasks.task(task), []
     for (length, seed), number in answered.items():
         key = int(form.answer(length, seed))
         error = None if number is None else abs(number - key)
-        row: dict[str, Any] = dict.fromkeys(COLUMNS, pd.NA) | {"task": task, "mode": "none", "elicitation": "chat"}
-        row |= {"mitigation": mitigation, "status": "none" if mitigation == "none" else "active", "sample": 0}
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, pd.NA) | {
+            "task": task,
+            "mode": "none",
+            "elicitation": "chat",
+        }
+        row |= {
+            "mitigation": mitigation,
+            "status": "none" if mitigation == "none" else "active",
+            "sample": 0,
+        }
         row |= {
             "length": length,
             "seed": seed,
@@ -43,7 +55,11 @@ def plant(name: str, answered: Mapping[tuple[int, int], int | None], mitigation:
             "answer": str(number),
             "text": str(number),
         }
-        row |= {"ended": "eos", "kind": "something else" if number is None else "answered", "correct": number == key}
+        row |= {
+            "ended": "eos",
+            "kind": "something else" if number is None else "answered",
+            "correct": number == key,
+        }
         row |= {
             "number": number,
             "absolute_error": error,
@@ -60,16 +76,33 @@ def plant(name: str, answered: Mapping[tuple[int, int], int | None], mitigation:
 
 
 def plant_states(name: str, distances: Mapping[Any, float], noise: float = 2.0) -> None:
-    """States of a cell without drawn sequences, a distance a length: those above 5 are written right by float32."""
+    """States of a cell without drawn sequences, a distance a length: those above 5 are written
+    right by float32.
+    """
     rows = []
     for length, distance in distances.items():
-        row = {"length": length, "seed": 0, "key": length, "next_key": length + 1, "asked": True, "form": True}
-        row |= {"correct": None, "number": None, "given_bfloat16": True, "given_float32": distance > 5}
+        row = {
+            "length": length,
+            "seed": 0,
+            "key": length,
+            "next_key": length + 1,
+            "asked": True,
+            "form": True,
+        }
+        row |= {
+            "correct": None,
+            "number": None,
+            "given_bfloat16": True,
+            "given_float32": distance > 5,
+        }
         row |= {f"right_{dtype}": distance > 5 for dtype in ("bfloat16", "float32")}
         row |= {"log_p_bfloat16": -length / 2, "log_p_float32": -length / 2 - 0.25}
         for place in states.PLACES:
             row |= {f"norm_{place}": 100.0, f"distance_{place}": distance, f"noise_{place}": noise}
-            row |= {f"distance_said_{place}": 3 * distance if distance < 5 else None, f"noise_said_{place}": noise}
+            row |= {
+                f"distance_said_{place}": 3 * distance if distance < 5 else None,
+                f"noise_said_{place}": noise,
+            }
             row[f"next_{place}_bfloat16"] = place
         rows.append(row)
     store_of_cells.store(f"{name}-states", pd.DataFrame(rows))
@@ -79,7 +112,9 @@ def cells_of(table: Any) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("| ").split("|")] for line in list(table)[2:]]
 
 
-def test_singles_are_told_in_runs_and_a_cell_that_continues_one_is_read_with_it(store: Path) -> None:
+def test_singles_are_told_in_runs_and_a_cell_that_continues_one_is_read_with_it(
+    store: Path,
+) -> None:
     plant("ones", {(3, 0): 3, (4, 0): 4, (8, 0): 10, (9, 0): 10, (12, 0): 10, (64, 0): None})
     plant("ones-rest", {(2, 0): 2, (10, 0): 10, (5, 0): 6})
     (cells,) = cells_of(page.singles_table())
@@ -91,27 +126,53 @@ def test_singles_are_told_in_runs_and_a_cell_that_continues_one_is_read_with_it(
 def test_a_mitigation_is_held_against_the_same_questions(store: Path) -> None:
     form = tasks.task(cells.BITS)
     right = {(n, seed): int(form.answer(n, seed)) for n in (4, 8, 10) for seed in range(12)}
-    base = {key: number + (key[0] == 10) + (key[0] == 8 and key[1] < 5) for key, number in right.items()}
+    base = {
+        key: number + (key[0] == 10) + (key[0] == 8 and key[1] < 5) for key, number in right.items()
+    }
     plant("bits", base)
-    assert cells.middle(store_of_cells.answers("bits")) == (4, 8)  # 7 of 12, then all and none, as near
+    assert cells.middle(store_of_cells.answers("bits")) == (
+        4,
+        8,
+    )  # 7 of 12, then all and none, as near
     helped = {key: right[key] + (key[0] == 4 and key[1] < 2) for key in right if key[0] in (4, 8)}
     plant("bits-hint", helped, "hint")
     none, hint = cells_of(page.mitigations_table())
     assert none[:3] == ["ones among bits, p = 0.7, 4 and 8 items", "none", "19 of 24 [60%, 91%]"]
-    assert hint[:5] == ["ones among bits, p = 0.7, 4 and 8 items", "`hint`", "22 of 24 [74%, 98%]", "2", "5"]
+    assert hint[:5] == [
+        "ones among bits, p = 0.7, 4 and 8 items",
+        "`hint`",
+        "22 of 24 [74%, 98%]",
+        "2",
+        "5",
+    ]
     assert hint[5].startswith("+12 [")
     assert hint[6] == "not decided"
 
 
 def test_tables_of_planted_distances(store: Path) -> None:
-    """Right where the distance is large: errors fall on hidden pairs, and the ratio separates perfectly."""
+    """Right where the distance is large: errors fall on hidden pairs, and the ratio separates
+    perfectly.
+    """
     distances = dict(
-        zip((3, 4, 5, 6, 7, 8, 9, 10, 11, 12), (9.0, 8.0, 8.0, 7.0, 6.0, 1.0, 1.0, 1.0, 1.5, 1.0), strict=True)
+        zip(
+            (3, 4, 5, 6, 7, 8, 9, 10, 11, 12),
+            (9.0, 8.0, 8.0, 7.0, 6.0, 1.0, 1.0, 1.0, 1.5, 1.0),
+            strict=True,
+        )
     )
     plant("ones", {(n, 0): n if distance > 5 else 20 for n, distance in distances.items()})
     plant_states("ones", distances)
     (answer, *_) = cells_of(collapse.positions_table())
-    assert answer == ["ones in a row", "“answer”", "`answer` (10)", "10", "5", "3.75 (1 to 9)", "2 (2 to 2)", "0.5 (8)"]
+    assert answer == [
+        "ones in a row",
+        "“answer”",
+        "`answer` (10)",
+        "10",
+        "5",
+        "3.75 (1 to 9)",
+        "2 (2 to 2)",
+        "0.5 (8)",
+    ]
     eight = ["ones in a row", "8", "20 (wrong)", "0.5", "0.5", "0.5", "0.5", "-4.00"]
     assert eight in cells_of(collapse.pairs_table())
     (said,) = cells_of(collapse.said_table())
@@ -127,7 +188,9 @@ def test_tables_of_planted_distances(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_states_of_a_model_are_those_of_its_own_passes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_a_model_are_those_of_its_own_passes(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengths, exact = (3, 4, 5, 6, 7, 8, 300), (4, 5, 6, 7, 8, 9, 10, 11)
     monkeypatch.setattr(cells, "CHAT", "zero-shot")
     planted = {
@@ -141,20 +204,36 @@ def test_states_of_a_model_are_those_of_its_own_passes(store: Path, monkeypatch:
     rows: Any = collapse.stored("ones-states").set_index("length")
     assert sorted(rows.index) == sorted({*lengths, *exact, 12})
     answered: Any = frame_of(store_of_cells.answers("ones")).set_index("length")
-    plain: Any = frame_of(ost.evaluate(model, cells.ONES, lengths=lengths, batch_size=1)).set_index("length")
+    plain: Any = frame_of(ost.evaluate(model, cells.ONES, lengths=lengths, batch_size=1)).set_index(
+        "length"
+    )
     assert answered["number"].equals(plain["number"])
-    assert answered["correct"].tolist() == rows.loc[list(lengths), "right_bfloat16"].tolist() == [True] * 6 + [False]
+    assert (
+        answered["correct"].tolist()
+        == rows.loc[list(lengths), "right_bfloat16"].tolist()
+        == [True] * 6 + [False]
+    )
     assert rows.loc[list(lengths), "given_bfloat16"].all()
     for position in POSITIONS:
-        curve: Any = frame_of(ost.collapse(model, cells.ONES, lengths=exact, dtypes=["bfloat16"], position=position))
-        following = curve.query("site == 'logits' and norm == 'l2'").set_index("length")["next_token"]
+        curve: Any = frame_of(
+            ost.collapse(model, cells.ONES, lengths=exact, dtypes=["bfloat16"], position=position)
+        )
+        following = curve.query("site == 'logits' and norm == 'l2'").set_index("length")[
+            "next_token"
+        ]
         curve = curve.query("site == 'y' and per == 'vector' and norm == 'l2'").set_index("length")
         own = rows.loc[list(exact)]
-        assert own[f"distance_{position}"].tolist() == pytest.approx(curve["float64_distance"].tolist(), rel=1e-4)
-        assert own[f"noise_{position}"].tolist() == pytest.approx(curve["pair_noise"].tolist(), rel=0.05)
+        assert own[f"distance_{position}"].tolist() == pytest.approx(
+            curve["float64_distance"].tolist(), rel=1e-4
+        )
+        assert own[f"noise_{position}"].tolist() == pytest.approx(
+            curve["pair_noise"].tolist(), rel=0.05
+        )
         assert own[f"next_{position}_bfloat16"].tolist() == following.tolist()
     answers_part = rows["distance_answer"] == rows["distance_parting"]
-    assert answers_part[list(exact)].tolist() == [True] * 6 + [False] * 2  # 10 and 11, 11 and 12 both begin with 1
+    assert (
+        answers_part[list(exact)].tolist() == [True] * 6 + [False] * 2
+    )  # 10 and 11, 11 and 12 both begin with 1
     cells.measure(model, store / "states", 75)  # nothing is left to do
     figure.draw_figure(store / "figure.png")
     assert (store / "figure.png").read_bytes()[1:4] == b"PNG"

@@ -1,4 +1,6 @@
-"""A row of docs/fidelity.md is worth what its tests see: with the contradiction planted, a test that the row names fails."""
+"""A row of docs/fidelity.md is worth what its tests see: with the contradiction planted, a test
+that the row names fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The documentation site: it builds without a warning, says nothing that is not so, and asks no network for anything."""
+"""The documentation site: it builds without a warning, says nothing that is not so, and asks no
+network for anything.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,23 @@ from scripts import glossary, listings, printed
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
-    *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.paper", "ostools.theory"),
+    *(
+        "ostools",
+        "ostools.models",
+        "ostools.measure",
+        "ostools.tasks",
+        "ostools.paper",
+        "ostools.theory",
+    ),
     *("ostools.sweep", "ostools.hooks", "ostools.mitigations"),
 )
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
-RUN = [page for page in PAGES if page.stem not in ("recipes", "gallery")]  # these have tests of their own
-CHROMIUM = os.environ.get("OSTOOLS_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+RUN = [
+    page for page in PAGES if page.stem not in ("recipes", "gallery")
+]  # these have tests of their own
+CHROMIUM = (
+    os.environ.get("OSTOOLS_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+)
 
 
 @pytest.fixture(scope="session")
@@ -45,17 +58,33 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target, log = shared / "site", shared / "site.log"
     with FileLock(shared / "site.lock"):
         if not log.is_file():
-            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
+            command = [
+                sys.executable,
+                "-m",
+                "mkdocs",
+                "build",
+                "--strict",
+                "--site-dir",
+                str(target),
+            ]
             quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-            done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False
+            )
             log.write_text(f"{done.returncode}\n{done.stdout}{done.stderr}", encoding="utf-8")
     code, _, said = log.read_text(encoding="utf-8").partition("\n")
-    assert (code, re.findall(r"^(?:WARNING|ERROR).*", said, re.MULTILINE)) == ("0", []), said[-4000:]
+    assert (code, re.findall(r"^(?:WARNING|ERROR).*", said, re.MULTILINE)) == ("0", []), said[
+        -4000:
+    ]
     return target
 
 
 def _built(site: Path) -> dict[Path, str]:
-    return {path: path.read_text("utf-8") for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
+    return {
+        path: path.read_text("utf-8")
+        for path in sorted(site.rglob("*.html"))
+        if path.name != "404.html"
+    }
 
 
 _LOADS = r'<(?:script|img|iframe|source|video|object|link(?! rel="(?:canonical|prev|next|alt)))[^>]*?(?:src|href|data)="([^"]+)'
@@ -64,10 +93,14 @@ _BY_SHEET = r"(?:@import\s*|url\()\s*['\"]?((?:https?:)?//[^'\")]+)"
 
 
 @pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere_formulas_are_typeset_and_pictures_described(site: Path) -> None:
+def test_nothing_is_loaded_from_elsewhere_formulas_are_typeset_and_pictures_described(
+    site: Path,
+) -> None:
     """That every link and anchor leads somewhere mkdocs says itself (`validation`, --strict)."""
     for page, text in _built(site).items():
-        assert [link for link in re.findall(_LOADS, text) if urlsplit(link).scheme not in ("", "data")] == [], page
+        assert [
+            link for link in re.findall(_LOADS, text) if urlsplit(link).scheme not in ("", "data")
+        ] == [], page
         assert re.search(_BY_CODE, text) is None, page
         assert 'class="arithmatex"' not in text, page
         assert re.search(r"<p>[^<]*\$\$", text) is None, page
@@ -128,7 +161,9 @@ def _resolved(path: str) -> object:
 
 
 def _written(name: str) -> object:
-    """What a user gets who writes that name: attributes first, for functions are called as their modules are."""
+    """What a user gets who writes that name: attributes first, for functions are called as their
+    modules are.
+    """
     first, *rest = re.sub(r"^ost\b", "ostools", name).split(".")
     found, path = importlib.import_module(first), first
     for part in rest:
@@ -139,8 +174,12 @@ def _written(name: str) -> object:
 
 @cache
 def _site() -> Any:
-    """`docs/_site/measurements.py`, which writes the reference of the measurements while the site is built."""
-    spec = importlib.util.spec_from_file_location("measurements", DOCS / "_site" / "measurements.py")
+    """`docs/_site/measurements.py`, which writes the reference of the measurements while the site
+    is built.
+    """
+    spec = importlib.util.spec_from_file_location(
+        "measurements", DOCS / "_site" / "measurements.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -162,20 +201,32 @@ def test_the_glossary_is_the_words_of_every_report() -> None:
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     pages = [page.read_text("utf-8") for page in (site / "reference").glob("*.html")]
-    ids, documented, missing = set(re.findall(r'\bid="([^"]+)"', "\n".join(pages))), _documented(), []
+    ids, documented, missing = (
+        set(re.findall(r'\bid="([^"]+)"', "\n".join(pages))),
+        _documented(),
+        [],
+    )
     for module in map(importlib.import_module, ROOMS):
         public = {name: getattr(module, name) for name in module.__all__}
         for name, value in public.items():
             path = value.__name__ if isinstance(value, types.ModuleType) else None
-            own = {at for at, described in documented.items() if described is value or f"{at}.".startswith(f"{path}.")}
+            own = {
+                at
+                for at, described in documented.items()
+                if described is value or f"{at}.".startswith(f"{path}.")
+            }
             if path not in ROOMS and not own & ids:
-                missing.append(f"{module.__name__}.{name}: add '::: {name}', by its whole path, to docs/reference/")
+                missing.append(
+                    f"{module.__name__}.{name}: add '::: {name}', by its whole path, to docs/reference/"
+                )
     assert missing == []
 
 
 def test_the_theory_leads_from_every_equation_to_a_function_and_names_what_is_there() -> None:
     page = (DOCS / "theory.md").read_text("utf-8")
-    rows = [line for line in page.partition("{ #map }")[2].splitlines() if line.startswith("| ")][1:]
+    rows = [line for line in page.partition("{ #map }")[2].splitlines() if line.startswith("| ")][
+        1:
+    ]
     assert len(rows) > 30
     for row in rows:
         named = re.findall(r"\[`([\w.]+)`\]\[([\w.]+)\]", row)
@@ -187,7 +238,9 @@ def test_the_theory_leads_from_every_equation_to_a_function_and_names_what_is_th
     assert all(_written(name) is not None for name in names)
 
 
-NAMING = [page for page in (*PAGES, ROOT / "README.md") if page.stem != "architecture"]  # which adds a name to show how
+NAMING = [
+    page for page in (*PAGES, ROOT / "README.md") if page.stem != "architecture"
+]  # which adds a name to show how
 
 
 @pytest.mark.parametrize("page", NAMING, ids=lambda page: page.stem)
@@ -198,7 +251,9 @@ def test_names_of_the_package_on_a_page_are_there(page: Path) -> None:
 
 def test_docstrings_cite_sections_that_the_page_has() -> None:
     sections = set(re.findall(r"\{ #section-([\d-]+) \}", (DOCS / "theory.md").read_text("utf-8")))
-    sources = [path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")]
+    sources = [
+        path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")
+    ]
     cited = {
         number.replace(".", "-")
         for path in sources
@@ -214,20 +269,36 @@ def test_every_command_and_option_is_on_the_page_of_the_command_line(site: Path)
     from ostools.cli.options import declared
 
     text = (site / "command-line.html").read_text("utf-8")
-    sections = dict(re.findall(r'<h3 id="[^"]*">ostools ([\w -]+?)<.*?</h3>(.*?)(?=<h3|</article>)', text, re.DOTALL))
+    sections = dict(
+        re.findall(
+            r'<h3 id="[^"]*">ostools ([\w -]+?)<.*?</h3>(.*?)(?=<h3|</article>)', text, re.DOTALL
+        )
+    )
     assert set(sections) == {command.name for command in COMMANDS.values()}
     for command in COMMANDS.values():
         shown = html.unescape(re.sub(r"<[^>]+>", "", sections[command.name]))
         for parameter in declared(command):
-            for option in (*parameter.opts, *parameter.secondary_opts) if parameter.opts[0].startswith("-") else ():
+            for option in (
+                (*parameter.opts, *parameter.secondary_opts)
+                if parameter.opts[0].startswith("-")
+                else ()
+            ):
                 assert option in shown, (command.name, option)
 
 
 def _command_lines(page: Path) -> list[str]:
-    """Command lines of code blocks, and those in the running text that have an option with its value."""
+    """Command lines of code blocks, and those in the running text that have an option with its
+    value.
+    """
     text = page.read_text("utf-8").replace("\\\n", " ")
-    code = "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)) if page.suffix == ".md" else text
-    blocks = re.findall(r"^(?:# |\$ |\t)?(?:\.venv/bin/|\$\(BIN\)/)?ostools ([^\n]*)", code, re.MULTILINE)
+    code = (
+        "\n".join(re.findall(r"```\w*\n(.*?)```", text, re.DOTALL))
+        if page.suffix == ".md"
+        else text
+    )
+    blocks = re.findall(
+        r"^(?:# |\$ |\t)?(?:\.venv/bin/|\$\(BIN\)/)?ostools ([^\n]*)", code, re.MULTILINE
+    )
     spans = re.findall(r"`ostools ([^`\n]* --[\w-]+ [^`\n]*)`", text)
     return [re.split(r"\s+#\s|\s+\||\s+&&\s", line)[0].strip() for line in (*blocks, *spans)]
 
@@ -236,13 +307,17 @@ WITH_COMMANDS = [
     *PAGES,
     *(ROOT / name for name in ("README.md", "SECURITY.md", "Makefile")),
     *sorted((ROOT / "tutorials").glob("*.py")),
-    *sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".md", ".yaml")),
+    *sorted(
+        path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".md", ".yaml")
+    ),
 ]
 NOT_LINES = ("VERB", "--", "...", "installed")
 """How a line begins that stands for any command."""
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if _command_lines(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in WITH_COMMANDS if _command_lines(page)], ids=lambda page: page.stem
+)
 def test_every_command_line_on_a_page_can_be_typed(page: Path) -> None:
     from tests.cli.asking import accepted
 
@@ -252,13 +327,17 @@ def test_every_command_line_on_a_page_can_be_typed(page: Path) -> None:
 
 
 REAL = {"getting-started": "gemma-3-270m"}
-"""Pages whose Python runs on a real model: their numbers are held within 3%, since another CPU adds otherwise."""
+"""Pages whose Python runs on a real model: their numbers are held within 3%, since another CPU adds
+otherwise.
+"""
 NUMBER = r"\d+\.\d+|\d+"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in RUN if printed.blocks(page.read_text("utf-8"))], ids=lambda page: page.stem
+    "page",
+    [page for page in RUN if printed.blocks(page.read_text("utf-8"))],
+    ids=lambda page: page.stem,
 )
 def test_the_python_on_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path) -> None:
     if page.stem in REAL and not is_installed(REAL[page.stem]):
@@ -269,7 +348,9 @@ def test_the_python_on_a_page_runs_and_prints_what_it_says(page: Path, tmp_path:
     for block, output in zip(blocks, printed.run(page, tmp_path), strict=True):
         expected = block["printed"]
         if expected is not None and page.stem in REAL:
-            values = [[float(value) for value in re.findall(NUMBER, text)] for text in (output, expected)]
+            values = [
+                [float(value) for value in re.findall(NUMBER, text)] for text in (output, expected)
+            ]
             assert re.sub(NUMBER, "#", output) == re.sub(NUMBER, "#", expected)
             assert values[0] == pytest.approx(values[1], rel=0.03, abs=0.01)
         elif expected is not None:
@@ -280,13 +361,16 @@ def test_the_python_on_a_page_runs_and_prints_what_it_says(page: Path, tmp_path:
 
 
 def test_outputs_are_written_below_their_blocks() -> None:
-    first, skipped = "```python\nprint(1)\n```\n\n```text\nold\n```\n\n", "<!-- not run: why -->\n```python\nb\n```\n\n"
+    first, skipped = (
+        "```python\nprint(1)\n```\n\n```text\nold\n```\n\n",
+        "<!-- not run: why -->\n```python\nb\n```\n\n",
+    )
     page = f"a\n\n{first}{skipped}```python\nc = 2\n```\n"
     written = printed.with_outputs(page, ["1\n", ""])
     assert written == page.replace("old", "1")
-    assert printed.with_outputs(written, ["", "2\n"]) == page.replace("\n\n```text\nold\n```", "").replace(
-        "c = 2\n```", "c = 2\n```\n\n```text\n2\n```"
-    )
+    assert printed.with_outputs(written, ["", "2\n"]) == page.replace(
+        "\n\n```text\nold\n```", ""
+    ).replace("c = 2\n```", "c = 2\n```\n\n```text\n2\n```")
 
 
 @pytest.mark.parametrize("page", listings.PAGES, ids=lambda page: page.stem)
@@ -296,29 +380,41 @@ def test_the_lists_of_commands_and_tutorials_are_those_of_the_program(page: Path
 
 
 def test_the_messages_on_the_page_of_errors_are_those_of_the_program() -> None:
-    """The line below each heading quotes messages; their parts stand in the sources, where a string may go over lines."""
+    """The line below each heading quotes messages; their parts stand in the sources, where a string
+    may go over lines.
+    """
     sources = [
-        path.read_text("utf-8") for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")
+        path.read_text("utf-8")
+        for room in ("ostools", "hooks", "mitigations")
+        for path in (ROOT / room).rglob("*.py")
     ]
     said = re.sub(r'"\s*f?"', "", " ".join("\n".join(sources).split()))
     sections = (DOCS / "errors.md").read_text("utf-8").split("\n## ")[1:]
-    quoted = [span for section in sections for span in re.findall(r"`([^`]+)`", section.split("\n\n")[1])]
+    quoted = [
+        span for section in sections for span in re.findall(r"`([^`]+)`", section.split("\n\n")[1])
+    ]
     assert len(quoted) > 12
     for span in quoted:
         for part in re.split(r"\s*\.\.\.\s*", span):
             assert part in said, (span, part)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem
+)
 def test_links_of_pages_outside_of_the_site_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
-    broken = [link for link in links if not urlsplit(link).scheme and not (page.parent / link).exists()]
+    broken = [
+        link for link in links if not urlsplit(link).scheme and not (page.parent / link).exists()
+    ]
     assert broken == []
 
 
 def test_pages_name_no_file_that_is_not_there() -> None:
     for page in PAGES:
-        for named in re.findall(r"`((?:tests|examples|benchmarks|docs|tutorials)/[\w./-]+)`", page.read_text("utf-8")):
+        for named in re.findall(
+            r"`((?:tests|examples|benchmarks|docs|tutorials)/[\w./-]+)`", page.read_text("utf-8")
+        ):
             assert (ROOT / named).exists(), (page.name, named)
 
 

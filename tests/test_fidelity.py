@@ -1,4 +1,6 @@
-"""docs/fidelity.md: its quotations stand in the paper, its names in the code, its tests in the suite; nothing is left out."""
+"""docs/fidelity.md: its quotations stand in the paper, its names in the code, its tests in the
+suite; nothing is left out.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,17 @@ from tests.checkpoints import paper_text
 from tests.cli.asking import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-# Every numbered thing of the paper: what its text announces at the start of a line, or calls by this name.
+# Every numbered thing of the paper: what its text announces at the start of a line, or calls by
+# this name.
 NUMBERED = r"(?:Lemma|Theorem|Proposition|Corollary|Figure) (?:[BC]?\.?\d+(?:\.\d+)?)"
 
 HEADS = r"^(?:((?:Lemma|Theorem|Proposition) B?\.?\d+(?:\.\d+)?)[. (]|(\d|[ABC](?:\.\d)?) [A-Z])"
 
 
 def plain(text: str) -> str:
-    """Words without the marks of the transcription: emphasis, footnotes' and hyphens' accidents, line ends, curly quotes."""
+    """Words without the marks of the transcription: emphasis, footnotes' and hyphens' accidents,
+    line ends, curly quotes.
+    """
     text = re.sub(r"\$([^$]*)\$", " ", text)
     text = text.replace("*", "").replace("“", '"').replace("”", '"').replace("’", "'")
     return re.sub(r"\s+", " ", text)
@@ -32,25 +37,41 @@ def test_every_row_is_whole_has_its_own_anchor_and_is_counted() -> None:
     for row in rows():
         assert all((row.paper, row.here, row.tests)), row
         assert re.fullmatch(r"[a-z0-9.-]+", row.id), row
-        assert row.section not in ("deviates", "two-readings", "silent") or len(row.why) > 10, f"no reason: {row}"
-    ids, reasons = [row.id for row in rows()], [row.why for row in rows() if len(row.why) > len("yes")]
-    assert [twice for names in (ids, reasons) for twice, count in Counter(names).items() if count > 1] == []
+        assert row.section not in ("deviates", "two-readings", "silent") or len(row.why) > 10, (
+            f"no reason: {row}"
+        )
+    ids, reasons = (
+        [row.id for row in rows()],
+        [row.why for row in rows() if len(row.why) > len("yes")],
+    )
+    assert [
+        twice for names in (ids, reasons) for twice, count in Counter(names).items() if count > 1
+    ] == []
     text = PAGE.read_text(encoding="utf-8").partition("\n## ")[0]
-    totals = {anchor: int(count) for anchor, count in re.findall(r"\(#([\w-]+)\).*\| (\d+) \|$", text, re.M)}
+    totals = {
+        anchor: int(count)
+        for anchor, count in re.findall(r"\(#([\w-]+)\).*\| (\d+) \|$", text, re.M)
+    }
     assert totals == dict(Counter(row.section for row in rows()))
 
 
 def test_quotations_stand_in_the_paper() -> None:
     text = plain(paper_text())
     for row in rows():
-        quoted = [plain(words).strip() for words in re.findall("“(.*?)”(?!\\w)", row.paper + " " + row.why)]
+        quoted = [
+            plain(words).strip()
+            for words in re.findall("“(.*?)”(?!\\w)", row.paper + " " + row.why)
+        ]
         assert [words for words in quoted if words not in text] == [], row.id
 
 
 def test_nothing_numbered_is_left_out() -> None:
     announced = set(re.findall(NUMBERED, paper_text()))
     page = " ".join(row.paper for row in rows())
-    assert sorted(name for name in announced if not re.search(re.escape(name) + r"(?![\d])", page)) == []
+    assert (
+        sorted(name for name in announced if not re.search(re.escape(name) + r"(?![\d])", page))
+        == []
+    )
     displayed = re.findall(r"\$\$(?:(?!\$\$).)*\$\$\s*\((\d+)\)", paper_text(), re.DOTALL)
     assert displayed == ["1", "2", "3", "4"]
     assert [number for number in displayed if not re.search(rf"[Ee]quation {number}\b", page)] == []
@@ -59,7 +80,10 @@ def test_nothing_numbered_is_left_out() -> None:
 def test_every_display_is_counted_by_the_statement_it_stands_in() -> None:
     """Numbered or not: a display more in the paper's text, or a row less here, is seen."""
     text = paper_text()
-    heads = [(found.start(), found.group(1) or f"Section {found.group(2)}") for found in re.finditer(HEADS, text, re.M)]
+    heads = [
+        (found.start(), found.group(1) or f"Section {found.group(2)}")
+        for found in re.finditer(HEADS, text, re.M)
+    ]
     there: dict[str, int] = {}
     for display in re.finditer(r"\$\$.*?\$\$", text, re.DOTALL):
         head = [name for place, name in heads if place < display.start()][-1]
@@ -91,11 +115,19 @@ def test_every_test_and_every_name_is_there() -> None:
 
 
 def resolved(name: str) -> bool:
-    """Whether a dotted name leads to something: `ost` is the package; a class of results is one of its names."""
+    """Whether a dotted name leads to something: `ost` is the package; a class of results is one of
+    its names.
+    """
     first, *rest = name.split(".")
     if first == "examples":
         return (ROOT / name.replace(".", "/", 1)).exists()
-    known = {"ost": ostools, "ostools": ostools, "hooks": hooks, "mitigations": mitigations, "tasks": ostools.tasks}
+    known = {
+        "ost": ostools,
+        "ostools": ostools,
+        "hooks": hooks,
+        "mitigations": mitigations,
+        "tasks": ostools.tasks,
+    }
     found = known.get(first, getattr(ostools, first, None))
     for part in rest:
         found = getattr(found, part, None)
@@ -109,9 +141,15 @@ AROUND = 3  # lines in which the row is named
 def test_who_claims_to_be_literal_names_this_page() -> None:
     """In pages, docstrings and tutorials."""
     paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tutorials").glob("*.py")]
-    paths += [path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")]
+    paths += [
+        path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")
+    ]
     for path in paths:
         lines = path.read_text(encoding="utf-8").splitlines()
-        for number in (number for number, line in enumerate(lines) if re.search(CLAIMS, line, re.IGNORECASE)):
+        for number in (
+            number for number, line in enumerate(lines) if re.search(CLAIMS, line, re.IGNORECASE)
+        ):
             near = "\n".join(lines[max(0, number - AROUND) : number + AROUND + 1])
-            assert path == PAGE or "fidelity" in near, f"{path.relative_to(ROOT)}:{number + 1}: {lines[number].strip()}"
+            assert path == PAGE or "fidelity" in near, (
+                f"{path.relative_to(ROOT)}:{number + 1}: {lines[number].strip()}"
+            )

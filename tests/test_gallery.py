@@ -24,7 +24,12 @@ PICTURES = {name: code for code, name in BLOCKS if name is not None}
 def test_every_block_but_the_first_has_one_picture_of_a_result_made_by_its_code() -> None:
     """`make gallery` draws anew what has changed."""
     assert [name for _, name in BLOCKS[:1]] == [None]
-    assert len(PICTURES) == len(BLOCKS) - 1 == PAGE.count("](gallery/") == PAGE.count("```python\n") - 1
+    assert (
+        len(PICTURES)
+        == len(BLOCKS) - 1
+        == PAGE.count("](gallery/")
+        == PAGE.count("```python\n") - 1
+    )
     assert {path.stem for path in gallery.picture_path("x").parent.iterdir()} == set(PICTURES)
     results = {kind.__name__ for kind in results_of(Result)}
     for name, code in PICTURES.items():
@@ -34,12 +39,15 @@ def test_every_block_but_the_first_has_one_picture_of_a_result_made_by_its_code(
 
 LEFT_OUT = {"study", "windows", "retrieval", "counting", "figure-2", "figure-3", "figure-4"}
 LEFT_OUT |= {"claims"}
-"""What takes seconds of a tiny model too, or follows from that; and words that its tokenizer cuts."""
+"""What takes seconds of a tiny model too, or follows from that; and words that its tokenizer cuts.
+"""
 
 
 @pytest.mark.slow
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a tiny random model in place of the embedded one: every block still gives the result that its picture draws."""
+    """On a tiny random model in place of the embedded one: every block still gives the result that
+    its picture draws.
+    """
     model = tiny_model("gemma", context=1024)
     monkeypatch.setattr(ostools, "load_model", lambda: model)
     monkeypatch.chdir(tmp_path)

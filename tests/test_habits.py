@@ -48,7 +48,10 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
     prompt = Prompt.from_ids(model, IDS[0])
-    measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants=["local", "theorem-5.1"])
+    measured, paths = (
+        ost.sensitivity(model, prompt),
+        ost.bounds(model, prompt, variants=["local", "theorem-5.1"]),
+    )
     frames = [measured.frame, paths.frame, ost.measure.spectra(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()
     return {str(index): frame.to_dict("list") for index, frame in enumerate(frames)}
@@ -66,15 +69,20 @@ def before(own_model: TransformerBridge) -> str:
 
 
 @pytest.mark.parametrize(
-    "habit", quick(HABITS, "run_with_cache", "run_with_hooks", "generate", "add_hook and reset_hooks")
+    "habit",
+    quick(HABITS, "run_with_cache", "run_with_hooks", "generate", "add_hook and reset_hooks"),
 )
-def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, before: str, habit: str) -> None:
+def test_a_habit_leaves_no_edit_and_every_number(
+    own_model: TransformerBridge, before: str, habit: str
+) -> None:
     HABITS[habit](own_model)
     assert hooks.active_edits(own_model) == ()
     assert repr(_numbers(own_model)) == before
 
 
-def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: TransformerBridge, before: str) -> None:
+def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(
+    own_model: TransformerBridge, before: str
+) -> None:
     prompt = Prompt.from_ids(own_model, IDS[0])
     left: tuple[Any, ...] = (hooks.ablate_heads(own_model, [(0, 0)]), hooks.frozen(own_model))
     for block, measures in zip(
@@ -82,7 +90,9 @@ def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: Tr
     ):
         block.__enter__()
         for measure in measures:
-            with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
+            with pytest.raises(
+                InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"
+            ):
                 measure(own_model, prompt)
     hooks.clear(own_model)
     assert repr(_numbers(own_model)) == before
@@ -125,7 +135,9 @@ def test_a_long_call_has_one_bar_in_a_terminal_unless_silenced(
 
     def drawn(stream: io.StringIO, progress: bool | None = None) -> str:
         monkeypatch.setattr(sys, "stderr", stream)
-        ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress)
+        ost.bounds(
+            own_model, Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress
+        )
         return stream.getvalue()
 
     for progress in (None, True):

@@ -45,13 +45,17 @@ for line in ("evaluate --task nosuch", "collapse --task nosuch", "mitigate --mit
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["report --dry-run", "sensitivity --layers 0:99 --prompt one"])
-def test_what_the_configuration_knows_is_said_without_the_libraries_that_load_a_model(line: str) -> None:
+def test_what_the_configuration_knows_is_said_without_the_libraries_that_load_a_model(
+    line: str,
+) -> None:
     code = f"import sys\nfrom ostools.cli import main\nsys.argv = {['ostools', *line.split()]}\ntry:\n    main()\n"
     code += "except SystemExit:\n    pass"
     assert imported_by(code, {"transformer_lens", "transformers", "scipy"}) == set()
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in vars(lens).items() if hasattr(kind, "home")))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, kind in vars(lens).items() if hasattr(kind, "home"))
+)
 def test_a_class_named_before_its_library_is_imported_is_that_of_the_library(name: str) -> None:
     named = getattr(lens, name)
     library_class = getattr(importlib.import_module(named.home), name)
@@ -63,7 +67,11 @@ def test_a_class_named_before_its_library_is_imported_is_that_of_the_library(nam
 def test_the_names_that_type_checkers_see_are_those_that_are_imported_at_first_use() -> None:
     source = ast.parse(Path(str(ostools.__file__)).read_text("utf-8"))
     (for_checkers,) = (part for part in source.body if isinstance(part, ast.If))
-    lines = [part for part in for_checkers.body if isinstance(part, ast.ImportFrom) and part.module != "ostools"]
+    lines = [
+        part
+        for part in for_checkers.body
+        if isinstance(part, ast.ImportFrom) and part.module != "ostools"
+    ]
     assert {str(line.names[0].asname): str(line.module) for line in lines} == ostools._HOME
 
 
@@ -84,9 +92,7 @@ def test_every_public_name_resolves() -> None:
 
 def _level_after(code: str) -> str:
     """transformers' log level, which is INFO before, after this code in a process of its own."""
-    code = (
-        f"from transformers.utils import logging\nlogging.set_verbosity_info()\n{code}\nprint(logging.get_verbosity())"
-    )
+    code = f"from transformers.utils import logging\nlogging.set_verbosity_info()\n{code}\nprint(logging.get_verbosity())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()[-1]

@@ -1,4 +1,6 @@
-"""What is saved loads back: the same class, tables, provenance and chart; a file that is none is refused in one line."""
+"""What is saved loads back: the same class, tables, provenance and chart; a file that is none is
+refused in one line.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,16 @@ def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> N
     (tmp_path / "bytes.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     os.mkfifo(tmp_path / "fifo.json")
-    for name in ("deep.json", "html.json", "bytes.parquet", "other.parquet", "fifo.json", "none.json", "x.csv", "."):
+    for name in (
+        "deep.json",
+        "html.json",
+        "bytes.parquet",
+        "other.parquet",
+        "fifo.json",
+        "none.json",
+        "x.csv",
+        ".",
+    ):
         with pytest.raises(InputError) as refused:
             ost.load_result(tmp_path / name)
         assert "\n" not in str(refused.value)
@@ -105,13 +116,19 @@ def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> N
 
 def test_16_bit_numbers_of_before_scores_were_float32_are_refused(tmp_path: Path) -> None:
     """Today's names would take them for those of another arithmetic."""
-    pairs = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32", "bfloat16"])
+    pairs = ost.collapse(
+        tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32", "bfloat16"]
+    )
     wide = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32"])
     for result, refused in ((pairs, True), (wide, False)):
         arithmetic = {
-            name: value for name, value in result.provenance.arithmetic.items() if name != "scores_in_16_bits"
+            name: value
+            for name, value in result.provenance.arithmetic.items()
+            if name != "scores_in_16_bits"
         }
-        old = dataclasses.replace(result, provenance=dataclasses.replace(result.provenance, arithmetic=arithmetic))
+        old = dataclasses.replace(
+            result, provenance=dataclasses.replace(result.provenance, arithmetic=arithmetic)
+        )
         old.save(tmp_path / "old.parquet")
         if not refused:
             ost.load_result(tmp_path / "old.parquet")

@@ -1,4 +1,6 @@
-"""requirements.lock pins everything: a package that comes with another one too, or an install tomorrow is another one."""
+"""requirements.lock pins everything: a package that comes with another one too, or an install
+tomorrow is another one.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,16 @@ def needed(name: str, extras: frozenset[str], seen: set[tuple[str, str]]) -> Non
 
 def test_the_lock_pins_all_that_is_needed_and_all_of_it_is_here() -> None:
     found = re.findall(r"^([\w.-]+)==(\S+)", LOCK, re.MULTILINE)
-    pinned = {str(canonicalize_name(name)): str(version).partition("+")[0] for name, version in found}
+    pinned = {
+        str(canonicalize_name(name)): str(version).partition("+")[0] for name, version in found
+    }
     ours, seen = "oversquashing-tools", set()
-    # `make stress` and `make mutants` install their own, and a virtual environment brings its setuptools.
-    extras = frozenset(metadata.metadata(ours).get_all("Provides-Extra") or ()) - {"stress", "mutants"}
+    # `make stress` and `make mutants` install their own, and a virtual environment brings its
+    # setuptools.
+    extras = frozenset(metadata.metadata(ours).get_all("Provides-Extra") or ()) - {
+        "stress",
+        "mutants",
+    }
     needed(ours, extras, seen)
     names = {name for name, _ in seen} - {ours, "setuptools"}
     assert len(names) > 50

@@ -28,7 +28,10 @@ def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse
     tables: dict[str, str] = {}
     monkeypatch.setattr(script, "write_tables", lambda page=None, **written: tables.update(written))
     text = tmp_path / "text.txt"
-    text.write_text("".join(f"the answer to line {number} is 1 0 1 1 0; " for number in range(60)), encoding="utf-8")
+    text.write_text(
+        "".join(f"the answer to line {number} is 1 0 1 1 0; " for number in range(60)),
+        encoding="utf-8",
+    )
     script.main([str(text), "--page-only"])
     assert not tables  # nothing is stored: both pages stay as they are
     script.main([str(text), "--models", "embedded", "--here"])
@@ -42,7 +45,9 @@ def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse
     assert row in tables["windows"]
     assert "| 32 | 3 |" in tables["long"]
     assert script.PICTURE.read_bytes().startswith(b"\x89PNG")
-    pairs = ost.collapse(ost.load_model("embedded"), "figure-5a", lengths=[4, 8, 12], dtypes=["bfloat16"])
+    pairs = ost.collapse(
+        ost.load_model("embedded"), "figure-5a", lengths=[4, 8, 12], dtypes=["bfloat16"]
+    )
     assert pairs.findings()[1] in tables["collapse"]
     assert tables["collapse"].startswith("**embedded**, every 4 digits up to 12 digits")
     assert "| 3 |" in tables["long_collapse"]

@@ -32,7 +32,9 @@ class Replaced:
 
 @pytest.fixture
 def tried(tmp_path: Path) -> mutant_bench.Bench:
-    """A tree with a function that is tested, one that a fixture calls, one that nobody calls, and a table."""
+    """A tree with a function that is tested, one that a fixture calls, one that nobody calls, and a
+    table.
+    """
     tree = tmp_path / "tree"
     (tree / "thing").mkdir(parents=True)
     (tree / "tests").mkdir()
@@ -52,7 +54,9 @@ def tried(tmp_path: Path) -> mutant_bench.Bench:
 
 @pytest.mark.slow
 def test_what_a_trial_finds(tried: mutant_bench.Bench) -> None:
-    """The second test of a fixture is asked too; what shows at import, or is called by nobody, is left."""
+    """The second test of a fixture is asked too; what shows at import, or is called by nobody, is
+    left.
+    """
     assert "thing" not in sys.modules
     caught, fixture = Replaced("x / 2", "x * 2"), Replaced("return 7", "return 8")
     unseen = Replaced("x / 2", "x // 2")
@@ -80,7 +84,10 @@ def test_what_a_trial_finds(tried: mutant_bench.Bench) -> None:
     assert tried.alone(asked[4], ["tests/test_of.py"]) == mutant_bench.SURVIVED
     assert tried.alone(asked[4], []) == mutant_bench.SURVIVED
     assert (tried.tree / "thing" / "of.py").read_text() == text
-    assert {name: sorted(place.split(":")[1] for place in ran.called) for name, ran in tried.known().items()} == {
+    assert {
+        name: sorted(place.split(":")[1] for place in ran.called)
+        for name, ran in tried.known().items()
+    } == {
         "tests/test_of.py::test_half": ["half", "test_half"],
         "tests/test_of.py::test_first": ["made", "once", "test_first"],
         "tests/test_of.py::test_second": ["test_second"],

@@ -27,16 +27,26 @@ def _normal(name: str) -> str:
 
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
-    """pip installs what the metadata names: a package that comes only because another one needs it may be gone tomorrow."""
+    """pip installs what the metadata names: a package that comes only because another one needs it
+    may be gone tomorrow.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [
-        each for extra in ("ray", "hosted", "explore", "gguf") for each in project["optional-dependencies"][extra]
+        each
+        for extra in ("ray", "hosted", "explore", "gguf")
+        for each in project["optional-dependencies"][extra]
     ]
     declared = {_normal(re.split(r"[<>=\[]", each)[0]) for each in project["dependencies"] + extras}
     graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
-    texts = (file.read_text("utf-8") for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
+    texts = (
+        file.read_text("utf-8") for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")
+    )
     by_name = {name for text in texts for name in re.findall(BY_NAME, text)}
-    imported = {name.partition(".")[0] for name in graph.modules | by_name} - PACKAGES - sys.stdlib_module_names
+    imported = (
+        {name.partition(".")[0] for name in graph.modules | by_name}
+        - PACKAGES
+        - sys.stdlib_module_names
+    )
     distributions = packages_distributions()
     needed = {_normal(name) for package in imported for name in distributions[package][:1]}
     assert needed == declared
@@ -46,9 +56,13 @@ def test_every_piece_of_a_packaged_model_is_pinned_with_its_hash_where_its_comma
     files = {"make real": "requirements-real.txt", "make real-large": "requirements-real-large.txt"}
     for model in PACKAGED_MODELS.values():
         text = (ROOT / files[model.make]).read_text(encoding="utf-8")
-        pinned = dict(re.findall(r"^([\w.-]+)==(\S+) --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE))
+        pinned = dict(
+            re.findall(r"^([\w.-]+)==(\S+) --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+        )
         assert {_normal(package) for package, _ in model.parts} <= set(pinned)
-        assert {f"=={pinned[_normal(package)]}" for package, _ in model.parts} <= {model.install[-7:]}
+        assert {f"=={pinned[_normal(package)]}" for package, _ in model.parts} <= {
+            model.install[-7:]
+        }
     assert "qwen" not in (ROOT / "requirements-real.txt").read_text("utf-8").lower()
     assert len(PACKAGED_MODELS["qwen2.5-coder-1.5b-instruct"].parts) == 22
 
@@ -70,9 +84,17 @@ print(ost.__file__)
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as `pip wheel` builds it, without an index."""
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
+    options = [
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--disable-pip-version-check",
+        "--quiet",
+    ]
     out = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", str(out), str(ROOT)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", str(out), str(ROOT)], check=True
+    )
     (built,) = out.glob("*.whl")
     return built
 
@@ -83,13 +105,19 @@ def test_the_wheel_has_one_top_level_name_and_every_module(wheel: Path) -> None:
         names = {name for name in content.namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in names} == {"ostools"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ostools").rglob("*.py")}
-    modules |= {f"ostools/{path.relative_to(ROOT)}" for room in FOLDERS[:2] for path in (ROOT / room).rglob("*.py")}
+    modules |= {
+        f"ostools/{path.relative_to(ROOT)}"
+        for room in FOLDERS[:2]
+        for path in (ROOT / room).rglob("*.py")
+    }
     assert {name for name in names if name.endswith(".py")} == modules
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("install", ["editable", "wheel"])
-def test_a_users_own_hooks_py_and_mitigations_py_are_theirs(install: str, wheel: Path, tmp_path: Path) -> None:
+def test_a_users_own_hooks_py_and_mitigations_py_are_theirs(
+    install: str, wheel: Path, tmp_path: Path
+) -> None:
     for name in ("hooks", "mitigations"):
         (tmp_path / f"{name}.py").write_text("mine = 1\n")
     (tmp_path / "script.py").write_text(USERS_SCRIPT)
@@ -97,8 +125,13 @@ def test_a_users_own_hooks_py_and_mitigations_py_are_theirs(install: str, wheel:
     if install == "wheel":
         with zipfile.ZipFile(wheel) as content:
             content.extractall(site)
-    environment = os.environ | {"PYTHONPATH": str(site) if install == "wheel" else "", "PYTHONSAFEPATH": ""}
+    environment = os.environ | {
+        "PYTHONPATH": str(site) if install == "wheel" else "",
+        "PYTHONSAFEPATH": "",
+    }
     command = [sys.executable, "script.py"]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert Path(ran.stdout.strip()).is_relative_to(site if install == "wheel" else ROOT)

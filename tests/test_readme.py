@@ -1,4 +1,6 @@
-"""The README takes two minutes; its figures are those of the pages that measure them, and its example runs."""
+"""The README takes two minutes; its figures are those of the pages that measure them, and its
+example runs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,12 @@ def test_its_figures_are_those_of_the_findings() -> None:
             (0, 1),
         ),
         (r"cases, and in (\d+) without", behaviour, r"16 and 32 items \| none \| (3) of 24", (0,)),
-        (r'answers "(\d+)" to (\d+) ones, to 20 and to (\d+)', behaviour, r"(11) \((12) to (48)\)", (0, 1, 2)),
+        (
+            r'answers "(\d+)" to (\d+) ones, to 20 and to (\d+)',
+            behaviour,
+            r"(11) \((12) to (48)\)",
+            (0, 1, 2),
+        ),
     ]
     for said, page, measured, order in rows:
         ours, theirs = re.search(said, README), re.search(measured, page.read_text("utf-8"))

@@ -1,4 +1,6 @@
-"""The page on real models: what is measured in two places stands on one page, as if it had been measured in one."""
+"""The page on real models: what is measured in two places stands on one page, as if it had been
+measured in one.
+"""
 
 import json
 from pathlib import Path
@@ -17,13 +19,24 @@ def store(folder: Path, *names: str) -> Path:
         ranks = {"full": rank, "frozen": rank}
         forms = ("theorem-5.1",) if name == "large-1.5b" else ("theorem-5.1", "theorem-b5", "local")
         sketch = {} if name == "large-1.5b" else {"8": ranks}
-        sensitivity = {"sketch": sketch, "forms": dict.fromkeys(forms, ranks), "frozen_for_full": rank}
-        effect = {"linearisation": "full", "effect": "kl", "kept": "without the first and the last", "spearman": shift}
+        sensitivity = {
+            "sketch": sketch,
+            "forms": dict.fromkeys(forms, ranks),
+            "frozen_for_full": rank,
+        }
+        effect = {
+            "linearisation": "full",
+            "effect": "kl",
+            "kept": "without the first and the last",
+            "spearman": shift,
+        }
         cells: dict[str, Any] = {"use--facts-32": {"correlations": [effect]}}
         for number in range(3):
             covered = {} if name == "large-1.5b" else {"covered": {"full": 0.9, "frozen": 0.9}}
             cells[f"sensitivity--facts-{number}"] = sensitivity | covered
-            cells[f"attention--facts-{number}"] = dict.fromkeys(("mean", "rollout", "value-weighted", "alti"), ranks)
+            cells[f"attention--facts-{number}"] = dict.fromkeys(
+                ("mean", "rollout", "value-weighted", "alti"), ranks
+            )
         (folder / name).mkdir(parents=True)
         for cell, values in cells.items():
             described = {"weights": name * 9, "model": name, "date": "2026-11-28"}

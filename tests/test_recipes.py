@@ -11,7 +11,9 @@ from ostools.models.files.gguf_cache import is_installed
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
 
 PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
-RECIPES = dict(re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE, flags=re.DOTALL | re.MULTILINE))
+RECIPES = dict(
+    re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE, flags=re.DOTALL | re.MULTILINE)
+)
 MODEL = "smollm2-135m-instruct"
 
 
@@ -23,7 +25,9 @@ def test_there_are_ten_of_at_most_six_calls() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_runs_as_it_stands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the embedded model where SmolLM2 is not installed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-model").symlink_to(EMBEDDED_DIRECTORY)

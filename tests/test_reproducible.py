@@ -1,6 +1,8 @@
-"""The same command gives the same bytes; other threads and CPU kernels give numbers as near as the provenance says.
+"""The same command gives the same bytes; other threads and CPU kernels give numbers as near as the
+provenance says.
 
-Each way is a fresh process, which measures everything in both dtypes: a process takes longer to begin than to measure.
+Each way is a fresh process, which measures everything in both dtypes: a process takes longer to
+begin than to measure.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from ostools.results import AGREES_WITHIN
 
 PROMPT = "the one of the ten, the inn and the other one"
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "sensitivity": ("sensitivity", "--prompt", PROMPT, "--linearisations", "frozen", "--layers", "all"),
+    "sensitivity": (
+        "sensitivity",
+        "--prompt",
+        PROMPT,
+        "--linearisations",
+        "frozen",
+        "--layers",
+        "all",
+    ),
     "estimate": ("sensitivity", "--prompt", PROMPT, "--method", "estimate"),
     "bounds": ("bounds", "--prompt", PROMPT, "--variants=local,windowed(1),theorem-5.1"),
     "attribution": ("sensitivity", "attribution", "--prompt", PROMPT),
@@ -37,7 +47,9 @@ WAYS: dict[str, dict[str, str]] = {
 }
 """Without variables torch takes the best kernels of the processor, AVX512 where there are some."""
 IN_FLOAT32 = ("collapse", "attention")
-"""Whatever the weights were loaded in: the pair is asked for in float32, and transformers takes every softmax in float32."""
+"""Whatever the weights were loaded in: the pair is asked for in float32, and transformers takes
+every softmax in float32.
+"""
 ROUNDING = ("noise", "pair_noise")
 """Columns of collapse that ARE what rounding does: in another order it does something else."""
 
@@ -67,8 +79,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, st
         for dtype in DTYPES:
             (home / way / dtype).mkdir(parents=True)
             out = {name: ("--out", f"{home}/{way}/{dtype}/{name}.json") for name in COMMANDS}
-            asked += [[*line, *model, "--load-dtype", dtype, *out[name]] for name, line in COMMANDS.items()]
-        environment = {name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"} | variables
+            asked += [
+                [*line, *model, "--load-dtype", dtype, *out[name]]
+                for name, line in COMMANDS.items()
+            ]
+        environment = {
+            name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"
+        } | variables
         command = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(asked)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

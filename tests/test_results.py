@@ -1,4 +1,6 @@
-"""Results are saved whole or not at all, by the ending of their name, with the provenance of their numbers."""
+"""Results are saved whole or not at all, by the ending of their name, with the provenance of their
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import vl_convert
 
 from ostools.ground.errors import InputError
 from ostools.reporting.style.notebook import LARGEST, VEGA_LITE
-from ostools.results import AGREES_WITHIN, PICTURES, TABLES, Provenance, Result, checked_output, write_atomically
+from ostools.results import (
+    AGREES_WITHIN,
+    PICTURES,
+    TABLES,
+    Provenance,
+    Result,
+    checked_output,
+    write_atomically,
+)
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY, chart
 from tests.reporting.made import HOSTILE, made_sensitivity
@@ -51,11 +61,15 @@ def test_every_result_shows_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert 150 < height < 2400
     if VEGA_LITE in data:
         assert data[VEGA_LITE]["description"] == repr(result).splitlines()[0]
-        assert "http" not in vl_convert.vegalite_to_svg(data[VEGA_LITE], "5.8").replace("http://www.w3.org/", "")
+        assert "http" not in vl_convert.vegalite_to_svg(data[VEGA_LITE], "5.8").replace(
+            "http://www.w3.org/", ""
+        )
 
 
 def test_a_printed_result_is_a_title_and_its_first_rows() -> None:
-    result = made_sensitivity({"full": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]}, [*HOSTILE[:6], "\x1b[31m"])
+    result = made_sensitivity(
+        {"full": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]}, [*HOSTILE[:6], "\x1b[31m"]
+    )
     lines = repr(result).splitlines()
     assert lines[0].startswith("Sensitivity: 7 rows of ")
     assert len(lines) == 2 + 5
@@ -65,13 +79,20 @@ def test_a_printed_result_is_a_title_and_its_first_rows() -> None:
 @pytest.mark.parametrize("ending", quick(PICTURES, ".html", ".pdf"))
 def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
     begins = {".html": b"<!doctype html>", ".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
-    assert made_sensitivity({"full": [1.0, 2.0]}).save(tmp_path / f"x{ending}").read_bytes().startswith(begins[ending])
+    assert (
+        made_sensitivity({"full": [1.0, 2.0]})
+        .save(tmp_path / f"x{ending}")
+        .read_bytes()
+        .startswith(begins[ending])
+    )
 
 
 @pytest.mark.parametrize("ending", TABLES)
 def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
     small = [1 / 3, 1.2345678901234567e-14, 2.345678901234567e-30]  # digits count, and not decimals
-    result = made_sensitivity({"full": small, "frozen": [1e300 / 3, 5e-324, 0.0]}, ['a,"b"', "line\nend", "é"])
+    result = made_sensitivity(
+        {"full": small, "frozen": [1e300 / 3, 5e-324, 0.0]}, ['a,"b"', "line\nend", "é"]
+    )
     back = READ[ending](result.save(tmp_path / f"table{ending.upper()}"))
     pd.testing.assert_frame_equal(back, result.frame, check_exact=True, check_dtype=False)
     hostile = made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE)
@@ -82,7 +103,10 @@ def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
 def test_where_no_result_can_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").mkdir()
     endings = r"expected a name ending in \.parquet .* \.pdf, found"
-    missing = {"none/x.csv": r"the directory .* does not exist", "x.csv": "expected a file, found a directory"}
+    missing = {
+        "none/x.csv": r"the directory .* does not exist",
+        "x.csv": "expected a file, found a directory",
+    }
     for name, words in {**dict.fromkeys(("x", "x.parquet.gz", ".png"), endings), **missing}.items():
         with pytest.raises(InputError, match=f"^--out .*: {words}"):
             checked_output(tmp_path / name, option="--out")
@@ -128,7 +152,12 @@ def test_provenance_of_a_model_is_plain_json() -> None:
     assert found["parameters"]["variants"] == ["local"]
     assert found["model"]["architecture"] == "GemmaForCausalLM"
     assert len(found["model"]["weight_hash"]) == 64
-    assert set(found["versions"]) == {"oversquashing-tools", "torch", "transformers", "transformer-lens"}
+    assert set(found["versions"]) == {
+        "oversquashing-tools",
+        "torch",
+        "transformers",
+        "transformer-lens",
+    }
     assert found["arithmetic"] == {
         "threads": torch.get_num_threads(),
         "kernels": torch.backends.cpu.get_cpu_capability(),

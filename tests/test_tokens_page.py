@@ -12,7 +12,9 @@ from scripts import tokens as script
 
 
 @pytest.mark.slow
-def test_the_page_says_what_is_stored_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_page_says_what_is_stored_so_far(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     plan = script.Plan(texts=3, tokens=24, queries=2, cotangents=2, long=1)
     for name, value in (("PLANS", {"embedded": plan}), ("STATES", 24), ("LENGTHS", (2, 4))):
         monkeypatch.setattr(script, name, value)
@@ -32,6 +34,9 @@ def test_the_page_says_what_is_stored_so_far(monkeypatch: pytest.MonkeyPatch, tm
     squashing = script.squashing("embedded")
     assert squashing is not None
     assert len(squashing) == int(ost.load_model("embedded").cfg.n_layers)
-    assert all(sentence in page for sentence in script.growth_findings(script.stored("embedded", "rounding")))
+    assert all(
+        sentence in page
+        for sentence in script.growth_findings(script.stored("embedded", "rounding"))
+    )
     for what in ("distance", "states", "rounding"):
         assert (tmp_path / f"tokens-{what}.png").read_bytes().startswith(b"\x89PNG")

@@ -19,8 +19,12 @@ TOKENS = torch.tensor([[2, 40]])
 CHANGES: dict[str, Callable[[Any, ExitStack], object]] = {
     "written to": lambda model, _: model.ln_final.weight.mul_(1.0),  # no number changes
     "edited": lambda model, stack: stack.enter_context(hooks.scale_scores(model, 0.5)),
-    "observed": lambda model, _: model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None),
-    "configured": lambda model, _: setattr(model.original_model.generation_config, "eos_token_id", None),
+    "observed": lambda model, _: model.hook_dict["blocks.0.hook_in"].add_hook(
+        lambda tensor, hook: None
+    ),
+    "configured": lambda model, _: setattr(
+        model.original_model.generation_config, "eos_token_id", None
+    ),
     "trained": lambda model, _: model.train(),
 }
 
@@ -44,4 +48,6 @@ def test_a_write_that_torch_does_not_count_is_seen_in_the_numbers() -> None:
     model = traces.watched(tiny_model("llama", fresh=True), "mine")
     model.ln_final.weight.data[0] += 1
     assert traces.changes(numbers=False) == []
-    assert [said for _, said in traces.changes(numbers=True)] == ["mine: its weights are other numbers"]
+    assert [said for _, said in traces.changes(numbers=True)] == [
+        "mine: its weights are other numbers"
+    ]

@@ -1,4 +1,6 @@
-"""The tutorials: each runs, says what its stored outputs show, and is the same notebook as its script."""
+"""The tutorials: each runs, says what its stored outputs show, and is the same notebook as its
+script.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import pytest
 from nbmake.nb_run import NotebookRun
 
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, in_cache, is_installed
-from tutorials.write import ENVIRONMENT, LARGEST, METADATA, TIMEOUT, cells_of, leave_out_large_drawings
+from tutorials.write import (
+    ENVIRONMENT,
+    LARGEST,
+    METADATA,
+    TIMEOUT,
+    cells_of,
+    leave_out_large_drawings,
+)
 
 FOLDER = Path(__file__).parents[1] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
@@ -21,7 +30,8 @@ BYTES = 650_000
 
 every = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
-# A chart's drawing names its grammar by an address that nothing loads; the tutorials cite the paper.
+# A chart's drawing names its grammar by an address that nothing loads; the tutorials cite the
+# paper.
 NAMED = ("https://vega.github.io/schema/vega-lite/v5.json", "https://arxiv.org/abs/2406.04267")
 DRAWS = re.compile(r"(\.plot\(\)|\noffline\(\w+\))$")
 SHOWS = re.compile(r"(^|\n)(print\(|[^\n]*\.plot\(\))")
@@ -49,7 +59,10 @@ def test_there_are_four_each_a_script_and_a_notebook() -> None:
 def test_it_runs_and_warns_of_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, packaged in PACKAGED_MODELS.items():
         missing = in_cache(packaged.sha256) is None and not is_installed(name)
-        if f'load_model("{name}")' in path.with_suffix(".py").read_text(encoding="utf-8") and missing:
+        if (
+            f'load_model("{name}")' in path.with_suffix(".py").read_text(encoding="utf-8")
+            and missing
+        ):
             pytest.skip(f"needs {name}: {packaged.install}, or make real")
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -84,7 +97,9 @@ def test_what_is_stored_is_whole_and_nothing_that_should_not_be(path: Path) -> N
     for output in outputs_of(notebook):
         assert output.output_type in ("stream", "display_data", "execute_result")
         assert output.get("name") != "stderr"
-        text = json.dumps({kind: data for kind, data in output.get("data", {}).items() if kind != "image/png"})
+        text = json.dumps(
+            {kind: data for kind, data in output.get("data", {}).items() if kind != "image/png"}
+        )
         text += str(output.get("text", ""))
         for named in NAMED:
             text = text.replace(named, "")
@@ -96,13 +111,19 @@ def test_what_is_stored_is_whole_and_nothing_that_should_not_be(path: Path) -> N
 
 @every
 def test_it_is_a_tutorial(path: Path) -> None:
-    """A question for a title, an expectation before what is shown, the finding and exercises at the end; links that lead on."""
+    """A question for a title, an expectation before what is shown, the finding and exercises at the
+    end; links that lead on.
+    """
     notebook = read(path)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert re.match(rf"# {int(path.name[:2])}\. [^\n]*\?\n", prose)
     assert "**Before you look**" in prose or "**Expect**" in prose
     assert re.search(r"\n## Finding\n.*\n## Exercises\n", prose, flags=re.DOTALL)
-    assert any(line.startswith("assert ") for cell in code_cells(notebook) for line in cell.source.splitlines())
+    assert any(
+        line.startswith("assert ")
+        for cell in code_cells(notebook)
+        for line in cell.source.splitlines()
+    )
     links = re.findall(r"\]\((?!http)([^)#]+)\)", prose)
     assert [link for link in links if not (FOLDER / link).is_file()] == []
     # Later tokens see other caches, so that answers may differ however close the last tokens are.
@@ -119,5 +140,7 @@ def test_a_large_drawing_is_left_out_and_a_small_one_kept() -> None:
     small, large = output(10), output(LARGEST)
     for one in (small, large):
         leave_out_large_drawings(one)
-    assert set(small.data) == {"application/vnd.vegalite.v5+json", "image/png"} == set(small.metadata)
+    assert (
+        set(small.data) == {"application/vnd.vegalite.v5+json", "image/png"} == set(small.metadata)
+    )
     assert set(large.data) == {"image/png"} == set(large.metadata)

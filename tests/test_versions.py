@@ -1,4 +1,6 @@
-"""`make versions`: the lowest versions of the ranges, and the differences between two sets of tables."""
+"""`make versions`: the lowest versions of the ranges, and the differences between two sets of
+tables.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ CHANGED = {
 def test_what_differs_is_named_by_table_row_and_column(row: str) -> None:
     same = versions.compare(_tables(), _tables(seconds=[9.0, 9.0, 9.0]))
     assert same == versions.Comparison((), numbers=2, largest=0.0)
-    assert versions.compare(_tables(), _tables(**CHANGED[row])).differences[0].startswith(f"first, {row}")
+    assert (
+        versions.compare(_tables(), _tables(**CHANGED[row]))
+        .differences[0]
+        .startswith(f"first, {row}")
+    )
     assert versions.compare(_tables(**CHANGED[row]), _tables()).differences
 
 

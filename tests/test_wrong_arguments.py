@@ -1,6 +1,8 @@
-"""An argument of another type than its annotation says, or a name of nothing, is refused in one line by every public call.
+"""An argument of another type than its annotation says, or a name of nothing, is refused in one
+line by every public call.
 
-Called in a process of its own: here beartype checks the calls, and would refuse them before the function does.
+Called in a process of its own: here beartype checks the calls, and would refuse them before the
+function does.
 """
 
 from __future__ import annotations
@@ -176,7 +178,9 @@ print(json.dumps([said, by_hand, as_arrays]))
 
 
 @pytest.mark.slow
-def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call(tmp_path: Path) -> None:
+def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", _WALK, str(tmp_path)]
     walk = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert walk.returncode == 0, walk.stderr
@@ -184,9 +188,17 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
     assert set(as_arrays.values()) == {"!ran"}, as_arrays
     assert len(as_arrays) == 12
     assert len(refusals) > 1500
-    assert not {call: error for call, error in (refusals | by_hand).items() if error.startswith("!")}
-    assert not [call for call, error in by_hand.items() if "found" not in error and "unknown" not in error]
-    assert not {call: error for call, error in refusals.items() if "\n" in error or not 20 < len(error) < 500}
+    assert not {
+        call: error for call, error in (refusals | by_hand).items() if error.startswith("!")
+    }
+    assert not [
+        call for call, error in by_hand.items() if "found" not in error and "unknown" not in error
+    ]
+    assert not {
+        call: error
+        for call, error in refusals.items()
+        if "\n" in error or not 20 < len(error) < 500
+    }
     model = "model: expected a model, as ostools.load_model gives it, found"
     expected = {
         "sensitivity(model=str)": f"{model} 'name'",
@@ -196,5 +208,7 @@ def test_an_argument_of_another_type_is_refused_in_one_line_by_every_public_call
         "chain_of_thought(reasoning=int)": "reasoning: expected a text or None, found 3",
     }
     assert {call: refusals[call] for call in expected} == expected
-    assert refusals["evaluate(mitigation=str)"].startswith("unknown mitigation 'name': did you mean 'numbered'")
+    assert refusals["evaluate(mitigation=str)"].startswith(
+        "unknown mitigation 'name': did you mean 'numbered'"
+    )
     assert not (tmp_path / "made").exists()

@@ -58,7 +58,14 @@ verdicts[["dtype", "verdict", "tried", "hidden", "status"]]
 # y(v) - y(v*). **Before you look**: when would they differ?
 
 # %%
-formats = ["bfloat16", "bfloat16-residual", "float8_e4m3fn-residual", "int4-residual", "float8_e4m3fn-kv", "int4-kv"]
+formats = [
+    "bfloat16",
+    "bfloat16-residual",
+    "float8_e4m3fn-residual",
+    "int4-residual",
+    "float8_e4m3fn-kv",
+    "int4-kv",
+]
 coarse = ost.collapse(model, "text", lengths=range(1, 257), dtypes=formats)
 coarse.plot()
 
@@ -77,7 +84,9 @@ assert 0 < of_256.loc["bfloat16", "below the noise"] < 32
 assert of_256.loc["bfloat16-residual", "below the noise"] == 0
 assert of_256.loc["int4-residual", "below the noise"] > 200
 assert 128 < of_256.loc["int4-residual", "at every length from"] <= 256
-assert of_256.loc["int4-kv", "below the pair_noise"] < 0.75 * of_256.loc["int4-kv", "below the noise"]
+assert (
+    of_256.loc["int4-kv", "below the pair_noise"] < 0.75 * of_256.loc["int4-kv", "below the noise"]
+)
 assert verdicts.loc["int4-residual", "verdict"] == "hidden to the end"
 of_256.join(verdicts[["verdict", "first", "last", "ranges"]])
 
@@ -96,8 +105,13 @@ of_256.join(verdicts[["verdict", "first", "last", "ranges"]])
 windows, dtypes = {}, ["bfloat16", "bfloat16-eager"]
 for width, longest in {2: 12, 3: 16, 4: 48}.items():
     window = mitigations.SlidingWindow(width)
-    windows[width] = ost.collapse(model, task, lengths=range(1, longest + 1), dtypes=dtypes, mitigation=window)
-    foretold, found = model.cfg.n_layers * (width - 1) + 1, exact_from(windows[width].reference_curve("theorem"))
+    windows[width] = ost.collapse(
+        model, task, lengths=range(1, longest + 1), dtypes=dtypes, mitigation=window
+    )
+    foretold, found = (
+        model.cfg.n_layers * (width - 1) + 1,
+        exact_from(windows[width].reference_curve("theorem")),
+    )
     print(f"window {width}: foretold from {foretold} copies on, found from {found} on")
     assert found == foretold
 
@@ -117,7 +131,12 @@ for name in dtypes:
     beyond[name], noise[name] = by_length.loc[16:, "mean"], by_length["noise"].median()
     words = f"{beyond[name].min():.3f} to {beyond[name].max():.3f}, noise {noise[name]:.3f}"
     print(f"{name}'s own distance from 16 copies on: {words}")
-print(windows[4].verdicts().query("site == 'y'")[["dtype", "status"]].to_string(index=False, header=False))
+print(
+    windows[4]
+    .verdicts()
+    .query("site == 'y'")[["dtype", "status"]]
+    .to_string(index=False, header=False)
+)
 assert (beyond["bfloat16"] == 0).all()
 assert (beyond["bfloat16-eager"] == 0).any()
 assert 0.03 < beyond["bfloat16-eager"].max() < 3 * noise["bfloat16-eager"]
@@ -134,12 +153,16 @@ assert 0.03 < beyond["bfloat16-eager"].max() < 3 * noise["bfloat16-eager"]
 # the same, the *first* tokens of the two answers are the same. **Expect** no impossible count here.
 
 # %%
-counts = ost.measure.counting(model, "count-ones", lengths=range(1, 25), dtypes=["float32", "bfloat16"])
+counts = ost.measure.counting(
+    model, "count-ones", lengths=range(1, 25), dtypes=["float32", "bfloat16"]
+)
 assert counts.frame["correct"].all()
 counts.plot()
 
 # %%
-counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", "errors", "counts", "verdict"]]
+counts.summary[
+    ["dtype", "impossible_from", "impossible_status", "first_error", "errors", "counts", "verdict"]
+]
 
 # %% [markdown]
 # ## Finding

@@ -40,7 +40,10 @@ from ostools.theory.path_sum import path_row, with_skip
 torch.manual_seed(0)
 n, depth = 5, 3
 causal = torch.ones(n, n).triu(1).bool()
-patterns = [torch.softmax(torch.randn(n, n).double().masked_fill(causal, -math.inf), 1) for _ in range(depth)]
+patterns = [
+    torch.softmax(torch.randn(n, n).double().masked_fill(causal, -math.inf), 1)
+    for _ in range(depth)
+]
 edges = [with_skip(pattern) for pattern in patterns]
 
 enumerated = torch.zeros(n, dtype=torch.float64)
@@ -55,7 +58,9 @@ def network(tokens):
     return tokens[-1]
 
 
-jacobian = torch.autograd.functional.jacobian(network, torch.randn(n, 4, dtype=torch.float64))  # [out, pos, in]
+jacobian = torch.autograd.functional.jacobian(
+    network, torch.randn(n, 4, dtype=torch.float64)
+)  # [out, pos, in]
 measured = torch.linalg.matrix_norm(jacobian.permute(1, 0, 2), ord=2)
 print("paths:   ", enumerated.round(decimals=4).tolist())
 print("measured:", measured.round(decimals=4).tolist())
@@ -84,7 +89,9 @@ norms = profile.frame.pivot(index="position", columns="linearisation", values="o
 ratio = norms["full"] / norms["frozen"]
 zero = prompt.tokens.index("0")
 print("the token with the largest norm:", prompt.tokens[int(norms["full"].idxmax())])
-print(f"full / frozen over tokens: {ratio.min():.2f} to {ratio.max():.2f}, median {ratio.median():.2f}")
+print(
+    f"full / frozen over tokens: {ratio.min():.2f} to {ratio.max():.2f}, median {ratio.median():.2f}"
+)
 assert int(norms["full"].idxmax()) == zero
 assert ratio.min() < 0.5
 assert ratio.max() > 2
@@ -127,7 +134,9 @@ assert certified["holds"].all()
 assert loose.is_monotonic_decreasing
 assert loose["local"] > 3
 assert 1 < loose["windowed(1)"] < 2
-certified[["holds", "median_log10_looseness", "max_log10_looseness", "spearman"]].astype({"holds": bool}).round(2)
+certified[["holds", "median_log10_looseness", "max_log10_looseness", "spearman"]].astype(
+    {"holds": bool}
+).round(2)
 
 # %% [markdown]
 # They hold, and `local` is more than a thousand times too large. What is lost is lost by *chaining*: the theorem multiplies

@@ -31,7 +31,13 @@ import ostools as ost
 from ostools import hooks, mitigations
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.mitigations import Mitigation, MitigationError
-from ostools.mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
+from ostools.mitigations.invariants import (
+    causal,
+    layers_of,
+    positions,
+    require_rows_sum_to_one,
+    require_unseen,
+)
 
 transformers.utils.logging.disable_progress_bar()
 model = ost.load_model("embedded")
@@ -133,7 +139,9 @@ verdicts[["answers", "collapse", "log_probability"]]
 # %%
 question = render_prompt(model, ost.tasks.task("copy-first:hint=true"), 40)
 carriers = carrier_positions(model, question)
-prompt = ost.encode(model, question.text + question.task.lead + question.line.removesuffix(question.key))
+prompt = ost.encode(
+    model, question.text + question.task.lead + question.line.removesuffix(question.key)
+)
 ids = prompt.ids[None]
 zero, one = (model.tokenizer.convert_tokens_to_ids(digit) for digit in "01")
 
@@ -170,7 +178,10 @@ def without_head_3(z, hook):
 
 intact = ost.sensitivity(model, prompt, linearisations=["full"])
 with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", without_head_3)]):
-    by_hand, measured_by_hand = logit_difference(), ost.sensitivity(model, prompt, linearisations=["full"])
+    by_hand, measured_by_hand = (
+        logit_difference(),
+        ost.sensitivity(model, prompt, linearisations=["full"]),
+    )
 with hooks.ablate_heads(model, [(0, 3)]):
     by_hooks, ablated = logit_difference(), ost.sensitivity(model, prompt, linearisations=["full"])
 assert by_hand == by_hooks
@@ -207,7 +218,11 @@ with tempfile.TemporaryDirectory() as folder:
     mine = ost.load_model(folder)
     text = "The capital of France is"
     comparison = ost.compare(ost.sensitivity(mine, text), ost.bounds(mine, text, variants="local"))
-print(ost.models.describe(mine).architecture, "the certified bound holds:", bool(comparison.summary["holds"].all()))
+print(
+    ost.models.describe(mine).architecture,
+    "the certified bound holds:",
+    bool(comparison.summary["holds"].all()),
+)
 assert comparison.summary["holds"].all()
 
 # %% [markdown]

@@ -23,7 +23,11 @@ from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
 TIMEOUT = 180
-ENVIRONMENT = {"PYTHONWARNINGS": "ignore:IProgress not found", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+ENVIRONMENT = {
+    "PYTHONWARNINGS": "ignore:IProgress not found",
+    "OMP_NUM_THREADS": "1",
+    "TQDM_DISABLE": "1",
+}
 """For the kernel: tqdm warns where Jupyter has no widgets, which the tutorials do not use; the models are too small for two
 threads, which on a busy machine wait for each other. A bar is for whoever waits, not for who reads."""
 LARGEST = 20_000
@@ -73,7 +77,9 @@ def executed(script: Path) -> Any:
 def leave_out_large_drawings(output: Any) -> None:
     """Keep the picture of a chart, and its Vega-Lite drawing where that is small."""
     data = output.get("data", {})
-    for kind in [kind for kind in data if "vegalite" in kind and len(json.dumps(data[kind])) > LARGEST]:
+    for kind in [
+        kind for kind in data if "vegalite" in kind and len(json.dumps(data[kind])) > LARGEST
+    ]:
         del data[kind]
         output["metadata"].pop(kind, None)
 
@@ -81,14 +87,22 @@ def leave_out_large_drawings(output: Any) -> None:
 def main(wanted: list[str]) -> None:
     os.environ.update(ENVIRONMENT)
     scripts = sorted(HERE.glob("[0-9][0-9]_*.py"))
-    chosen = [script for script in scripts if not wanted or any(script.name.startswith(name) for name in wanted)]
+    chosen = [
+        script
+        for script in scripts
+        if not wanted or any(script.name.startswith(name) for name in wanted)
+    ]
     if not chosen:
-        sys.exit(f"no tutorial begins with {' or '.join(wanted)}: there are {', '.join(one.stem for one in scripts)}")
+        sys.exit(
+            f"no tutorial begins with {' or '.join(wanted)}: there are {', '.join(one.stem for one in scripts)}"
+        )
     for script in chosen:
         start = time.perf_counter()
         target = script.with_suffix(".ipynb")
         nbformat.write(executed(script), target)
-        print(f"{target.name}: {target.stat().st_size / 1000:.0f} kB, {time.perf_counter() - start:.0f} s")
+        print(
+            f"{target.name}: {target.stat().st_size / 1000:.0f} kB, {time.perf_counter() - start:.0f} s"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The reference of the command line, written from the declarations that `ostools` itself runs: it cannot drift from them."""
+"""The reference of the command line, written from the declarations that `ostools` itself runs: it
+cannot drift from them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Typesets the site's mathematics when it is built, as MathML: browsers draw that by themselves, without a script or a network.
+"""Typesets the site's mathematics when it is built, as MathML: browsers draw that by themselves,
+without a script or a network.
 
-pymdownx.arithmatex finds `$...$` and `$$...$$` and leaves them as TeX in elements of the class "arithmatex".
+pymdownx.arithmatex finds `$...$` and `$$...$$` and leaves them as TeX in elements of the class
+"arithmatex".
 """
 
 from __future__ import annotations
@@ -12,20 +14,27 @@ from xml.etree import ElementTree
 from latex2mathml.converter import convert
 
 _FOUND = re.compile(
-    r'<(span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<display>.*?)\\\])</\1>', re.DOTALL
+    r'<(span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<display>.*?)\\\])</\1>',
+    re.DOTALL,
 )
-_TEXT_CELL = re.compile(r'(<div class="[^"]*\bjp-MarkdownOutput\b[^"]*"[^>]*>)(.*?)(?=</div>)', re.DOTALL)
+_TEXT_CELL = re.compile(
+    r'(<div class="[^"]*\bjp-MarkdownOutput\b[^"]*"[^>]*>)(.*?)(?=</div>)', re.DOTALL
+)
 _CODE = re.compile(r"(<code.*?</code>|<pre.*?</pre>)", re.DOTALL)
 _DOLLARS = re.compile(r"\$\$(?P<display>[^$]+)\$\$|\$(?P<inline>[^$]+)\$")
 
 
 def typeset(page: str) -> str:
-    """The page with every formula as MathML, its TeX kept as the text that is read aloud and copied."""
+    """The page with every formula as MathML, its TeX kept as the text that is read aloud and
+    copied.
+    """
     return _FOUND.sub(_formula, page)
 
 
 def typeset_notebook(page: str) -> str:
-    """A notebook's page, whose text cells still have their `$...$`; code has dollars of its own, and is left alone."""
+    """A notebook's page, whose text cells still have their `$...$`; code has dollars of its own,
+    and is left alone.
+    """
     return _TEXT_CELL.sub(lambda cell: cell[1] + "".join(map(_text, _CODE.split(cell[2]))), page)
 
 

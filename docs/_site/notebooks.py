@@ -27,10 +27,11 @@ def page(notebook: Path) -> str:
 
 
 def as_page(html: str) -> str:
-    """The notebook's page: its links to other notebooks lead to their pages, and nothing is loaded from elsewhere.
+    """The notebook's page: its links to other notebooks lead to their pages, and nothing is loaded
+    from elsewhere.
 
-    The scripts for diagrams and formulas are left out: they come from content delivery networks. Pictures, which a notebook
-    stores without a word, are said to be charts of their section.
+    The scripts for diagrams and formulas are left out: they come from content delivery networks.
+    Pictures, which a notebook stores without a word, are said to be charts of their section.
     """
     section = ""
 

@@ -1,4 +1,6 @@
-"""What this site does while mkdocs builds it: notebooks from `tutorials/`, the command line from the program, mathematics."""
+"""What this site does while mkdocs builds it: notebooks from `tutorials/`, the command line from
+the program, mathematics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
-_OUT_OF_SITE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:ostools|hooks|mitigations|examples|tutorials)/[^)]*\)")
+_OUT_OF_SITE = re.compile(
+    r"\[([^\]]+)\]\((?:\.\./)+(?:ostools|hooks|mitigations|examples|tutorials)/[^)]*\)"
+)
 
 
 def on_config(config: Any) -> Any:
@@ -30,14 +34,16 @@ def on_files(files: Files, *, config: Any) -> Files:
     for notebook in notebooks.notebooks():
         # By its folder: mkdocs-jupyter wraps such a file, and loses the source of a generated one.
         root = str(notebooks.FOLDER.parent)
-        files.append(File(notebooks.page(notebook), root, config.site_dir, config.use_directory_urls))
+        files.append(
+            File(notebooks.page(notebook), root, config.site_dir, config.use_directory_urls)
+        )
     files.append(File.generated(config, "changelog.md", abs_src_path=str(CHANGELOG)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
-    """What pages leave to be filled in: every command, every measurement. Links to files outside of the site become words. The
-    changelog's links begin at the root."""
+    """What pages leave to be filled in: every command, every measurement. Links to files outside of
+    the site become words. The changelog's links begin at the root."""
     if page.file.src_uri == "changelog.md":
         return markdown.replace("](docs/", "](")
     if page.file.src_uri == "tutorials/index.md":
@@ -46,7 +52,9 @@ def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
     if page.file.src_uri == "command-line.md":
         return markdown.replace(command_line.MARKER, command_line.reference())
     if measurements.MARKER in markdown:
-        return markdown.replace(measurements.MARKER, measurements.reference(Path(page.file.src_uri).stem))
+        return markdown.replace(
+            measurements.MARKER, measurements.reference(Path(page.file.src_uri).stem)
+        )
     return markdown
 
 

@@ -1,7 +1,9 @@
-"""Docstrings are plain text with mathematics in it (`||y - y*||_p`, `j < i`): Markdown must read no emphasis or tags there.
+"""Docstrings are plain text with mathematics in it (`||y - y*||_p`, `j < i`): Markdown must read no
+emphasis or tags there.
 
-A griffe extension: it escapes what stands outside `code`, examples and indented blocks, before mkdocstrings renders it, and
-leads from "docs/theory.md 3.2" to that section of the page on the theory.
+A griffe extension: it escapes what stands outside `code`, examples and indented blocks, before
+mkdocstrings renders it, and leads from "docs/theory.md 3.2" to that section of the page on the
+theory.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class PlainDocstrings(griffe.Extension):
 
 
 def escaped(text: str) -> str:
-    """The docstring, of which nothing but code is Markdown. Indented displays after a blank line are code already."""
+    """The docstring, of which nothing but code is Markdown. Indented displays after a blank line
+    are code already.
+    """
     lines: list[str] = []
     display = False
     for line in text.splitlines():
@@ -41,8 +45,12 @@ def escaped(text: str) -> str:
 
 def _outside_code(line: str) -> str:
     parts = _CODE.split(line)
-    return "".join(part if at % 2 else _linked(_SPECIAL.sub(r"\\\1", part)) for at, part in enumerate(parts))
+    return "".join(
+        part if at % 2 else _linked(_SPECIAL.sub(r"\\\1", part)) for at, part in enumerate(parts)
+    )
 
 
 def _linked(text: str) -> str:
-    return _THEORY.sub(lambda found: f"[Theory {found[1]}][section-{found[1].replace('.', '-')}]", text)
+    return _THEORY.sub(
+        lambda found: f"[Theory {found[1]}][section-{found[1].replace('.', '-')}]", text
+    )

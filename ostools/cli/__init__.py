@@ -84,7 +84,9 @@ class _Choice(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what may stand behind these words."""
         with formatter.section("What"):
-            formatter.write_dl([(" ".join(words), _summary(words)) for words in longer_than(self.words)])
+            formatter.write_dl(
+                [(" ".join(words), _summary(words)) for words in longer_than(self.words)]
+            )
 
     def _refuse(self) -> None:
         next_words = ", ".join(words[len(self.words)] for words in longer_than(self.words))
@@ -115,7 +117,9 @@ class Program(click.Group):
         if not count:
             return super().resolve_command(ctx, args)
         words, remaining = tuple(args[:count]), args[count:]
-        takes_words = any(isinstance(parameter, click.Argument) for parameter in _command(words).params)
+        takes_words = any(
+            isinstance(parameter, click.Argument) for parameter in _command(words).params
+        )
         if remaining and not remaining[0].startswith("-") and not takes_words:
             next_words = [name[count] for name in longer_than(words)]
             name = " ".join(words)
@@ -214,7 +218,9 @@ def main() -> NoReturn:
 
 
 def _of_the_system(error: OSError) -> int:
-    """Refuse what the system refuses and the user can mend: a name too long, a full disk, under stdout too."""
+    """Refuse what the system refuses and the user can mend: a name too long, a full disk, under
+    stdout too.
+    """
     if error.filename is None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise error
@@ -244,7 +250,8 @@ def _is_refusal(error: ValueError) -> bool:
     """InputError, or the own error of the packages below, without importing them (and torch)."""
     below = (("ostools.hooks", "HookError"), ("ostools.mitigations", "MitigationError"))
     return isinstance(error, InputError) or any(
-        name in sys.modules and isinstance(error, getattr(sys.modules[name], kind)) for name, kind in below
+        name in sys.modules and isinstance(error, getattr(sys.modules[name], kind))
+        for name, kind in below
     )
 
 
@@ -260,8 +267,8 @@ def _refuse(message: str) -> int:
 def spin_briefly() -> None:
     """Let a thread that waits for another sleep soon, unless the user has said how threads wait.
 
-    Threads that wait for each other spin, which takes a busy machine's cores from both (docs/scale.md has the times). libgomp,
-    which torch brings, reads this when it is loaded:
+    Threads that wait for each other spin, which takes a busy machine's cores from both
+    (docs/scale.md has the times). libgomp, which torch brings, reads this when it is loaded:
     https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
     """
     if not WAITING & set(os.environ):

@@ -1,8 +1,9 @@
 """The commands: `ostools VERB [WHAT]`, each with the public function that it runs.
 
-`commands.json` holds what the functions say of themselves: parameters, defaults, help, examples. `python -m scripts.commands`
-writes it from the imported functions, and a test holds the two against each other. The modules of the measurements import
-torch, which takes seconds; this file is read in milliseconds, so `--help` answers at once.
+`commands.json` holds what the functions say of themselves: parameters, defaults, help, examples.
+`python -m scripts.commands` writes it from the imported functions, and a test holds the two against
+each other. The modules of the measurements import torch, which takes seconds; this file is read in
+milliseconds, so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ SUPPLIED = ("progress", "say", "max_memory")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a function, as the command line reads it, and the first sentence that the docstring has on it.
+    """One parameter of a function, as the command line reads it, and the first sentence that the
+    docstring has on it.
 
-    kind: what is read, by the annotation (`scripts.commands`): model, prompt, task, pairs, repeating (a task of such pairs),
-    mitigation, word (one of `words`), names, text, numbers, whole, number, places (parts of a model), path, flag, supplied.
-    many: a list of them; one: or one by itself. question: the prompt may be a task's question, and the words are of one.
+    kind: what is read, by the annotation (`scripts.commands`): model, prompt, task, pairs,
+    repeating (a task of such pairs), mitigation, word (one of `words`), names, text, numbers,
+    whole, number, places (parts of a model), path, flag, supplied.
+    many: a list of them; one: or one by itself. question: the prompt may be a task's question, and
+        the words are of one.
     by_place: it may be given without its name, as those before `*`.
     """
 
@@ -54,13 +58,16 @@ class Parameter:
 class Command:
     """One command, and the function of ostools that it runs.
 
-    name: the words of the command line. function, memory: "module:function"; `run` and `count_memory` import them.
+    name: the words of the command line. function, memory: "module:function"; `run` and
+        `count_memory` import them.
     examples: options of its examples, a text each.
     defaults: values, as they would be written, of parameters that Python requires.
     python_only: parameters that are no options, each with the reason.
     fixed: arguments that the command gives itself.
-    hosted: a model that runs elsewhere may answer; `of_questions` are the parameters that it leaves to choose.
-    runs_model: it runs a model. loads_model: the function loads it itself, and is given what was written.
+    hosted: a model that runs elsewhere may answer; `of_questions` are the parameters that it leaves
+        to choose.
+    runs_model: it runs a model. loads_model: the function loads it itself, and is given what was
+        written.
     draws: the result is saved by --out. measures: it runs a measurement, and gives a result.
     """
 
@@ -126,7 +133,9 @@ def _imported(target: str) -> Any:
 
 def _read_command(stored: Mapping[str, Any]) -> Command:
     fields: dict[str, Any] = _read_lists(stored)
-    return Command(**{**fields, "parameters": tuple(map(_read_parameter, stored.get("parameters", ())))})
+    return Command(
+        **{**fields, "parameters": tuple(map(_read_parameter, stored.get("parameters", ())))}
+    )
 
 
 def _read_parameter(stored: Mapping[str, Any]) -> Parameter:
@@ -136,7 +145,9 @@ def _read_parameter(stored: Mapping[str, Any]) -> Parameter:
 
 
 def _read_lists(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
 
 
 _STORED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))

@@ -30,8 +30,14 @@ class GlobalOptions:
     @property
     def of_a_loaded_model(self) -> list[str]:
         """The options of commands that load a model that were given."""
-        values = {"--device": self.device, "--load-dtype": self.load_dtype, "--device-map": self.device_map}
-        return [name for name, value in values.items() if value is not None] + ["--dry-run"] * self.dry_run
+        values = {
+            "--device": self.device,
+            "--load-dtype": self.load_dtype,
+            "--device-map": self.device_map,
+        }
+        return [name for name, value in values.items() if value is not None] + [
+            "--dry-run"
+        ] * self.dry_run
 
 
 GLOBALS = GlobalOptions()
@@ -41,7 +47,12 @@ GLOBALS = GlobalOptions()
 def set_globals(values: Mapping[str, Any]) -> None:
     """Read the global options of a command line; those it does not have keep their defaults."""
     vars(GLOBALS).update(vars(GlobalOptions()))
-    readers = {"out": Path, "max_memory": parse_bytes, "max_time": parse_seconds, "size": parse_size}
+    readers = {
+        "out": Path,
+        "max_memory": parse_bytes,
+        "max_time": parse_seconds,
+        "size": parse_size,
+    }
     for name in (field.name for field in fields(GlobalOptions)):
         if values.get(name) is not None:
             setattr(GLOBALS, name, readers[name](values[name]) if name in readers else values[name])
@@ -55,7 +66,9 @@ def on_one_line(text: object) -> str:
 
 
 def _number_and_unit(text: str) -> tuple[str, str]:
-    """A number without an exponent and its unit, which may be empty. Raises `ValueError` for anything else."""
+    """A number without an exponent and its unit, which may be empty. Raises `ValueError` for
+    anything else.
+    """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*", text)
     if match is None:  # pydantic leaves out what follows, and pandas a comma: 4,5 would be 4, or 45
         raise ValueError
@@ -71,7 +84,9 @@ def parse_bytes(text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if not 1 <= size < 2**62:
-        raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
+        raise InputError(
+            f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes"
+        )
     return size
 
 
@@ -85,7 +100,9 @@ def parse_seconds(text: str) -> float:
     except (ValueError, OverflowError):
         seconds = float("nan")
     if not 0 < seconds < float("inf"):
-        raise InputError(f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds")
+        raise InputError(
+            f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds"
+        )
     return seconds
 
 

@@ -28,17 +28,30 @@ def hosted_result(
     file, endpoint, name = (values.get(key) for key in ("answers", "endpoint", "model"))
     if file is None:
         if endpoint is not None:
-            raise InputError("--endpoint: expected --answers FILE too, where the answers are kept as they come")
+            raise InputError(
+                "--endpoint: expected --answers FILE too, where the answers are kept as they come"
+            )
         return None
     options = {parameter.name: parameter.option for parameter in command.options}
-    allowed = {*command.of_questions, *command.defaults, *(() if endpoint is None else ("max_new_tokens",))}
-    if used := [options[key] for key in arguments if key not in allowed] + GLOBALS.of_a_loaded_model:
-        raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
+    allowed = {
+        *command.of_questions,
+        *command.defaults,
+        *(() if endpoint is None else ("max_new_tokens",)),
+    }
+    if (
+        used := [options[key] for key in arguments if key not in allowed]
+        + GLOBALS.of_a_loaded_model
+    ):
+        raise InputError(
+            f"{used[0]} is of a model that is loaded here: leave it out with --answers"
+        )
     from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
     is_figure = command.hosted == "figure_questions"
-    questions = hosted_questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
+    questions = hosted_questions(
+        selection, str(command.fixed.get("number", 2)) if is_figure else None
+    )
     if endpoint is None:
         answers = read_answers(file, questions, model=name)
     elif name is None:
@@ -46,7 +59,9 @@ def hosted_result(
     else:
         limit = arguments.get("max_new_tokens")
         with terminal.progress("asking") as progress:
-            answers = ask_endpoint(endpoint, name, questions, file, max_tokens=limit, progress=progress)
+            answers = ask_endpoint(
+                endpoint, name, questions, file, max_tokens=limit, progress=progress
+            )
     if command.words[0] == "evaluate":
         return hosted_evaluation(answers)
     return function(answers, **selection, **command.fixed)
@@ -57,7 +72,9 @@ def hosted_questions(selection: Mapping[str, Any], figure: str | None = None) ->
     if figure is None:
         from ostools.tasks.questions import questions
 
-        return questions(selection["task"], **{key: value for key, value in selection.items() if key != "task"})
+        return questions(
+            selection["task"], **{key: value for key, value in selection.items() if key != "task"}
+        )
     if figure == "all":
         from ostools.paper.claims.parts import claim_questions
 

@@ -39,8 +39,8 @@ Memory = Callable[[Unloaded], int]
 
 @dataclass(frozen=True)
 class CommandMemory:
-    """The `Memory` of a command with its arguments. savings: options that are not chosen, and what each changes of the
-    arguments. shorter: ways to a shorter prompt in this call."""
+    """The `Memory` of a command with its arguments. savings: options that are not chosen, and what
+    each changes of the arguments. shorter: ways to a shorter prompt in this call."""
 
     work: Callable[[Unloaded, Mapping[str, Any]], int]
     savings: Mapping[str, Mapping[str, Any]]
@@ -51,21 +51,28 @@ class CommandMemory:
 
     def with_options(self, options: Iterable[str]) -> Memory:
         """The memory with some of the savings."""
-        changes = {name: value for option in options for name, value in self.savings[option].items()}
+        changes = {
+            name: value for option in options for name, value in self.savings[option].items()
+        }
         return lambda model: self.work(model, changes)
 
 
 _GIB = 2**30
 _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
-"""What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone."""
+"""What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone.
+"""
 
 
 class _TooLong(KeyboardInterrupt):
-    """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a failure."""
+    """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a
+    failure.
+    """
 
 
 def timed(progress: Progress) -> Progress:
-    """The progress of a command on all of its models, which ends work that would take longer than `--max-time`."""
+    """The progress of a command on all of its models, which ends work that would take longer than
+    `--max-time`.
+    """
     clock, limit = Clock(), GLOBALS.max_time
     if limit is None:
         return progress
@@ -107,20 +114,27 @@ _LOADED = "--load-dtype bfloat16"
 def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model.
 
-    The record of a measurement names the function that counts them, which stands beside what is large (`measure.unloaded`). It
-    takes those of the command's arguments that it has as parameters; `pos` are the tokens of the longest prompt, as a
-    mitigation rewrites it.
+    The record of a measurement names the function that counts them, which stands beside what is
+    large (`measure.unloaded`). It takes those of the command's arguments that it has as parameters;
+    `pos` are the tokens of the longest prompt, as a mitigation rewrites it.
     """
     function = command.count_memory
     defaults = {parameter.name: parameter.default for parameter in command.parameters}
-    defaults = {name: value for name, value in defaults.items() if value is not UNKNOWN and value is not None}
+    defaults = {
+        name: value
+        for name, value in defaults.items()
+        if value is not UNKNOWN and value is not None
+    }
     names = full_signature(function).parameters
     arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}
     prompts, mitigation = values.get("prompt", values.get("prompts")), values.get("mitigation")
     savings = {
         option: changes
         for option, changes in _SAVINGS.items()
-        if all(name in names and _as_list(arguments.get(name, value)) != value for name, value in changes.items())
+        if all(
+            name in names and _as_list(arguments.get(name, value)) != value
+            for name, value in changes.items()
+        )
     }
     shorter = tuple(shorter_ways({**defaults, **values}))
     if "pos" not in names or not isinstance(prompts, Prompts):
@@ -132,14 +146,18 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
         return CommandMemory(of_task, savings, shorter)
 
     acting = optional(mitigation)
-    encoding: Any = {name: values[name] for name in EncodingOptions.__annotations__ if name in values}
+    encoding: Any = {
+        name: values[name] for name in EncodingOptions.__annotations__ if name in values
+    }
     counts = [_tokens_of(value, acting, encoding) for value in prompts.values]
 
     def memory(model: Unloaded, changes: Mapping[str, Any]) -> int:
         """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
         _require_layers(model, values)
         pos = max(count(model) for count in counts)
-        return max(acting_bytes(model.shape, pos, acting), function(model, pos, **{**arguments, **changes}))
+        return max(
+            acting_bytes(model.shape, pos, acting), function(model, pos, **{**arguments, **changes})
+        )
 
     return CommandMemory(memory, savings, shorter)
 
@@ -154,8 +172,12 @@ def _require_layers(model: Unloaded, values: Mapping[str, Any]) -> None:
         layers_up_to(model.shape.n_layers, values["layers"])
 
 
-def _tokens_of(prompt: Value, acting: Mitigation | None, encoding: EncodingOptions) -> Callable[[Unloaded], int]:
-    """The number of tokens of a prompt as a mitigation rewrites it, by the model; a question's with its line begun."""
+def _tokens_of(
+    prompt: Value, acting: Mitigation | None, encoding: EncodingOptions
+) -> Callable[[Unloaded], int]:
+    """The number of tokens of a prompt as a mitigation rewrites it, by the model; a question's with
+    its line begun.
+    """
     if isinstance(prompt, Question):
         form, options = prompt.task, {"seed": prompt.seed, "mitigation": acting}
 
@@ -165,23 +187,30 @@ def _tokens_of(prompt: Value, acting: Mitigation | None, encoding: EncodingOptio
 
         return tokens
     instead = "--task NAME --length N"
-    text, _ = rewritten_text("--mitigation", prompt if isinstance(prompt, str) else None, acting, instead)
+    text, _ = rewritten_text(
+        "--mitigation", prompt if isinstance(prompt, str) else None, acting, instead
+    )
     return lambda model: replace(model, encoding=encoding).pos(text or prompt)
 
 
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
     """Note the forecast and return it; None where loading the model will say what is wrong.
 
-    Raises `InsufficientMemoryError` for what is forecast not to fit, and what the function of its memory refuses. A dry run
-    may be of a GPU that another machine has: it is compared with `--max-memory` alone.
+    Raises `InsufficientMemoryError` for what is forecast not to fit, and what the function of its
+    memory refuses. A dry run may be of a GPU that another machine has: it is compared with
+    `--max-memory` alone.
     """
-    is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
+    is_elsewhere = (
+        GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
+    )
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
     asked = None if dtype == AUTO else arithmetic_named(dtype)[0]
     source, free = locate(model, None, asked), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
     try:
         dtype_to_load = asked or source.stored_dtype
-        unloaded = Unloaded(source, dtype_to_load, resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
+        unloaded = Unloaded(
+            source, dtype_to_load, resolved.type, GLOBALS.device_map, GLOBALS.max_memory
+        )
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):
         return None
@@ -222,16 +251,23 @@ def _free(device: torch.device) -> Free:
 
 
 def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: Memory) -> None:
-    work, ways = forecast.work or 0, list(memory.shorter) if isinstance(memory, CommandMemory) else []
+    work, ways = (
+        forecast.work or 0,
+        list(memory.shorter) if isinstance(memory, CommandMemory) else [],
+    )
     if (allowed := GLOBALS.max_memory) is not None and work > allowed:
-        saving = _saving_ways(unloaded, free, memory, lambda other: (other.work or 0, other.work or 0), allowed)
+        saving = _saving_ways(
+            unloaded, free, memory, lambda other: (other.work or 0, other.work or 0), allowed
+        )
         raise InsufficientMemoryError(
             f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by "
             f"--max-memory: {', '.join([*saving, 'allow more', *ways])}"
         )
     if forecast.beside_libraries <= free.bytes:
         return
-    saving = _saving_ways(unloaded, free, memory, lambda other: (other.memory, other.beside_libraries), free.bytes)
+    saving = _saving_ways(
+        unloaded, free, memory, lambda other: (other.memory, other.beside_libraries), free.bytes
+    )
     ways = [*saving, *ways, "free memory"]
     if unloaded.device_map is None:
         ways.append("leave weights on disk with --device-map auto")
@@ -242,23 +278,32 @@ def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: 
 
 
 def _saving_ways(
-    unloaded: Unloaded, free: Free, memory: Memory, sizes: Callable[[Forecast], tuple[int, int]], limit: int
+    unloaded: Unloaded,
+    free: Free,
+    memory: Memory,
+    sizes: Callable[[Forecast], tuple[int, int]],
+    limit: int,
 ) -> list[str]:
-    """The fewest options with which the command fits; where it fits with none, all of them, and what it takes then.
+    """The fewest options with which the command fits; where it fits with none, all of them, and
+    what it takes then.
 
     sizes: of a forecast the bytes that are told, and those that have to be within `limit`.
     """
     savings = [_LOADED] if unloaded.dtype.itemsize > 2 else []
     savings += memory.savings if isinstance(memory, CommandMemory) else []
     words: list[str] = []
-    for options in (chosen for count in range(1, 1 + len(savings)) for chosen in combinations(savings, count)):
+    for options in (
+        chosen for count in range(1, 1 + len(savings)) for chosen in combinations(savings, count)
+    ):
         model = replace(unloaded, dtype=torch.bfloat16) if _LOADED in options else unloaded
         changed = memory
         if isinstance(memory, CommandMemory):
             changed = memory.with_options(option for option in options if option != _LOADED)
         told, needed = sizes(_fitted(model, free, changed))
         fits = needed <= limit
-        words = [f"with {' '.join(options)} it takes {in_gib(told)}{', which fits' if fits else ''}"]
+        words = [
+            f"with {' '.join(options)} it takes {in_gib(told)}{', which fits' if fits else ''}"
+        ]
         if fits:
             break
     return words

@@ -1,8 +1,8 @@
 """Options of a command, out of the parameters of its function: one meaning a word everywhere.
 
-`model` is a hub id, a directory or a name; `prompt` a text, ids or a file; lists of whole numbers are ranges such as 1:64 or
-lists such as 8,16; lists of names are written with commas, or as an option that is repeated. Whatever is written is read, or
-refused, before a model is loaded.
+`model` is a hub id, a directory or a name; `prompt` a text, ids or a file; lists of whole numbers
+are ranges such as 1:64 or lists such as 8,16; lists of names are written with commas, or as an
+option that is repeated. Whatever is written is read, or refused, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ostools.cli.prompts import OF_A_QUESTION, Prompts, read_prompts, require_ut
 from ostools.ground.errors import InputError, did_you_mean
 from ostools.ground.whole_numbers import parse_lengths, whole_number
 
-MODEL_HELP = "'embedded' (the default) or another of 'ostools list models', a directory, or a hub id."
+MODEL_HELP = (
+    "'embedded' (the default) or another of 'ostools list models', a directory, or a hub id."
+)
 _OF_EVERY = (
     ("--json", "", "The whole result as JSON on stdout, its provenance with it."),
     ("--quiet", "", "No progress, no notes: results and refusals only."),
@@ -27,14 +29,30 @@ _OF_EVERY = (
 """Options as they are declared: name, what stands behind it (nothing: a flag), help."""
 _OF_A_MODEL = (
     ("--device", "NAME", "'auto' (cuda, else cpu) or a torch device."),
-    ("--load-dtype", "NAME", "The dtype to load the model in, such as float32; else the one that its file stores."),
-    ("--device-map", "[auto|disk]", "For a model larger than the memory. Default: all on the device."),
+    (
+        "--load-dtype",
+        "NAME",
+        "The dtype to load the model in, such as float32; else the one that its file stores.",
+    ),
+    (
+        "--device-map",
+        "[auto|disk]",
+        "For a model larger than the memory. Default: all on the device.",
+    ),
     ("--max-memory", "SIZE", "What the work may take beside the model (4GiB); else what is free."),
-    ("--max-time", "TIME", "End what its first steps show to take longer: 90s, 30min, 6h. Default: no limit."),
+    (
+        "--max-time",
+        "TIME",
+        "End what its first steps show to take longer: 90s, 30min, 6h. Default: no limit.",
+    ),
     ("--dry-run", "", "Say what memory the work takes; load and measure nothing."),
 )
 _OF_A_RESULT = (
-    ("--out", "FILE", "Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here."),
+    (
+        "--out",
+        "FILE",
+        "Chart (.html .png .svg .pdf) or table (.parquet .csv .json); else a table here.",
+    ),
     (
         "--size",
         "SIZE",
@@ -42,8 +60,16 @@ _OF_A_RESULT = (
     ),
 )
 _HOSTED = (
-    ("--answers", "FILE", "Answers of a model that runs elsewhere, JSON Lines with id and text; none is loaded."),
-    ("--endpoint", "URL", "An OpenAI-compatible server, asked for what --answers lacks; key in OPENAI_API_KEY."),
+    (
+        "--answers",
+        "FILE",
+        "Answers of a model that runs elsewhere, JSON Lines with id and text; none is loaded.",
+    ),
+    (
+        "--endpoint",
+        "URL",
+        "An OpenAI-compatible server, asked for what --answers lacks; key in OPENAI_API_KEY.",
+    ),
 )
 _TASK = "a task with its options, such as count-ones:mode=cot-zero-shot; see 'ostools list tasks'"
 _HELP = {
@@ -62,7 +88,9 @@ class CommonOption(click.Option):
 
 
 def _declared(
-    rows: Iterable[tuple[str, str, str]], repeatable: bool = False, of: type[click.Option] = CommonOption
+    rows: Iterable[tuple[str, str, str]],
+    repeatable: bool = False,
+    of: type[click.Option] = CommonOption,
 ) -> list[click.Parameter]:
     """The options of these rows: name, metavar (empty: a flag), help."""
     return [
@@ -101,11 +129,17 @@ def _prompt_options(command: Command, prompt: Parameter) -> list[click.Parameter
     if not takes_question(command):
         return options
     question = (
-        ("--task", "NAME[:OPTIONS]", f"In place of a prompt {_TASK}; read where the answer is predicted."),
+        (
+            "--task",
+            "NAME[:OPTIONS]",
+            f"In place of a prompt {_TASK}; read where the answer is predicted.",
+        ),
         ("--length", "INTEGER", "Number of items of the task."),
         ("--seed", "INTEGER", "Seed of the task's sequence, if it draws one."),
     )
-    rows = [row for row, name in zip(question, OF_A_QUESTION, strict=True) if name not in command.names]
+    rows = [
+        row for row, name in zip(question, OF_A_QUESTION, strict=True) if name not in command.names
+    ]
     options += _declared(rows, of=click.Option)
     for option in options:
         option.type = click.INT if option.metavar == "INTEGER" else option.type
@@ -114,10 +148,15 @@ def _prompt_options(command: Command, prompt: Parameter) -> list[click.Parameter
 
 def _option(command: Command, parameter: Parameter) -> click.Parameter:
     """The declaration of one parameter, with its choices and its default."""
-    kind, required = parameter.kind, parameter.required and command.defaults.get(parameter.name) is None
+    kind, required = (
+        parameter.kind,
+        parameter.required and command.defaults.get(parameter.name) is None,
+    )
     text = _help(command, parameter)
     if command.loads_model and parameter.by_place:
-        argument = click.Argument([parameter.name], metavar=parameter.name.upper(), required=required)
+        argument = click.Argument(
+            [parameter.name], metavar=parameter.name.upper(), required=required
+        )
         argument.help = text  # pyright: ignore[reportAttributeAccessIssue]
         return argument
     if kind == "flag":
@@ -125,12 +164,18 @@ def _option(command: Command, parameter: Parameter) -> click.Parameter:
         names = [f"{parameter.option}{negation}", parameter.name]
         return click.Option(names, is_flag=True, default=None, help=text, required=required)
     beside_words = [] if kind == "word" else [_METAVARS.get(kind, "INTEGER")]
-    choices = f"[{'|'.join([*map(str, parameter.words), *beside_words])}]" if parameter.words else None
+    choices = (
+        f"[{'|'.join([*map(str, parameter.words), *beside_words])}]" if parameter.words else None
+    )
     return click.Option(
         [parameter.option, parameter.name],
         multiple=parameter.many,
         metavar=choices or _METAVARS.get(kind),
-        type=click.FLOAT if kind == "number" else click.INT if kind == "whole" and not choices else click.STRING,
+        type=click.FLOAT
+        if kind == "number"
+        else click.INT
+        if kind == "whole" and not choices
+        else click.STRING,
         help=text,
         required=required,
     )
@@ -180,7 +225,11 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             value = usual.split(" ") if usual and parameter.many else usual
         if value is not None:
             arguments[parameter.name] = _read(parameter, value)
-            _require_question(parameter, arguments[parameter.name], [arguments.get(p.name) for p in command.prompts])
+            _require_question(
+                parameter,
+                arguments[parameter.name],
+                [arguments.get(p.name) for p in command.prompts],
+            )
     return arguments
 
 
@@ -188,7 +237,12 @@ def _require_question(parameter: Parameter, word: Any, prompts: Iterable[Prompts
     """Refuse a position that a text or ids do not have; their end has a name for all."""
     if not (parameter.question and isinstance(word, str)) or word == "prompt-end":
         return
-    if any(isinstance(value, str | tuple) for prompt in prompts if prompt is not None for value in prompt.values):
+    if any(
+        isinstance(value, str | tuple)
+        for prompt in prompts
+        if prompt is not None
+        for value in prompt.values
+    ):
         raise InputError(
             f"{parameter.option} {word!r}: expected a task's prompt, found a text or ids: give --task instead"
         )
@@ -216,12 +270,16 @@ def _word(parameter: Parameter, text: str) -> str:
     if text not in parameter.words:
         question = did_you_mean(text, parameter.words)
         known = ", ".join(parameter.words)
-        raise InputError(f"{parameter.option}: expected {known}, found {text!r}{question and f': {question.rstrip()}'}")
+        raise InputError(
+            f"{parameter.option}: expected {known}, found {text!r}{question and f': {question.rstrip()}'}"
+        )
     return text
 
 
 def _whole(parameter: Parameter, value: Any) -> Any:
-    """The number, from 0 but for a position, which may count from the end; or one of the words that stand for one."""
+    """The number, from 0 but for a position, which may count from the end; or one of the words that
+    stand for one.
+    """
     if not re.fullmatch(r"-?\d{1,19}", str(value), re.ASCII):
         return _word(parameter, value)
     return int(value) if parameter.words else whole_number(parameter.option, int(value))
@@ -247,8 +305,8 @@ def _place(parameter: Parameter, text: str) -> tuple[Any, ...]:
 
 
 def _mitigation(parameter: Parameter, spec: str) -> Any:
-    """The name of a mitigation, or the one of a file of the user's own, which runs. Refuses what there is not, before torch is
-    imported."""
+    """The name of a mitigation, or the one of a file of the user's own, which runs. Refuses what
+    there is not, before torch is imported."""
     from ostools.mitigations.named import is_in_file, typed
 
     mitigation = typed(spec)
@@ -273,6 +331,13 @@ def _path(parameter: Parameter, value: str) -> Path:
 
 
 _READERS: dict[str, Callable[[Parameter, Any], Any]] = {
-    **{"word": _word, "whole": _whole, "numbers": _numbers, "places": _place, "mitigation": _mitigation, "path": _path},
+    **{
+        "word": _word,
+        "whole": _whole,
+        "numbers": _numbers,
+        "places": _place,
+        "mitigation": _mitigation,
+        "path": _path,
+    },
     **dict.fromkeys(("task", "pairs", "repeating"), _task),
 }

@@ -28,17 +28,22 @@ class Prompts:
 
     values: tuple[Value, ...]
 
-    def of(self, model: TransformerBridge) -> str | Prompt | Question | list[str | Prompt | Question]:
+    def of(
+        self, model: TransformerBridge
+    ) -> str | Prompt | Question | list[str | Prompt | Question]:
         """A prompt as a measurement takes it where there is one, else a list of them."""
         from ostools.models import Prompt
 
-        prompts = [Prompt.from_ids(model, value) if isinstance(value, tuple) else value for value in self.values]
+        prompts = [
+            Prompt.from_ids(model, value) if isinstance(value, tuple) else value
+            for value in self.values
+        ]
         return prompts[0] if len(prompts) == 1 else prompts
 
 
 def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) -> Prompts | None:
-    """The prompts of --prompt, --ids, --prompts, and with `questions` of --task and --length; None for none, where none is
-    needed.
+    """The prompts of --prompt, --ids, --prompts, and with `questions` of --task and --length; None
+    for none, where none is needed.
 
     Raises `InputError` for none or several of the options, for an empty text, and for options of
     `EncodingOptions` that do not go with them.
@@ -53,11 +58,15 @@ def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) ->
         return None
     if any(isinstance(prompt, tuple) for prompt in prompts) and (chat or bos is not None):
         option = "--chat" if chat else "--bos" if bos else "--no-bos"
-        raise InputError(f"{option}: expected --prompt beside it, found --ids, which stand as they are")
+        raise InputError(
+            f"{option}: expected --prompt beside it, found --ids, which stand as they are"
+        )
     if not chat and all(isinstance(prompt, str | tuple) for prompt in prompts):
         for name in ("system", "thinking"):
             if values.get(name):
-                raise InputError(f"--{name}: expected --chat beside it, found none: only a chat template uses it")
+                raise InputError(
+                    f"--{name}: expected --chat beside it, found none: only a chat template uses it"
+                )
     return Prompts(tuple(prompts))
 
 
@@ -115,7 +124,9 @@ def require_utf8(where: str, text: str) -> None:
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
         found = f"the byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
-        raise InputError(f"{where}: expected text in UTF-8, found {found} at {error.start}") from None
+        raise InputError(
+            f"{where}: expected text in UTF-8, found {found} at {error.start}"
+        ) from None
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
@@ -129,26 +140,34 @@ def parse_ids(text: str) -> tuple[int, ...]:
 
 
 def prompts_of(file: Path) -> list[Value]:
-    """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl file, in its order."""
+    """One prompt a line of a text file, or under the key `prompt` or `ids` of each line of a .jsonl
+    file, in its order.
+    """
     try:
         lines = read_bytes(file, TEXT_LIMIT).decode("utf-8-sig").split("\n")
     except (OSError, InputError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--prompts {file}: cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"--prompts {file}: expected text in UTF-8, found other bytes at {error.start}") from error
+        raise InputError(
+            f"--prompts {file}: expected text in UTF-8, found other bytes at {error.start}"
+        ) from error
     if lines[-1] == "":
         lines.pop()
     if not lines:
         raise InputError(f"--prompts {file}: expected a prompt a line, found an empty file")
     read = _of_json if file.suffix.lower() == ".jsonl" else _of_text
-    return [read(f"--prompts {file}, line {number}", line) for number, line in enumerate(lines, start=1)]
+    return [
+        read(f"--prompts {file}, line {number}", line) for number, line in enumerate(lines, start=1)
+    ]
 
 
 def _of_text(where: str, line: str) -> str:
     text = line.removesuffix("\r")
     if not text.strip():
-        raise InputError(f"{where}: expected a prompt, found an empty line; one with line breaks needs a .jsonl file")
+        raise InputError(
+            f"{where}: expected a prompt, found an empty line; one with line breaks needs a .jsonl file"
+        )
     return text
 
 
@@ -156,7 +175,9 @@ def _of_json(where: str, line: str) -> Value:
     try:
         row: Any = json.loads(line)
     except (ValueError, RecursionError):
-        raise InputError(f"{where}: expected a JSON object with the key 'prompt', found something else") from None
+        raise InputError(
+            f"{where}: expected a JSON object with the key 'prompt', found something else"
+        ) from None
     text, ids = (row.get(key) if isinstance(row, dict) else None for key in ("prompt", "ids"))
     if text is not None and ids is not None:
         raise InputError(f"{where}: expected 'prompt' or 'ids', found both: leave one out")

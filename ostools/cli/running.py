@@ -77,7 +77,9 @@ def _check_output(out: Path | None) -> None:
         checked_output(out, option="--out")
     if GLOBALS.size is not None and (out is None or out.suffix.lower() not in FIXED):
         endings = " ".join(FIXED)
-        raise InputError(f"--size is of a picture: expected --out with a name ending in {endings}, found {out}")
+        raise InputError(
+            f"--size is of a picture: expected --out with a name ending in {endings}, found {out}"
+        )
 
 
 @contextmanager
@@ -131,7 +133,9 @@ def _loaded_and_at_work(
             yield loaded, progress
 
 
-def each_at_work(doing: str, models: Sequence[str], memory: Memory) -> tuple[Iterator[TransformerBridge], Progress]:
+def each_at_work(
+    doing: str, models: Sequence[str], memory: Memory
+) -> tuple[Iterator[TransformerBridge], Progress]:
     """Models, each loaded when the one before it is let go; and the progress of the work on them.
 
     All are forecast before the first is loaded. To be used within `limits.within_time`.
@@ -146,7 +150,10 @@ def each_at_work(doing: str, models: Sequence[str], memory: Memory) -> tuple[Ite
 
     def loaded_models() -> Iterator[TransformerBridge]:
         for model, forecast in zip(models, forecasts, strict=True):
-            with _loaded_and_at_work(f"{doing} {model}", model, device, dtype, forecast) as (loaded, bar):
+            with _loaded_and_at_work(f"{doing} {model}", model, device, dtype, forecast) as (
+                loaded,
+                bar,
+            ):
                 bars.append(bar)
                 yield loaded
             del loaded

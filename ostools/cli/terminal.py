@@ -27,12 +27,18 @@ _NARROWEST = 16
 
 @contextmanager
 def progress(description: str) -> Iterator[Progress]:
-    """How far the work is, on stderr and only where that is wanted: a bar with the time left where it is seen, else lines."""
+    """How far the work is, on stderr and only where that is wanted: a bar with the time left where
+    it is seen, else lines.
+    """
 
     def told() -> AbstractContextManager[Progress]:
         if GLOBALS.quiet:
             return nullcontext(False)
-        return bar(description) if is_looked_at() else announced(lambda line: note(f"{description}: {line}"))
+        return (
+            bar(description)
+            if is_looked_at()
+            else announced(lambda line: note(f"{description}: {line}"))
+        )
 
     with outermost(), told() as report:
         yield report
@@ -50,7 +56,9 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout, in ASCII; NaN and infinity are refused (ValueError), as JSON has none."""
+    """One JSON value on stdout, in ASCII; NaN and infinity are refused (ValueError), as JSON has
+    none.
+    """
     sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -68,7 +76,9 @@ def _stdout() -> Console:
     return Results(highlight=False, soft_wrap=not terminal, width=None if terminal else 200)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], text_columns: int = 1) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], text_columns: int = 1
+) -> None:
     """Print a table whose first `text_columns` columns hold words and the others numbers.
 
     No cell is read as markup or drives the terminal.
@@ -77,7 +87,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.text import Text
 
     heading = Text(_printable(title))
-    table = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
     for index, name in enumerate(columns):
         is_number = index >= text_columns
         justify = "right" if is_number else "left"
@@ -128,7 +140,9 @@ def show(result: Any) -> None:
             print_text([f"prompt {number} of {len(result)}"])
             show(prompt_result)
             print_text([""])
-        title = f"Mean over {len(result)} prompts: shares of parts of the prompt, 1 where all are equal"
+        title = (
+            f"Mean over {len(result)} prompts: shares of parts of the prompt, 1 where all are equal"
+        )
         _print_frame(title, result.over_position())
         return
     for head in result.tables or (TableHead("summary" if hasattr(result, "summary") else "frame"),):

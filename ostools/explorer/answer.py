@@ -23,7 +23,8 @@ _NORMS = {
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
 }
 TokenEntry = dict[str, Any]
-"""A token on the page: position, token, value (its colour), numbers; of two sides partner, against."""
+"""A token on the page: position, token, value (its colour), numbers; of two sides partner, against.
+"""
 
 
 def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True) -> dict[str, Any]:
@@ -43,7 +44,9 @@ def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
         "notes": _notes(request, recipe_result, sides) if draws else [],
-        "charts": [_chart(request, *item) for item in recipe_result.results.items()] if draws else [],
+        "charts": [_chart(request, *item) for item in recipe_result.results.items()]
+        if draws
+        else [],
         "code": code(request, recipe_result),
     }
 
@@ -53,7 +56,10 @@ def _names(request: ViewRequest) -> list[str]:
     if not request.beside:
         return []
     second = {"prompt": "the second prompt", "model": "the second model"}
-    return ["First: the prompt", f"Second: {second.get(request.beside, f'under {request.second_text}')}"]
+    return [
+        "First: the prompt",
+        f"Second: {second.get(request.beside, f'under {request.second_text}')}",
+    ]
 
 
 def _kind(result: Result) -> str:
@@ -95,7 +101,12 @@ def _tokens(request: ViewRequest, result: Result) -> list[TokenEntry]:
 
 def _entry(row: Any, value: Any, numbers: list[dict[str, Any]]) -> TokenEntry:
     token = display_token(str(row["token"]))
-    return {"position": int(row["position"]), "token": token, "value": _plain(value), "numbers": numbers}
+    return {
+        "position": int(row["position"]),
+        "token": token,
+        "value": _plain(value),
+        "numbers": numbers,
+    }
 
 
 def _norms(row: Any) -> list[dict[str, Any]]:
@@ -110,7 +121,11 @@ def _norms(row: Any) -> list[dict[str, Any]]:
 def _number(name: str, value: Any, low: Any = None, high: Any = None) -> dict[str, Any]:
     """A number; an exact one has its limits equal to itself, and is shown without them."""
     is_interval = low is not None and not low == value == high
-    return {"name": name, "value": _plain(value), "interval": [_plain(low), _plain(high)] if is_interval else None}
+    return {
+        "name": name,
+        "value": _plain(value),
+        "interval": [_plain(low), _plain(high)] if is_interval else None,
+    }
 
 
 def _plain(value: Any) -> float | None:
@@ -136,7 +151,9 @@ def _weights(request: ViewRequest, result: Attention) -> list[float]:
 # --- two sides
 
 
-def _add_partners(recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]) -> None:
+def _add_partners(
+    recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
+) -> None:
     """Give corresponding tokens each other's position, and the numbers that compare the two."""
     for entry in (*first, *second):
         entry |= {"partner": None, "against": []}
@@ -164,7 +181,12 @@ def _ratios(result: Change) -> list[tuple[int, int, list[dict[str, Any]]]]:
     pairs = []
     for position, rows in frame[frame["second_position"].notna()].groupby("position"):
         numbers = [
-            _number(f"{row['norm'].capitalize()} norm, second / first", row["ratio"], row["lower"], row["upper"])
+            _number(
+                f"{row['norm'].capitalize()} norm, second / first",
+                row["ratio"],
+                row["lower"],
+                row["upper"],
+            )
             for row in rows.to_dict("records")
         ]
         pairs.append((int(str(position)), int(rows["second_position"].iloc[0]), numbers))
@@ -173,7 +195,11 @@ def _ratios(result: Change) -> list[tuple[int, int, list[dict[str, Any]]]]:
 
 def _identities(rows: Frame) -> list[tuple[int, str]]:
     """Every token by id and text: two tokenizers may have one id for two texts."""
-    return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True)) if len(rows) else []
+    return (
+        list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
+        if len(rows)
+        else []
+    )
 
 
 def _differences(first_token: TokenEntry, second_token: TokenEntry) -> list[dict[str, Any]]:
@@ -182,18 +208,23 @@ def _differences(first_token: TokenEntry, second_token: TokenEntry) -> list[dict
     return [
         _number(f"{number['name']}: second minus first", second_value - number["value"])
         for number in first_token["numbers"]
-        if (second_value := second_values.get(number["name"])) is not None and number["value"] is not None
+        if (second_value := second_values.get(number["name"])) is not None
+        and number["value"] is not None
     ]
 
 
 # --- notes and charts
 
 
-def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Sequence[TokenEntry]]) -> list[str]:
+def _notes(
+    request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Sequence[TokenEntry]]
+) -> list[str]:
     """What the page says before the charts' notes."""
     notes = []
     if recipe_result.inactive:
-        notes.append(f"The mitigation is inactive, so the prompt is shown alone. {recipe_result.inactive}.")
+        notes.append(
+            f"The mitigation is inactive, so the prompt is shown alone. {recipe_result.inactive}."
+        )
     if request.beside and sides[0]:
         alone = [sum(entry["partner"] is None for entry in side) for side in sides]
         notes.append(
@@ -208,8 +239,12 @@ def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Se
             )
     if len(recipe_result.results) > 1:
         notes.append("Each of the two charts has its own scale.")
-    if request.beside == "mitigation" and recipe_result.sides[0].frame.equals(recipe_result.sides[1].frame):
-        notes.append("The mitigation is inactive here: it changes neither the text nor any number of the result.")
+    if request.beside == "mitigation" and recipe_result.sides[0].frame.equals(
+        recipe_result.sides[1].frame
+    ):
+        notes.append(
+            "The mitigation is inactive here: it changes neither the text nor any number of the result."
+        )
     return notes
 
 

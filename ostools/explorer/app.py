@@ -43,7 +43,9 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors http://127.0.0.1:* http://localhost:*"
 )
-"""Vega writes style attributes, for which 'unsafe-inline' stands; a local notebook may frame the page."""
+"""Vega writes style attributes, for which 'unsafe-inline' stands; a local notebook may frame the
+page.
+"""
 _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -61,8 +63,8 @@ class Guard:
     """The application behind its checks; `token`: None on loopback.
 
     Any page in a browser can send requests to this machine. Three things keep it out: the Host
-    header must be an address of this server (a foreign name that points here is refused), the Origin
-    must be the page's own, and beyond loopback the address must hold the token.
+    header must be an address of this server (a foreign name that points here is refused), the
+    Origin must be the page's own, and beyond loopback the address must hold the token.
     """
 
     app: ASGIApp
@@ -95,7 +97,9 @@ class Guard:
             return None
         token = request.query_params.get("token", "")
         if not secrets.compare_digest(token.encode(), self.token.encode()):
-            return "expected the token that the explorer printed in its address, found none or another"
+            return (
+                "expected the token that the explorer printed in its address, found none or another"
+            )
         return None
 
     def _is_address_of_ours(self, host: str) -> bool:
@@ -132,7 +136,10 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
     handlers: dict[str, Handler] = {"/run": _run, "/save": _save}
     routes = [
         *(Route(path, _file(text, kind)) for path, (text, kind) in texts.items()),
-        *(Route(path, _endpoint(handler, runs), methods=["POST"]) for path, handler in handlers.items()),
+        *(
+            Route(path, _endpoint(handler, runs), methods=["POST"])
+            for path, handler in handlers.items()
+        ),
         Route("/start", serve_start),
         Route("/left", serve_time_left),
     ]
@@ -163,7 +170,8 @@ def _endpoint(handler: Handler, runs: Runs) -> Any:
 async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
     """The answer to a view request, without its chart where `chart` is false.
 
-    Where `before` is a number, the answer of the quicker view at that place; {} where there is none.
+    Where `before` is a number, the answer of the quicker view at that place; {} where there is
+    none.
     """
     view_request, place = ViewRequest.of(sent, runs.subject), sent.get("before")
     if isinstance(place, int) and place >= 0:
@@ -173,7 +181,9 @@ async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respons
         view_request = quicker
     recipe_result = await runs.result_of(view_request, request.is_disconnected)
     draws = sent.get("chart") is not False
-    return JSONResponse(await runs.in_drawing_thread(partial(answer, view_request, recipe_result, draws)))
+    return JSONResponse(
+        await runs.in_drawing_thread(partial(answer, view_request, recipe_result, draws))
+    )
 
 
 async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
@@ -190,13 +200,17 @@ async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respon
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # without a time: the same bytes each time
+            archive.writestr(
+                zipfile.ZipInfo(name), content
+            )  # without a time: the same bytes each time
     return Response(packed.getvalue(), media_type="application/zip")
 
 
 def _file_bytes(results: Mapping[str, Result], ending: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as directory:
-        paths = [result.save(Path(directory) / f"{name}.{ending}") for name, result in results.items()]
+        paths = [
+            result.save(Path(directory) / f"{name}.{ending}") for name, result in results.items()
+        ]
         return {path.name: path.read_bytes() for path in paths}
 
 
@@ -208,7 +222,9 @@ async def _json_of(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST:
-            raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt")
+            raise InputError(
+                f"expected a request of at most {LARGEST:,} bytes, found more: shorten the prompt"
+            )
     try:
         values = json.loads(body)
     except (ValueError, RecursionError):
@@ -218,5 +234,7 @@ async def _json_of(request: Request) -> dict[str, Any]:
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise InputError("expected text in Unicode, found half of a character in it: leave it out") from None
+        raise InputError(
+            "expected text in Unicode, found half of a character in it: leave it out"
+        ) from None
     return values

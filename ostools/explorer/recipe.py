@@ -1,6 +1,7 @@
 """The calls of `ost` that answer a request: run here, and copied from here as code.
 
-One thread measures. It has what stops it, and the last results, from which a page saves without measuring again.
+One thread measures. It has what stops it, and the last results, from which a page saves without
+measuring again.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class Call:
     def run(self, scope: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is passed where the function takes it."""
         function = RECORDS[self.function].function
-        options = {**self.options, **{name: scope[variable] for name, variable in self.keywords.items()}}
+        options = {
+            **self.options,
+            **{name: scope[variable] for name, variable in self.keywords.items()},
+        }
         if "progress" in inspect.signature(function).parameters:
             options["progress"] = progress
         return function(*(scope[name] for name in self.variables), **options)
@@ -93,7 +97,9 @@ def calls(request: ViewRequest) -> list[Call]:
     return pair
 
 
-def _side(request: ViewRequest, name: str, model: str = "model", prompt: str = "prompt", **mitigation: str) -> Call:
+def _side(
+    request: ViewRequest, name: str, model: str = "model", prompt: str = "prompt", **mitigation: str
+) -> Call:
     view, options = request.of_view, dict(request.of_view.options)
     if view.layers == "streams":
         options |= {"layers": (request.layer,)}
@@ -105,9 +111,15 @@ def _side(request: ViewRequest, name: str, model: str = "model", prompt: str = "
     return Call(name, view.function, (model,), options | mitigation, {"prompt": prompt})
 
 
-def run(request: ViewRequest, models: Mapping[str, Any], progress: Progress = False) -> RecipeResult:
+def run(
+    request: ViewRequest, models: Mapping[str, Any], progress: Progress = False
+) -> RecipeResult:
     """Run the calls; `models`: the models by their variables. Raises `InputError` as the calls do."""
-    scope: dict[str, Any] = {**models, "prompt": request.prompt, "second_prompt": request.second_text}
+    scope: dict[str, Any] = {
+        **models,
+        "prompt": request.prompt,
+        "second_prompt": request.second_text,
+    }
     try:
         all_calls = calls(request)
         for place, call in enumerate(all_calls):
@@ -166,8 +178,9 @@ class Stopped(Exception):  # noqa: N818 (nothing went wrong)
 class Runs:
     """Runs of one model, one after the other: while hooks are on a pass, a second pass may not run.
 
-    Each run belongs to the request that asked for it and ends, at its next step, when that request does: a new keystroke, the
-    stop button and a closed browser all take their request back. So two browsers cannot mix.
+    Each run belongs to the request that asked for it and ends, at its next step, when that request
+    does: a new keystroke, the stop button and a closed browser all take their request back. So two
+    browsers cannot mix.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -179,11 +192,17 @@ class Runs:
         self._progress: tuple[float, int, int] | None = None
         self._recent: OrderedDict[tuple[str, ...], RecipeResult] = OrderedDict()
 
-    async def result_of(self, view_request: ViewRequest, is_gone: Callable[[], Awaitable[bool]]) -> RecipeResult:
-        """Run the request's calls. Raises `Stopped` where `is_gone` said so first, and their errors."""
+    async def result_of(
+        self, view_request: ViewRequest, is_gone: Callable[[], Awaitable[bool]]
+    ) -> RecipeResult:
+        """Run the request's calls. Raises `Stopped` where `is_gone` said so first, and their
+        errors.
+        """
         self._require_open()
         stop = threading.Event()
-        running = asyncio.get_running_loop().run_in_executor(self._worker, self._run, view_request, stop)
+        running = asyncio.get_running_loop().run_in_executor(
+            self._worker, self._run, view_request, stop
+        )
         while not (await asyncio.wait([running], timeout=_LOOK))[0]:
             if not stop.is_set() and await is_gone():
                 stop.set()
@@ -201,7 +220,11 @@ class Runs:
         if self._progress is None:
             return None
         began, done_count, total = self._progress
-        return (time.monotonic() - began) * (total - done_count) / done_count if 0 < done_count < total else None
+        return (
+            (time.monotonic() - began) * (total - done_count) / done_count
+            if 0 < done_count < total
+            else None
+        )
 
     def close(self) -> None:
         """Begin no more runs, and end the present one at its next step."""

@@ -1,4 +1,6 @@
-"""Start the explorer: a server in a thread of this process, on loopback unless another host is asked for."""
+"""Start the explorer: a server in a thread of this process, on loopback unless another host is
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _TOKEN_BYTES = 24
 
 
 class Explorer:
-    """A running explorer. `url`: its address, with the token where it needs one. In a notebook it shows itself in the cell."""
+    """A running explorer. `url`: its address, with the token where it needs one. In a notebook it
+    shows itself in the cell.
+    """
 
     def __init__(self, url: str, server: Server, thread: threading.Thread, runs: Runs) -> None:
         self.url = url
@@ -64,15 +68,17 @@ def explore(
         ost.explore(model, "1 0 1 1").url
 
     Args:
-        prompt: what stands in the field at first. A link that holds a state has a prompt of its own.
+        prompt: what stands in the field at first. A link that holds a state has a prompt of its
+            own.
         against: a second model, which the page can show beside the first.
-        host: the address to listen on. Beyond loopback the page's address holds a token, and a question without it is refused.
-            The connection is not encrypted.
+        host: the address to listen on. Beyond loopback the page's address holds a token, and a
+            question without it is refused. The connection is not encrypted.
         port: 0 takes a free one.
 
-    The server runs in a thread of this process until `.stop()`. Every number comes from the public functions of ostools.
-    Raises `InputError` if starlette and uvicorn are missing (`pip install 'oversquashing-tools[explore]'`), and for an address
-    on which it cannot listen. Cost: that of what the page asks for.
+    The server runs in a thread of this process until `.stop()`. Every number comes from the public
+    functions of ostools. Raises `InputError` if starlette and uvicorn are missing (`pip install
+    'oversquashing-tools[explore]'`), and for an address on which it cannot listen. Cost: that of
+    what the page asks for.
     """
     try:
         import uvicorn
@@ -90,7 +96,9 @@ def explore(
     guarded = application(runs, prompt, host, token)
     settings: Any = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
     server = uvicorn.Server(uvicorn.Config(guarded, timeout_graceful_shutdown=3, **settings))
-    thread = threading.Thread(target=server.run, args=([listener],), name="ostools-explorer-server", daemon=True)
+    thread = threading.Thread(
+        target=server.run, args=([listener],), name="ostools-explorer-server", daemon=True
+    )
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)

@@ -48,7 +48,11 @@ class View:
 
 
 def _sensitivity(
-    linearisation: str, words: str, before: tuple[str, ...] = ("attention",), logit: bool = True, **sketch: Any
+    linearisation: str,
+    words: str,
+    before: tuple[str, ...] = ("attention",),
+    logit: bool = True,
+    **sketch: Any,
 ) -> View:
     options = {"linearisations": (linearisation,), **sketch}
     takes = frozenset({"logit"} if logit else ())
@@ -57,21 +61,31 @@ def _sensitivity(
 
 _SKETCH: dict[str, Any] = {"logit": False, "method": "sketch", "cotangents": COTANGENTS}
 _OF_TOKENS: dict[str, View] = {
-    "full": _sensitivity("full", "Sensitivity, full: the real derivative", ("attention", "sketch-full")),
-    "frozen": _sensitivity(
-        "frozen", "Sensitivity, frozen: patterns and norm scales held", ("attention", "sketch-frozen")
+    "full": _sensitivity(
+        "full", "Sensitivity, full: the real derivative", ("attention", "sketch-full")
     ),
-    "frozen-attention": _sensitivity("frozen-attention", "Sensitivity with attention patterns held"),
+    "frozen": _sensitivity(
+        "frozen",
+        "Sensitivity, frozen: patterns and norm scales held",
+        ("attention", "sketch-frozen"),
+    ),
+    "frozen-attention": _sensitivity(
+        "frozen-attention", "Sensitivity with attention patterns held"
+    ),
     "frozen-norm": _sensitivity("frozen-norm", "Sensitivity with norm scales held"),
     # Of a logit the parts of `detached` are what is measured: `attribution`.
     "detached": _sensitivity(
         "detached", "Sensitivity, detached: patterns, norm scales and activations held", logit=False
     ),
-    "sketch-full": _sensitivity("full", f"Sketch of the full sensitivity, from {COTANGENTS} cotangents", **_SKETCH),
+    "sketch-full": _sensitivity(
+        "full", f"Sketch of the full sensitivity, from {COTANGENTS} cotangents", **_SKETCH
+    ),
     "sketch-frozen": _sensitivity(
         "frozen", f"Sketch of the frozen sensitivity, from {COTANGENTS} cotangents", **_SKETCH
     ),
-    "attribution": View("Contributions to the logit of a next token", "attribution", takes=frozenset({"logit"})),
+    "attribution": View(
+        "Contributions to the logit of a next token", "attribution", takes=frozenset({"logit"})
+    ),
     "attention": View(
         "Attention of the last token, head by head",
         "attention",
@@ -90,7 +104,9 @@ _OF_TOKENS: dict[str, View] = {
 def _of_records() -> dict[str, View]:
     """A view of the chart of each measurement of a prompt that no view above is of."""
     functions = {view.function for view in _OF_TOKENS.values()}
-    measured = sorted(RECORDS.values(), key=lambda record: (record.function.__module__, record.name))
+    measured = sorted(
+        RECORDS.values(), key=lambda record: (record.function.__module__, record.name)
+    )
     return {
         record.name.replace("_", "-"): View(record.name.replace("_", " ").capitalize(), record.name)
         for record in measured
@@ -170,7 +186,10 @@ class ViewRequest:
         """Check what the page sent; `InputError` for what it cannot have sent and unusable texts."""
         name = checked_name("view", sent.get("view"), VIEWS)
         view = VIEWS[name]
-        values: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", sent.get("prompt"))}
+        values: dict[str, Any] = {
+            "view": name,
+            "prompt": checked_text("prompt", sent.get("prompt")),
+        }
         if (ends := subject.layers(view)) is not None:
             values["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
         if "head" in view.takes:
@@ -190,11 +209,15 @@ class ViewRequest:
         return VIEWS[self.view]
 
     def before(self, place: int) -> ViewRequest | None:
-        """The quicker view that is shown first; `place` 0 is the quickest. None where there is none."""
+        """The quicker view that is shown first; `place` 0 is the quickest. None where there is
+        none.
+        """
         if self.logit is not None or place >= len(self.of_view.before):
             return None
         name = self.of_view.before[place]
-        return replace(self, view=name, layer=self.layer if VIEWS[name].layers == self.of_view.layers else -1)
+        return replace(
+            self, view=name, layer=self.layer if VIEWS[name].layers == self.of_view.layers else -1
+        )
 
 
 def checked_text(name: str, text: object) -> str:
@@ -202,13 +225,17 @@ def checked_text(name: str, text: object) -> str:
     if not isinstance(text, str) or not text:
         raise InputError(f"expected a {name} of at least one character, found none: type a text")
     if len(text) > LONGEST:
-        raise InputError(f"expected a {name} of at most {LONGEST:,} characters, found {len(text):,}: shorten it")
+        raise InputError(
+            f"expected a {name} of at most {LONGEST:,} characters, found {len(text):,}: shorten it"
+        )
     return text
 
 
 def _whole_in_range(name: str, value: object, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
-        raise InputError(f"{name}: expected a whole number from {low} to {high}, found {short_repr(value)}")
+        raise InputError(
+            f"{name}: expected a whole number from {low} to {high}, found {short_repr(value)}"
+        )
     return value
 
 

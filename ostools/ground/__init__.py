@@ -1,4 +1,5 @@
-"""What everybody may use. It does not import the rest of ostools, and imports torch only when it is needed.
+"""What everybody may use. It does not import the rest of ostools, and imports torch only when it is
+needed.
 
 `errors`: the one that a user can cause. `whole_numbers`: lengths, seeds and counts, also as users
 write them. `names`: those of a list. `files`: read as hostile. `progress`: how a long run is told.

@@ -1,4 +1,5 @@
-"""Arguments of a call against the annotations of its function: what is none of them is refused before anything is done.
+"""Arguments of a call against the annotations of its function: what is none of them is refused
+before anything is done.
 
 pydantic decides, by an adapter of each annotation, which is made at the first call.
 """
@@ -32,7 +33,9 @@ _CLASSES: dict[type, tuple[type, str]] = {
     PathLike: (PathLike, "a path"),
     types.NoneType: (types.NoneType, "None"),
 }
-"""Of a class in an annotation: what an argument is an instance of, and how a message calls it. Numbers of numpy are numbers."""
+"""Of a class in an annotation: what an argument is an instance of, and how a message calls it.
+Numbers of numpy are numbers.
+"""
 
 
 def checked_arguments(
@@ -40,19 +43,23 @@ def checked_arguments(
     class_words: Mapping[type, str] | None = None,
     advice: Callable[[object, Sequence[type]], str] | None = None,
 ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
-    """Decorate a function so that it raises `error` for an argument that its annotation does not allow.
+    """Decorate a function so that it raises `error` for an argument that its annotation does not
+    allow.
 
-    Checked are classes, words (`Literal`), lists of words, and unions of them; a list of words is handed on as a list. Lists
-    of numbers, and tensors, are the function's own to check, but no text is one. This decorator has to stand outside of any
-    that checks types, so that the message is this one.
+    Checked are classes, words (`Literal`), lists of words, and unions of them; a list of words is
+    handed on as a list. Lists of numbers, and tensors, are the function's own to check, but no text
+    is one. This decorator has to stand outside of any that checks types, so that the message is
+    this one.
 
-    class_words: how a message calls a class. advice: the end of the message, by the argument and the classes that were
-    expected; empty where there is none.
+    class_words: how a message calls a class. advice: the end of the message, by the argument and
+    the classes that were expected; empty where there is none.
     """
 
     def checking(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
         signature = full_signature(function)
-        hints_of = functools.cache(full_hints)  # at the first call all that the annotations name is there
+        hints_of = functools.cache(
+            full_hints
+        )  # at the first call all that the annotations name is there
 
         @functools.wraps(function)
         def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Returned:
@@ -62,7 +69,9 @@ def checked_arguments(
                 names = signature.parameters
                 strange = next((name for name in options if name not in names), None)
                 suggestion = "" if strange is None else did_you_mean(strange, list(names))
-                raise error(f"{function.__name__}: {wrong}; {suggestion}it takes {', '.join(names)}") from None
+                raise error(
+                    f"{function.__name__}: {wrong}; {suggestion}it takes {', '.join(names)}"
+                ) from None
             for name, value in bound.arguments.items():
                 hint, kind = hints_of(function).get(name, Any), signature.parameters[name].kind
                 items = () if kind is inspect.Parameter.VAR_KEYWORD else (value,)
@@ -70,7 +79,11 @@ def checked_arguments(
                     try:
                         checked_item = allowed(hint, item, class_words)
                     except ValueError as wrong:
-                        end = "" if advice is None else advice(item, list(filter(_is_class, parts_of(hint))))
+                        end = (
+                            ""
+                            if advice is None
+                            else advice(item, list(filter(_is_class, parts_of(hint))))
+                        )
                         raise error(f"{name}: {wrong}{end}") from None
                     bound.arguments[name] = value if item is not value else checked_item
             return function(*bound.args, **bound.kwargs)
@@ -82,7 +95,9 @@ def checked_arguments(
 
 
 def allowed(hint: Any, value: Any, class_words: Mapping[type, str] | None = None) -> Any:
-    """The value, where an annotation allows it. Raises `ValueError`, which says what is expected and what is found."""
+    """The value, where an annotation allows it. Raises `ValueError`, which says what is expected
+    and what is found.
+    """
     try:
         return _validator(hint)(value)
     except ValueError:
@@ -97,7 +112,8 @@ def words_of(hint: Any) -> tuple[Any, ...]:
 
 
 def full_signature(function: Callable[..., object]) -> inspect.Signature:
-    """The function's signature, with the keywords of `**options: Unpack[SomeTypedDict]` written out as parameters.
+    """The function's signature, with the keywords of `**options: Unpack[SomeTypedDict]` written out
+    as parameters.
 
     A keyword that is left out is False where it is a flag, else None.
     """
@@ -111,7 +127,10 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
             if group is None
             else [
                 inspect.Parameter(
-                    name, parameter.KEYWORD_ONLY, default=False if hint is bool else None, annotation=hint
+                    name,
+                    parameter.KEYWORD_ONLY,
+                    default=False if hint is bool else None,
+                    annotation=hint,
                 )
                 for name, hint in hints.items()
             ]
@@ -119,8 +138,12 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def full_hints(function: Callable[..., object], names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The type hints of every parameter of `full_signature`; `names` are what annotations name beside the module's own."""
+def full_hints(
+    function: Callable[..., object], names: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The type hints of every parameter of `full_signature`; `names` are what annotations name
+    beside the module's own.
+    """
     inner = inspect.unwrap(function)
     hints = typing.get_type_hints(inner, localns=names)
     for parameter in inspect.signature(inner).parameters.values():
@@ -135,8 +158,12 @@ def _group(function: Callable[..., object], parameter: inspect.Parameter) -> typ
     annotation: Any = parameter.annotation
     if parameter.kind is not inspect.Parameter.VAR_KEYWORD or "Unpack[" not in str(annotation):
         return None
-    if isinstance(annotation, str):  # "Unpack[Name]": only this one is looked up, as the others cost time at import
-        return inspect.unwrap(function).__globals__[annotation.removeprefix("Unpack[").removesuffix("]")]
+    if isinstance(
+        annotation, str
+    ):  # "Unpack[Name]": only this one is looked up, as the others cost time at import
+        return inspect.unwrap(function).__globals__[
+            annotation.removeprefix("Unpack[").removesuffix("]")
+        ]
     return typing.get_args(annotation)[0]
 
 
@@ -154,12 +181,16 @@ def _schema(hint: Any) -> Any:
 
     parts = parts_of(hint)
     if len(parts) > 1:
-        return Annotated[functools.reduce(operator.or_, map(_schema, parts)), Field(union_mode="left_to_right")]
+        return Annotated[
+            functools.reduce(operator.or_, map(_schema, parts)), Field(union_mode="left_to_right")
+        ]
     if typing.get_origin(hint) is Literal:
         return Annotated[hint, BeforeValidator(functools.partial(_word, typing.get_args(hint)))]
     if is_list(hint):
         item = typing.get_args(hint)[0]
-        is_text = item is str or (bool(words_of(item)) and all(isinstance(word, str) for word in words_of(item)))
+        is_text = item is str or (
+            bool(words_of(item)) and all(isinstance(word, str) for word in words_of(item))
+        )
         return (
             Annotated[list[_schema(item)], BeforeValidator(_listed)]
             if is_text
@@ -170,7 +201,9 @@ def _schema(hint: Any) -> Any:
     kind = typing.get_origin(hint) or hint
     if not _is_class(kind) or kind is tuple:
         return Any
-    instance = core_schema.is_instance_schema(_CLASSES.get(kind, (kind,))[0])  # not InstanceOf: that reads dataclasses
+    instance = core_schema.is_instance_schema(
+        _CLASSES.get(kind, (kind,))[0]
+    )  # not InstanceOf: that reads dataclasses
     checks = [AfterValidator(_no_truth)] if hint in (int, float) else []
     return Annotated[Any, GetPydanticSchema(lambda _source, _handler: instance), *checks]
 
@@ -183,12 +216,20 @@ def parts_of(hint: Any) -> tuple[Any, ...]:
 
 def is_list(hint: Any) -> bool:
     origin = typing.get_origin(hint)
-    return isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping | tuple)
+    return (
+        isinstance(origin, type)
+        and issubclass(origin, Iterable)
+        and not issubclass(origin, Mapping | tuple)
+    )
 
 
 def _is_class(hint: Any) -> bool:
-    """Whether it is a class that an argument is an instance of; a protocol and a tensor's axes are none."""
-    is_class = type(hint) is type or (isinstance(hint, abc.ABCMeta) and not getattr(hint, "_is_protocol", False))
+    """Whether it is a class that an argument is an instance of; a protocol and a tensor's axes are
+    none.
+    """
+    is_class = type(hint) is type or (
+        isinstance(hint, abc.ABCMeta) and not getattr(hint, "_is_protocol", False)
+    )
     return is_class and hint is not object
 
 
@@ -206,7 +247,10 @@ def _listed(value: Any) -> Any:
 
 def _word(words: tuple[Any, ...], value: Any) -> Any:
     """The value, where it is one of the words and of its class: to Python True and 1.0 are 1."""
-    if not any(isinstance(value, type(word)) and isinstance(value, bool) == isinstance(word, bool) for word in words):
+    if not any(
+        isinstance(value, type(word)) and isinstance(value, bool) == isinstance(word, bool)
+        for word in words
+    ):
         raise ValueError
     return value
 
@@ -226,11 +270,17 @@ def _no_truth(value: Any) -> Any:
 
 
 def _expected(hint: Any, value: Any, class_words: Mapping[type, str]) -> str:
-    """What is expected and what is found, as a message says it, with the nearest word; of a list the first wrong item."""
+    """What is expected and what is found, as a message says it, with the nearest word; of a list
+    the first wrong item.
+    """
     words = words_of(hint)
     items = value if words and isinstance(value, list | tuple) else [value]
     wrong = next((item for item in items if item not in words), value)
-    question = f": {did_you_mean(wrong, list(map(str, words))).rstrip()}" if words and isinstance(wrong, str) else ""
+    question = (
+        f": {did_you_mean(wrong, list(map(str, words))).rstrip()}"
+        if words and isinstance(wrong, str)
+        else ""
+    )
     expected = [", ".join(map(repr, words))] * bool(words) + _in_words(hint, class_words)
     return f"expected {' or '.join(dict.fromkeys(expected))}, found {short_repr(wrong)}{question.removesuffix(': ')}"
 
@@ -241,9 +291,15 @@ def _in_words(hint: Any, class_words: Mapping[type, str]) -> list[str]:
     for part in parts_of(hint):
         kind = typing.get_origin(part) or part
         if is_list(part):
-            texts += [] if words_of(part) else ["whole numbers" if int in typing.get_args(part) else "a list"]
+            texts += (
+                []
+                if words_of(part)
+                else ["whole numbers" if int in typing.get_args(part) else "a list"]
+            )
         elif kind is _FUNCTION:
             texts.append("a function")
         elif _is_class(kind):
-            texts.append(class_words.get(kind) or _CLASSES.get(kind, (kind, f"a {kind.__name__}"))[1])
+            texts.append(
+                class_words.get(kind) or _CLASSES.get(kind, (kind, f"a {kind.__name__}"))[1]
+            )
     return texts

@@ -1,7 +1,7 @@
 """The one error that a user can cause.
 
-Every refusal of ostools is an `InputError`: it says in one line what was expected, what was found and what to do,
-and the command line prints just that line and exits with code 2.
+Every refusal of ostools is an `InputError`: it says in one line what was expected, what was found
+and what to do, and the command line prints just that line and exits with code 2.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
-"""What nobody may take for a failure of the work. Whatever else a plugin or a library raises is one: sys.exit(), a panic."""
+"""What nobody may take for a failure of the work. Whatever else a plugin or a library raises is
+one: sys.exit(), a panic.
+"""
 
 OF_A_LEFT_HOOK = "; hooks.clear(model) removes one that an interrupted call left"
 """The end of every refusal of an edit that is active: the user may have no block to leave."""
 
 
 class InputError(ValueError):
-    """A request that cannot be carried out. The message says what was expected, what was found, and what to do."""
+    """A request that cannot be carried out. The message says what was expected, what was found, and
+    what to do.
+    """
 
 
 class RangeError(InputError):
@@ -42,18 +46,23 @@ def short_repr(value: object) -> str:
 def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest that do.
 
-    `what` is the kind of thing in words ("variant"), `name` what the user wrote, `known_names` every right name.
+    `what` is the kind of thing in words ("variant"), `name` what the user wrote, `known_names`
+    every right name.
     """
     return InputError(f"unknown {what} {short_repr(name)}: {nearest(name, sorted(known_names))}")
 
 
 def nearest(name: object, known_names: Iterable[str]) -> str:
-    """The end of an error message: the nearest of the right names, then all of them, in the order that is given."""
+    """The end of an error message: the nearest of the right names, then all of them, in the order
+    that is given.
+    """
     names = list(known_names)
     return f"{did_you_mean(name, names)}known are {', '.join(names)}"
 
 
 def did_you_mean(name: object, known_names: Sequence[str]) -> str:
-    """The nearest of the right names, as the question in an error message; empty where none is near."""
+    """The nearest of the right names, as the question in an error message; empty where none is
+    near.
+    """
     near = difflib.get_close_matches(str(name), known_names, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -1,8 +1,10 @@
-"""Classes of TransformerLens and transformers by name, for annotations and `isinstance`, without importing the libraries.
+"""Classes of TransformerLens and transformers by name, for annotations and `isinstance`, without
+importing the libraries.
 
-Importing them takes three seconds, which a refused option and a dry run do not need. A type checker sees the classes
-themselves. At run time each name here is a class that has no instances before its library is imported, and those of the
-library's class afterwards. Whoever makes one, or derives from it, imports it from the library.
+Importing them takes three seconds, which a refused option and a dry run do not need. A type checker
+sees the classes themselves. At run time each name here is a class that has no instances before its
+library is imported, and those of the library's class afterwards. Whoever makes one, or derives from
+it, imports it from the library.
 """
 
 from __future__ import annotations
@@ -14,13 +16,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint as HookPoint
     from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
-    from transformer_lens.model_bridge.generalized_components import BloomBlockBridge as BloomBlockBridge
-    from transformer_lens.model_bridge.generalized_components import JointQKVAttentionBridge as JointQKVAttentionBridge
+    from transformer_lens.model_bridge.generalized_components import (
+        BloomBlockBridge as BloomBlockBridge,
+    )
+    from transformer_lens.model_bridge.generalized_components import (
+        JointQKVAttentionBridge as JointQKVAttentionBridge,
+    )
     from transformer_lens.model_bridge.generalized_components import (
         JointQKVPositionEmbeddingsAttentionBridge as JointQKVPositionEmbeddingsAttentionBridge,
     )
     from transformer_lens.model_bridge.generalized_components import MoEBridge as MoEBridge
-    from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent as GeneralizedComponent
+    from transformer_lens.model_bridge.generalized_components.base import (
+        GeneralizedComponent as GeneralizedComponent,
+    )
     from transformers import PreTrainedConfig as PreTrainedConfig
     from transformers import PreTrainedModel as PreTrainedModel
     from transformers import PreTrainedTokenizerBase as PreTrainedTokenizerBase
@@ -30,7 +38,9 @@ if TYPE_CHECKING:
 else:
 
     class _Named(ABCMeta):
-        """Class of a class that stands for the one of the same name in `home`, a module that may not be imported."""
+        """Class of a class that stands for the one of the same name in `home`, a module that may
+        not be imported.
+        """
 
         home: str
 
@@ -48,7 +58,10 @@ else:
         (f"{_COMPONENTS}.base", "GeneralizedComponent"),
         (f"{_COMPONENTS}.bloom_block", "BloomBlockBridge"),
         (f"{_COMPONENTS}.joint_qkv_attention", "JointQKVAttentionBridge"),
-        (f"{_COMPONENTS}.joint_qkv_position_embeddings_attention", "JointQKVPositionEmbeddingsAttentionBridge"),
+        (
+            f"{_COMPONENTS}.joint_qkv_position_embeddings_attention",
+            "JointQKVPositionEmbeddingsAttentionBridge",
+        ),
         (f"{_COMPONENTS}.moe", "MoEBridge"),
         ("transformers.configuration_utils", "PreTrainedConfig"),
         ("transformers.modeling_utils", "PreTrainedModel"),

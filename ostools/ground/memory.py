@@ -1,6 +1,8 @@
-"""How much memory this process can still have: of the machine's, and of the control groups that it is in.
+"""How much memory this process can still have: of the machine's, and of the control groups that it
+is in.
 
-In a container or under a batch system the machine's own figure is the host's: who believes it is killed.
+In a container or under a batch system the machine's own figure is the host's: who believes it is
+killed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def return_freed_memory() -> None:
     """Return freed blocks to the system where the C library is glibc: some milliseconds.
 
     Called once, after a tokenizer was read. What a vocabulary of 262,000 tokens was read from would
-    else stand beside the weights: Gemma 3 270M peaks at 2.40 GiB instead of 2.08, its forecast is 2.17.
+    else stand beside the weights: Gemma 3 270M peaks at 2.40 GiB instead of 2.08, its forecast is
+    2.17.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is not None and hasattr(library, "malloc_trim"):
@@ -61,8 +64,9 @@ def return_freed_memory() -> None:
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Run the block without Python's collector of circular garbage, which would walk through the 800,000 parts of a large
-    vocabulary again and again. What is in no circle is let go at once all the same. Blocks nest, also across threads."""
+    """Run the block without Python's collector of circular garbage, which would walk through the
+    800,000 parts of a large vocabulary again and again. What is in no circle is let go at once all
+    the same. Blocks nest, also across threads."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -73,12 +77,17 @@ def collector_at_rest() -> Iterator[None]:
 
 
 def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free]:
-    """What the limit of each control group (v2) above this process leaves; a limit of one further up counts too.
+    """What the limit of each control group (v2) above this process leaves; a limit of one further
+    up counts too.
 
     Cached files count as free where nobody read them lately: the kernel drops those first.
     """
     try:
-        paths = [line.split("::", 1)[1] for line in proc.read_text().splitlines() if line.startswith("0::")]
+        paths = [
+            line.split("::", 1)[1]
+            for line in proc.read_text().splitlines()
+            if line.startswith("0::")
+        ]
     except OSError:
         return
     for path in paths:
@@ -93,16 +102,25 @@ def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free
 def _free_in_group(group: Path) -> int | None:
     """None where the group has no limit, or is not there."""
     try:
-        most, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+        most, used = (
+            (group / "memory.max").read_text().strip(),
+            int((group / "memory.current").read_text()),
+        )
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return None if most == "max" else max(int(most) - used + int(statistics.get("inactive_file", 0)), 0)
+        return (
+            None
+            if most == "max"
+            else max(int(most) - used + int(statistics.get("inactive_file", 0)), 0)
+        )
     except (OSError, ValueError):
         return None
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks of up to 31 MiB for the next allocation, which it does once a block of that size was freed.
+    """Let glibc keep freed blocks of up to 31 MiB for the next allocation, which it does once a
+    block of that size was freed.
 
-    Else each chunk of a long computation is mapped and zeroed anew, which takes as long as the work on it.
+    Else each chunk of a long computation is mapped and zeroed anew, which takes as long as the work
+    on it.
     """
     bytearray(31 << 20)

@@ -1,4 +1,6 @@
-"""The names that a caller gives: one refusal for what is none of the known ones, whoever asked for them."""
+"""The names that a caller gives: one refusal for what is none of the known ones, whoever asked for
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ UPCAST_PARTS: tuple[UpcastPart, ...] = get_args(UpcastPart)
 """What `hooks.upcast` and the mitigation Upcast compute in float32."""
 
 Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "detached"]
-"""What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the MLPs' activations too."""
+"""What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the
+MLPs' activations too.
+"""
 LINEARISATIONS: tuple[Linearisation, ...] = get_args(Linearisation)
 SketchedMethod = Literal["exact", "sketch", "estimate"]
 Method = Literal["auto", SketchedMethod]
@@ -32,11 +36,15 @@ PRECISION_NAMES = (
     *(f"{format}-{part}" for part in ("weights", "residual", "once", "kv") for format in _FORMATS),
     "int8-dynamic",
 )
-"""The precisions of `measure.passes.precisions`, which imports torch: a wrong name is refused without it."""
+"""The precisions of `measure.passes.precisions`, which imports torch: a wrong name is refused
+without it.
+"""
 
 
 def known_norm(methods: Iterable[str]) -> Norm:
-    """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a bound of it alone is known."""
+    """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a
+    bound of it alone is known.
+    """
     return "operator" if all(method == "exact" for method in methods) else "frobenius"
 
 
@@ -49,17 +57,21 @@ def checked_name(what: str, name: Any, known_names: Iterable[str]) -> str:
 
 
 def checked_names(what: str, names: Any, known_names: Iterable[str]) -> tuple[str, ...]:
-    """The names in order and without doubles; none at all, or an unknown one, is an `InputError`. A name alone is one."""
+    """The names in order and without doubles; none at all, or an unknown one, is an `InputError`. A
+    name alone is one.
+    """
     known_names = tuple(known_names)
-    name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    name_list = (
+        [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    )
     if not name_list:
         raise InputError(f"expected at least one {what} of {', '.join(known_names)}, found none")
     return tuple(dict.fromkeys(checked_name(what, name, known_names) for name in name_list))
 
 
 def distinct(what: str, names: Word | Iterable[Word]) -> tuple[Word, ...]:
-    """Names in order and without doubles, once they are checked (`ground.arguments`); `InputError` for none at all. A name
-    alone is one."""
+    """Names in order and without doubles, once they are checked (`ground.arguments`); `InputError`
+    for none at all. A name alone is one."""
     name_list: Any = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
     if not name_list:
         raise InputError(f"{what}: expected at least one, found none")

@@ -1,4 +1,5 @@
-"""What needs more memory than there is: seen, tried again in smaller chunks, then refused in one line; on a CPU or a GPU.
+"""What needs more memory than there is: seen, tried again in smaller chunks, then refused in one
+line; on a CPU or a GPU.
 
 A chunk never decides what is computed: numbers differ by the rounding of sums in another order.
 """
@@ -27,11 +28,19 @@ SMALLEST = 1 / 16
 """The share of a chunk below which a measurement that does not fit is given up."""
 
 # What torch's and safetensors' allocators write, and C++ where nobody caught it.
-_MESSAGES = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "cublas_status_alloc_failed")
+_MESSAGES = (
+    "not enough memory",
+    "allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "cublas_status_alloc_failed",
+)
 
 
 def chunk(full: int) -> int:
-    """`full` items or bytes at a time; the share of it that `smaller_chunks` leaves, and at least 1."""
+    """`full` items or bytes at a time; the share of it that `smaller_chunks` leaves, and at least
+    1.
+    """
     return max(1, int(full * (_SHARE.get() or 1.0)))
 
 
@@ -46,7 +55,9 @@ def smaller_chunks(share: float) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of (whoever's word for it)."""
+    """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of
+    (whoever's word for it).
+    """
     import torch  # whoever runs out of memory has it
 
     seen_ids: set[int] = set()
@@ -58,18 +69,24 @@ def is_out_of_memory(error: BaseException) -> bool:
         if isinstance(cause, OSError) and cause.errno == errno.ENOMEM:
             return True
         # Not in our own words: they may quote a prompt or a file.
-        foreign = isinstance(cause, RuntimeError | OSError) or type(cause).__module__.startswith("safetensors")
+        foreign = isinstance(cause, RuntimeError | OSError) or type(cause).__module__.startswith(
+            "safetensors"
+        )
         if foreign and any(word in str(cause).lower() for word in _MESSAGES):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
 
 
-def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-    """The measurement, tried again in chunks half as large where memory runs out, down to a sixteenth.
+def in_smaller_chunks(
+    measurement: Callable[Parameters, Returned],
+) -> Callable[Parameters, Returned]:
+    """The measurement, tried again in chunks half as large where memory runs out, down to a
+    sixteenth.
 
-    Then `InsufficientMemoryError`, with what is free. The share of the chunks that fitted is in the result's provenance, as
-    "chunk_share". Inside another such measurement, or a cell of a sweep, that one decides.
+    Then `InsufficientMemoryError`, with what is free. The share of the chunks that fitted is in the
+    result's provenance, as "chunk_share". Inside another such measurement, or a cell of a sweep,
+    that one decides.
     """
 
     @functools.wraps(measurement)
@@ -77,12 +94,17 @@ def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[P
         if _SHARE.get() is not None:  # who entered a block of `smaller_chunks` deals with it
             return measurement(*args, **options)
         # Arguments are read more than once: an iterator as a list.
-        lists: Any = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]
+        lists: Any = [
+            list(value) if isinstance(value, Iterator) else value
+            for value in (*args, *options.values())
+        ]
         positional, named = lists[: len(args)], dict(zip(options, lists[len(args) :], strict=True))
         result, share = chunks_that_fit(
             functools.partial(measurement, *positional, **named),
             lambda error: _lacking(
-                measurement.__name__, inspect.signature(measurement).bind(*positional, **named).arguments, error
+                measurement.__name__,
+                inspect.signature(measurement).bind(*positional, **named).arguments,
+                error,
             ),
         )
         return result if share == 1.0 else _with_share(result, share)
@@ -93,7 +115,8 @@ def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[P
 def chunks_that_fit(
     work: Callable[[], Returned], refusal: Callable[[BaseException], InsufficientMemoryError]
 ) -> tuple[Returned, float]:
-    """The value of `work`, tried again in chunks half as large where memory runs out, and the share of a chunk that fitted.
+    """The value of `work`, tried again in chunks half as large where memory runs out, and the share
+    of a chunk that fitted.
 
     Below a sixteenth it raises the refusal that is made of the first error.
     """
@@ -128,7 +151,9 @@ def shorter_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield "take shorter lengths"
 
 
-def _lacking(name: str, arguments: Mapping[str, Any], error: BaseException) -> InsufficientMemoryError:
+def _lacking(
+    name: str, arguments: Mapping[str, Any], error: BaseException
+) -> InsufficientMemoryError:
     """The refusal; one that says itself what was forecast and what to do stays as it is."""
     if isinstance(error, InsufficientMemoryError):
         return InsufficientMemoryError(str(error))
@@ -160,6 +185,8 @@ def _with_share(returned: Returned, share: float) -> Returned:
     parameters = {**provenance.parameters, "chunk_share": share}
     # A result of several prompts holds each prompt's own.
     part_fields = (
-        {"results": tuple(_with_share(item, share) for item in result.results)} if hasattr(result, "results") else {}
+        {"results": tuple(_with_share(item, share) for item in result.results)}
+        if hasattr(result, "results")
+        else {}
     )
     return replace(result, provenance=replace(provenance, parameters=parameters), **part_fields)

@@ -1,4 +1,6 @@
-"""How a long run is told, as it goes: progress(done, total), from which a bar is drawn or lines are logged; what is cheaper."""
+"""How a long run is told, as it goes: progress(done, total), from which a bar is drawn or lines are
+logged; what is cheaper.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from typing import Any
 
 _LOG = logging.getLogger("ostools")
 Progress = Callable[[int, int], None] | bool
-"""Called as progress(done, total). False tells nothing; True, and None where a measurement takes it, a bar where it is seen."""
+"""Called as progress(done, total). False tells nothing; True, and None where a measurement takes
+it, a bar where it is seen.
+"""
 
 _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
@@ -40,7 +44,9 @@ _this_thread = threading.local()
 
 @contextmanager
 def outermost() -> Iterator[bool]:
-    """Whether no other such block of this thread is around this one: only the outermost call tells how far it is."""
+    """Whether no other such block of this thread is around this one: only the outermost call tells
+    how far it is.
+    """
     depth = getattr(_this_thread, "depth", 0)
     _this_thread.depth = depth + 1
     try:
@@ -50,11 +56,14 @@ def outermost() -> Iterator[bool]:
 
 
 @contextmanager
-def watched(name: str, cheaper: Iterable[str] = (), counts_steps: bool = True) -> Iterator[Progress]:
+def watched(
+    name: str, cheaper: Iterable[str] = (), counts_steps: bool = True
+) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
-    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs
-    lines (`announced`) as warnings, which Python writes to stderr. `cheaper`: what would take less time, for the first line.
+    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress).
+    Everywhere else it logs lines (`announced`) as warnings, which Python writes to stderr.
+    `cheaper`: what would take less time, for the first line.
     """
     if counts_steps and is_looked_at():
         with bar(name) as progress:
@@ -64,17 +73,24 @@ def watched(name: str, cheaper: Iterable[str] = (), counts_steps: bool = True) -
 
     def say(line: str) -> None:
         ways = ", ".join(next(advice, ()))
-        _LOG.warning("ostools.%s: %s%s; progress=False silences this", name, line, ways and f"; cheaper: {ways}")
+        _LOG.warning(
+            "ostools.%s: %s%s; progress=False silences this",
+            name,
+            line,
+            ways and f"; cheaper: {ways}",
+        )
 
     with announced(say) as progress:
         yield progress
 
 
 class Clock:
-    """How long a work takes: what is left goes at the rate of the later half of the time, from the first step's end on.
+    """How long a work takes: what is left goes at the rate of the later half of the time, from the
+    first step's end on.
 
-    The first step is slow where memory is taken and weights are read for the first time. So it counts where it is all there is,
-    and a tenth of the work or more. A step that takes longer than the one before it counts as if it ended now.
+    The first step is slow where memory is taken and weights are read for the first time. So it
+    counts where it is all there is, and a tenth of the work or more. A step that takes longer than
+    the one before it counts as if it ended now.
     """
 
     def __init__(self) -> None:
@@ -96,10 +112,17 @@ class Clock:
     def seconds_left(self) -> float | None:
         """Seconds until the end; None where that cannot be told yet, and at the end."""
         now, reports = time.monotonic(), self._reports
-        if len(reports) < 2 or reports[-1][1] >= 1 or (len(reports) == 2 and reports[1][1] - reports[0][1] < _TENTH):
+        if (
+            len(reports) < 2
+            or reports[-1][1] >= 1
+            or (len(reports) == 2 and reports[1][1] - reports[0][1] < _TENTH)
+        ):
             return None
         (_, before), (last, share) = reports[-2:]
-        return max(self._end_of(last, share), self._end_of(now, min(1.0, 2 * share - before)), now) - now
+        return (
+            max(self._end_of(last, share), self._end_of(now, min(1.0, 2 * share - before)), now)
+            - now
+        )
 
     def _end_of(self, when: float, share: float) -> float:
         """When the work ends of which that share is done then."""
@@ -112,10 +135,11 @@ class Clock:
 
 @contextmanager
 def announced(say: Callable[[str], None]) -> Iterator[Progress]:
-    """How a long work tells into a log where it is, line by line: the progress to call inside the block.
+    """How a long work tells into a log where it is, line by line: the progress to call inside the
+    block.
 
-    The first line is said as soon as what is done after 5 seconds lets expect more than a minute in all, and after a minute at
-    the latest; from then on one a minute, though no step ends.
+    The first line is said as soon as what is done after 5 seconds lets expect more than a minute in
+    all, and after a minute at the latest; from then on one a minute, though no step ends.
     """
     announcement, ended = Announcement(say), threading.Event()
     around, _this_thread.announcement = getattr(_this_thread, "announcement", None), announcement
@@ -133,7 +157,9 @@ def announced(say: Callable[[str], None]) -> Iterator[Progress]:
 
 
 class Announcement:
-    """The lines of one work. `part`: words on the part that is under way; to call it with steps is to tell its progress."""
+    """The lines of one work. `part`: words on the part that is under way; to call it with steps is
+    to tell its progress.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.part = ""
@@ -179,14 +205,19 @@ def in_time(seconds: float) -> str:
 
 @contextmanager
 def bar(description: str) -> Iterator[Progress]:
-    """A bar on stderr, in a terminal or a notebook, for what takes longer than two seconds; gone when the block ends."""
+    """A bar on stderr, in a terminal or a notebook, for what takes longer than two seconds; gone
+    when the block ends.
+    """
     if not is_looked_at():
         yield False
         return
     from tqdm import tqdm
 
     with tqdm(
-        desc=description, delay=_DELAY, leave=False, bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left"
+        desc=description,
+        delay=_DELAY,
+        leave=False,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left",
     ) as tqdm_bar:
 
         def update(steps_done: int, total: int) -> None:
@@ -209,11 +240,15 @@ def tell(progress: Progress | None, steps_done: int, total: int) -> None:
         progress(steps_done, total)
 
 
-def part_of(progress: Progress | None, start: int, end: int, shares: int, units: int | None = None) -> Progress | None:
-    """The progress of one part, which is told as that of the whole: it runs from `start` to `end` of `shares` shares.
+def part_of(
+    progress: Progress | None, start: int, end: int, shares: int, units: int | None = None
+) -> Progress | None:
+    """The progress of one part, which is told as that of the whole: it runs from `start` to `end`
+    of `shares` shares.
 
-    The whole is counted in the part's own steps, so that parts have to have their steps in proportion to their shares; where
-    they have not, in so many `units` (100: percent), of which those that are complete are told.
+    The whole is counted in the part's own steps, so that parts have to have their steps in
+    proportion to their shares; where they have not, in so many `units` (100: percent), of which
+    those that are complete are told.
     """
     if not callable(progress):
         return None
@@ -245,11 +280,16 @@ def rising(progress: Progress | None) -> Progress | None:
 
 
 def cheaper_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Ways to a call that takes less time, in words; `arguments` of a measurement by name, defaults too."""
+    """Ways to a call that takes less time, in words; `arguments` of a measurement by name, defaults
+    too.
+    """
     if arguments.get("prompt") is not None:
         yield "a shorter prompt"
-    yield from (f"fewer {name}" for name in _SEVERAL if name in arguments and _is_several(arguments[name]))
-    # Of a logit there is one row: it is exact. "auto" is a sketch above d_model 256, where it matters.
+    yield from (
+        f"fewer {name}" for name in _SEVERAL if name in arguments and _is_several(arguments[name])
+    )
+    # Of a logit there is one row: it is exact. "auto" is a sketch above d_model 256, where it
+    # matters.
     if (
         "cotangents" in arguments
         and arguments.get("method") in ("exact", "estimate")
@@ -262,7 +302,9 @@ def cheaper_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_several(value: Any) -> bool:
-    """Whether an argument holds more than one thing; None stands for all that there are, or for a default of several."""
+    """Whether an argument holds more than one thing; None stands for all that there are, or for a
+    default of several.
+    """
     if isinstance(value, str):
         return value == "all"
     if isinstance(value, int):

@@ -1,5 +1,5 @@
-"""The whole numbers that a caller gives: lengths, seeds, counts; and lengths as users write them, on the command line and in
-sweep files. One refusal for what is none, whoever asked for it."""
+"""The whole numbers that a caller gives: lengths, seeds, counts; and lengths as users write them,
+on the command line and in sweep files. One refusal for what is none, whoever asked for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ LONGEST = 1_000_000
 """The largest length that can be written, and how many of them at most."""
 
 
-def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED, example: object = None) -> list[int]:
+def whole_numbers(
+    what: str, values: Any, least: int = 0, most: int = _LAST_SEED, example: object = None
+) -> list[int]:
     """Each once, in the order given; a number by itself is a list of one.
 
-    Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one out of range.
+    Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one
+    out of range.
     """
     try:
         numbers: list[Any] = [values] if isinstance(values, str | bytes) else list(values)
@@ -28,18 +31,26 @@ def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED
     if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
         description = short_repr(wrong[0]) if numbers else "none"
         hint = "" if example is None else f"; for example {example}"
-        raise InputError(f"{what}: expected whole numbers of at least {least}, found {description}{hint}")
+        raise InputError(
+            f"{what}: expected whole numbers of at least {least}, found {description}{hint}"
+        )
     if max(numbers) > most:
-        raise InputError(f"{what}: expected whole numbers of at most {most:,}, found {max(numbers)}")
+        raise InputError(
+            f"{what}: expected whole numbers of at most {most:,}, found {max(numbers)}"
+        )
     return list(dict.fromkeys(map(int, numbers)))
 
 
 def whole_number(what: str, value: Any, least: int = 0, most: int = _LARGEST) -> int:
     """One such number."""
     if not _is_whole(value) or value < least:
-        raise InputError(f"{what}: expected a whole number of at least {least}, found {short_repr(value)}")
+        raise InputError(
+            f"{what}: expected a whole number of at least {least}, found {short_repr(value)}"
+        )
     if value > most:
-        raise InputError(f"{what}: expected a whole number of at most {most:,}, found {short_repr(value)}")
+        raise InputError(
+            f"{what}: expected a whole number of at most {most:,}, found {short_repr(value)}"
+        )
     return int(value)
 
 
@@ -59,7 +70,8 @@ def _is_whole(value: Any) -> bool:
 
 
 def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[int]:
-    """`1:512` (both ends included), `8,16,32`, or both joined by commas, as increasing lengths without repeats.
+    """`1:512` (both ends included), `8,16,32`, or both joined by commas, as increasing lengths
+    without repeats.
 
     Raises `InputError`, which calls them `what`, for anything else.
     """
@@ -70,10 +82,14 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
         low = _length(first, text, what, least)
         high = _length(last, text, what, least) if colon else low
         if high < low:
-            raise InputError(f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}")
+            raise InputError(
+                f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}"
+            )
         count += high + 1 - low
         if count > LONGEST:  # a few words name more numbers than a memory holds
-            raise InputError(f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}")
+            raise InputError(
+                f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}"
+            )
         lengths.update(range(low, high + 1))
     return sorted(lengths)
 
@@ -92,8 +108,12 @@ def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
 def _length(word: str, text: str, what: str, least: int) -> int:
     digits = word.strip()
     if not (digits.isascii() and digits.isdigit()):
-        raise InputError(f"{what} {text!r}: expected a range such as 1:512 or a list such as 8,16,32, found {digits!r}")
+        raise InputError(
+            f"{what} {text!r}: expected a range such as 1:512 or a list such as 8,16,32, found {digits!r}"
+        )
     # Compared as text first: int() itself refuses thousands of digits.
     if len(digits) > 9 or not least <= int(digits) <= LONGEST:
-        raise InputError(f"{what} {text!r}: expected numbers from {least} to {LONGEST}, found {digits[:12]}")
+        raise InputError(
+            f"{what} {text!r}: expected numbers from {least} to {LONGEST}, found {digits[:12]}"
+        )
     return int(digits)

@@ -36,7 +36,9 @@ def ratio(over: float, denominator: float) -> float:
 
 
 def title_of(model: Mapping[str, Any]) -> str:
-    """What tables, charts and pages call a provenance's model: its title, else its name, of which a path's last part."""
+    """What tables, charts and pages call a provenance's model: its title, else its name, of which a
+    path's last part.
+    """
     name = str(model.get("title") or model.get("name", "unknown model"))
     return Path(name).name if Path(name).is_absolute() else name
 
@@ -44,14 +46,20 @@ def title_of(model: Mapping[str, Any]) -> str:
 def computed_on(model: Mapping[str, Any]) -> str:
     """The dtype and the device of a provenance's model, and how many of its modules lie where else."""
     counts = Counter((model.get("device_map") or {}).values())
-    lying = ", ".join(f"{place} ({count} module{'s' * (count > 1)})" for place, count in counts.items())
-    return f"{model.get('dtype')} on {model.get('device')}" + (f", weights on {lying}" if counts else "")
+    lying = ", ".join(
+        f"{place} ({count} module{'s' * (count > 1)})" for place, count in counts.items()
+    )
+    return f"{model.get('dtype')} on {model.get('device')}" + (
+        f", weights on {lying}" if counts else ""
+    )
 
 
 def runs(lengths: Sequence[int]) -> str:
     """Whole numbers in ascending order, three or more in a row as `3 to 10`."""
     rows = in_a_row(lengths)
-    return ", ".join(f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
+    return ", ".join(
+        f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows
+    )
 
 
 MINUS = " − "

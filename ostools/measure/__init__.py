@@ -1,5 +1,5 @@
-"""Measurements on a model: sensitivity and what is read off it, the path sum, their comparison, collapse, attention and
-answers."""
+"""Measurements on a model: sensitivity and what is read off it, the path sum, their comparison,
+collapse, attention and answers."""
 
 from ostools.measure.ablation.ablation import Ablation, ablation
 from ostools.measure.ablation.questions import AnsweredPrompt

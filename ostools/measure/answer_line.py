@@ -1,4 +1,6 @@
-"""The right answer line after a task's prompt, in tokens: where it stands, and where in it the answer begins."""
+"""The right answer line after a task's prompt, in tokens: where it stands, and where in it the
+answer begins.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,32 @@ _TWO_ANSWERS = ("1", "2")
 
 
 def answer_text(task_prompt: TaskPrompt) -> str:
-    """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
+    """The right answer as a model writes it: after what leads to it, a line of its own that in a
+    chat is open already.
+    """
     if task_prompt.chat or task_prompt.prefill is not None:
         return task_prompt.to_write
     return task_prompt.task.lead + task_prompt.line
 
 
-def split_line(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The right line after the prompt in two: the tokens before the answer, and those of the answer with all after it.
+def split_line(
+    model: TransformerBridge, task_prompt: TaskPrompt
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The right line after the prompt in two: the tokens before the answer, and those of the answer
+    with all after it.
 
-    The answer begins with the first token in which the lines of the answers 1 and 2 differ; of a task whose answer is no
-    number the right line has to differ there too. Raises `InputError` where the tokenizer cuts the line before this number
-    otherwise than before 1 and 2.
+    The answer begins with the first token in which the lines of the answers 1 and 2 differ; of a
+    task whose answer is no number the right line has to differ there too. Raises `InputError` where
+    the tokenizer cuts the line before this number otherwise than before 1 and 2.
     """
     form = task_prompt.task
-    texts = [task_prompt, *(replace(task_prompt, line=form.answer_line(other)) for other in _TWO_ANSWERS)]
-    right, first, second = (line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts)
+    texts = [
+        task_prompt,
+        *(replace(task_prompt, line=form.answer_line(other)) for other in _TWO_ANSWERS),
+    ]
+    right, first, second = (
+        line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts
+    )
     begun = first[: agreeing(first, second)]
     if not form.numeric:
         begun = begun[: agreeing(begun, right)]
@@ -51,20 +63,23 @@ def cut_otherwise(task_prompt: TaskPrompt) -> InputError:
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> tuple[int, ...]:
-    """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands for it.
+    """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands
+    for it.
 
-    They are those behind the prompt where the prompt and the line, encoded as one text, begin with the prompt's own tokens.
-    Where a tokenizer joins the prompt's end with the line's beginning they are those of the line by itself: a model that
-    has read the prompt's tokens cannot write the joined one. Raises `InputError` where they cannot be told from the text
-    before them."""
+    They are those behind the prompt where the prompt and the line, encoded as one text, begin with
+    the prompt's own tokens. Where a tokenizer joins the prompt's end with the line's beginning they
+    are those of the line by itself: a model that has read the prompt's tokens cannot write the
+    joined one. Raises `InputError` where they cannot be told from the text before them."""
     tokenizer = tokenizer_of(model)
     if not writes_lines(tokenizer):
         line = line.replace("\n", " ")
     ids = prompt.ids.tolist()
-    # As `encode` does it: a plain text holds no special token, a chat template its own; before either may stand some.
+    # As `encode` does it: a plain text holds no special token, a chat template its own; before
+    # either may stand some.
     for split in (True, False):
         alone, joined_ids = (
-            _encoded(tokenizer, text, split) for text in (prompt.text or "", (prompt.text or "") + line)
+            _encoded(tokenizer, text, split)
+            for text in (prompt.text or "", (prompt.text or "") + line)
         )
         if alone and ids[-len(alone) :] == alone == joined_ids[: len(alone)]:
             return _plain(model, joined_ids[len(alone) :], line)

@@ -1,4 +1,6 @@
-"""Effects predicted to first order, held against the real ones: how well they agree, and whether they may be believed."""
+"""Effects predicted to first order, held against the real ones: how well they agree, and whether
+they may be believed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from ostools.measure.bounds.variants import Belief, judged
 from ostools.theory.profiles import rank_correlation
 
 GREATEST = 3
-"""First order is believed where it has the sign and size of each of this many greatest real effects."""
+"""First order is believed where it has the sign and size of each of this many greatest real
+effects.
+"""
 
 Effects = Float[np.ndarray, " part"]
 
@@ -19,11 +23,12 @@ Effects = Float[np.ndarray, " part"]
 def first_order_agreement(real: Effects, predicted: Effects, names: Any) -> dict[str, Any]:
     """How well first order predicted the real effects of parts that are called `names`.
 
-    parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the share
-    whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice the real
-    effect); believed and words (whether first order may be believed, by the rules of `ostools.measure.bounds.variants`: the
-    order of all parts, and sign and size of each of the three greatest real effects); largest, largest_predicted (the parts
-    with the greatest real and predicted effect, by size).
+    parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of
+    those same_sign (the share whose two effects have the same sign) and within_factor_2 (the share
+    whose prediction is between half and twice the real effect); believed and words (whether first
+    order may be believed, by the rules of `ostools.measure.bounds.variants`: the order of all
+    parts, and sign and size of each of the three greatest real effects); largest, largest_predicted
+    (the parts with the greatest real and predicted effect, by size).
     """
     changed = real != 0
     factor = predicted[changed] / real[changed]
@@ -50,4 +55,6 @@ def _belief(real: Effects, predicted: Effects) -> Belief:
         log_ratios = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
     off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
     words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
-    return judged(rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words)
+    return judged(
+        rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words
+    )

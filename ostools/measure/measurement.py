@@ -1,4 +1,6 @@
-"""Decorator of every measurement: checked arguments, the model's lock, torch at its defaults, progress of a long call."""
+"""Decorator of every measurement: checked arguments, the model's lock, torch at its defaults,
+progress of a long call.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _NOT_THINKING = ("thinking", False)  # as if it were not given
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MeasurementRecord:
-    """What a measurement's signature and docstring do not say, for its command, its sweep and its page.
+    """What a measurement's signature and docstring do not say, for its command, its sweep and its
+    page.
 
     function: the measurement itself.
     command: its words on the command line, "" for none.
@@ -43,7 +46,8 @@ class MeasurementRecord:
     lines_of: functions whose docstrings have the lines of parameters handed on to them.
     hosted: "questions" where a model that runs elsewhere may answer.
     of_questions: the parameters that such a model leaves to choose.
-    memory: `lambda: f`, where f, which stands below, counts the bytes that it holds beside a model (`measure.unloaded`).
+    memory: `lambda: f`, where f, which stands below, counts the bytes that it holds beside a model
+        (`measure.unloaded`).
     sweep: `lambda: SWEPT`, what a sweep does with it; None where no sweep can ask it.
     """
 
@@ -72,7 +76,12 @@ RECORDS: dict[str, MeasurementRecord] = {}
 def measurement(
     *, one: type[One], several: type[Several], in_chunks: bool = False, **record: Any
 ) -> Callable[
-    [Callable[Concatenate[TransformerBridge, str | Prompt | Sequence[str | Prompt], Arguments], One | Several]],
+    [
+        Callable[
+            Concatenate[TransformerBridge, str | Prompt | Sequence[str | Prompt], Arguments],
+            One | Several,
+        ]
+    ],
     OneOrSeveral[Arguments, One, Several],
 ]: ...
 @overload
@@ -80,20 +89,29 @@ def measurement(
     *, in_chunks: bool = False, **record: Any
 ) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]: ...
 def measurement(
-    *, one: type[Any] | None = None, several: type[Any] | None = None, in_chunks: bool = False, **record: Any
+    *,
+    one: type[Any] | None = None,
+    several: type[Any] | None = None,
+    in_chunks: bool = False,
+    **record: Any,
 ) -> Any:
     """Make a measurement of a function; `record` holds the other fields of its `MeasurementRecord`.
 
     - `one` and `several` tell a type checker what it returns of one prompt, and of a list.
-    - With `in_chunks` it is tried again in smaller chunks where memory runs out (`in_smaller_chunks`).
+    - With `in_chunks` it is tried again in smaller chunks where memory runs out
+      (`in_smaller_chunks`).
     - An argument of another type is refused with `InputError` before anything is computed.
-    - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
-    - Torch is at its defaults (`default_torch_state`), so autocast, a default dtype or inference mode around the call changes
-      no number. Torch has as many threads as the model is worth (`enough_threads`).
-    - Where it takes `**encoding: Unpack[EncodingOptions]` and a prompt, the prompt's texts and questions are encoded here by
-      those options. Without a prompt the options are the function's own to use, for what it asks of a task.
-    - A call that takes long says so: a bar in a terminal or a notebook if the function takes `progress`, else one line by
-      `logging`, with what would make it cheaper. `progress=False` silences both.
+    - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the
+      model waits.
+    - Torch is at its defaults (`default_torch_state`), so autocast, a default dtype or inference
+      mode around the call changes no number. Torch has as many threads as the model is worth
+      (`enough_threads`).
+    - Where it takes `**encoding: Unpack[EncodingOptions]` and a prompt, the prompt's texts and
+      questions are encoded here by those options. Without a prompt the options are the function's
+      own to use, for what it asks of a task.
+    - A call that takes long says so: a bar in a terminal or a notebook if the function takes
+      `progress`, else one line by `logging`, with what would make it cheaper. `progress=False`
+      silences both.
     """
 
     def decorated(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
@@ -111,9 +129,15 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
     @checked_arguments(InputError, IN_WORDS, one_of_several)
     @functools.wraps(function)
     def measured(*args: Arguments.args, **options: Arguments.kwargs) -> Measured:
-        models = {id(value): value for value in (*args, *options.values()) if isinstance(value, TransformerBridge)}
+        models = {
+            id(value): value
+            for value in (*args, *options.values())
+            if isinstance(value, TransformerBridge)
+        }
         with ExitStack() as stack:
-            for key in sorted(models):  # in one order, so that two threads with two models do not wait for each other
+            for key in sorted(
+                models
+            ):  # in one order, so that two threads with two models do not wait for each other
                 stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
@@ -125,7 +149,9 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             bound = signature.bind(*args, **options)
             bound.apply_defaults()
             cheaper = cheaper_ways(bound.arguments)
-            progress = stack.enter_context(watched(function.__name__, cheaper, counts_steps="progress" in parameters))
+            progress = stack.enter_context(
+                watched(function.__name__, cheaper, counts_steps="progress" in parameters)
+            )
             progress_option = {"progress": progress} if "progress" in parameters else {}
             return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]
 
@@ -133,12 +159,18 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
 
 
 def _with_encoded_prompts(bound: inspect.BoundArguments) -> tuple[Any, Any]:
-    """The arguments, where there is a prompt with its texts in tokens by the encoding options, which are then used up."""
+    """The arguments, where there is a prompt with its texts in tokens by the encoding options,
+    which are then used up.
+    """
     given = bound.arguments.pop("encoding", {})
     encoding: Any = {
-        name: value for name, value in given.items() if value is not None and (name, value) != _NOT_THINKING
+        name: value
+        for name, value in given.items()
+        if value is not None and (name, value) != _NOT_THINKING
     }
-    name = next((name for name in ("prompt", "prompts") if bound.arguments.get(name) is not None), None)
+    name = next(
+        (name for name in ("prompt", "prompts") if bound.arguments.get(name) is not None), None
+    )
     if name is None:
         bound.arguments["encoding"] = encoding
     elif encoding:

@@ -1,10 +1,12 @@
-"""A mitigation around a measurement on prompts: the text that it rewrites, the block that passes run in, and that it acts.
+"""A mitigation around a measurement on prompts: the text that it rewrites, the block that passes
+run in, and that it acts.
 
-Cost beside the measurement, for every prompt and every part of the mitigation that changes the pass: two plain passes with
-whole patterns and the logits of all tokens; one more for several parts together.
+Cost beside the measurement, for every prompt and every part of the mitigation that changes the
+pass: two plain passes with whole patterns and the logits of all tokens; one more for several parts
+together.
 
-The precision decides whether it acts (`EffectStatus`): what computes a 16-bit model in float32 changes nothing of a float32
-copy, and numbers taken there say nothing of it.
+The precision decides whether it acts (`EffectStatus`): what computes a 16-bit model in float32
+changes nothing of a float32 copy, and numbers taken there say nothing of it.
 """
 
 from __future__ import annotations
@@ -50,8 +52,10 @@ QUESTIONS = "a task's question: ost.tasks.questions(task, lengths=[n])[0]"
 class MitigatedPrompts:
     """Prompts of the measurement `what`, rewritten by a mitigation.
 
-    silent: for each prompt the parts of the mitigation that left its text as it was, and so have to change the pass.
-    questions: for each prompt the task's question up to the position of that name; None for a text, a `Prompt`, or an index.
+    silent: for each prompt the parts of the mitigation that left its text as it was, and so have to
+        change the pass.
+    questions: for each prompt the task's question up to the position of that name; None for a text,
+        a `Prompt`, or an index.
     """
 
     what: str
@@ -69,24 +73,32 @@ class MitigatedPrompts:
         mitigation: Mitigation | str | None,
         position: int | str | None = None,
     ) -> MitigatedPrompts:
-        """`position`: where the questions among the prompts are read; with the index of a token they are whole.
+        """`position`: where the questions among the prompts are read; with the index of a token
+        they are whole.
 
-        Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of the text where only
-        tokens are given, for a part that neither rewrites the text nor has hooks, and for a position that a prompt does not
-        have; `MitigationError` for an unknown mitigation."""
+        Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of
+        the text where only tokens are given, for a part that neither rewrites the text nor has
+        hooks, and for a position that a prompt does not have; `MitigationError` for an unknown
+        mitigation."""
         acting, read, texts, silent = mitigations.optional(mitigation), [], [], []
-        listed: Any = [] if isinstance(prompts, str) or not isinstance(prompts, Sequence) else prompts
+        listed: Any = (
+            [] if isinstance(prompts, str) or not isinstance(prompts, Sequence) else prompts
+        )
         for prompt in listed:
             if isinstance(prompt, Question):
                 task_prompt, silent_parts = posed(model, prompt, acting)
                 at_index = type(position) is int
-                question_read = read_at(model, task_prompt, PROMPT_END if at_index else checked_position(position))
+                question_read = read_at(
+                    model, task_prompt, PROMPT_END if at_index else checked_position(position)
+                )
                 read.append(None if at_index else question_read)
                 texts.append(question_read.prompt(model))
             else:
                 if isinstance(position, str):
                     require_prompt_end(position, "a prompt without a task")
-                text, silent_parts = (prompt, ()) if acting is None else rewritten(what, model, prompt, acting)
+                text, silent_parts = (
+                    (prompt, ()) if acting is None else rewritten(what, model, prompt, acting)
+                )
                 read.append(None)
                 texts.append(text)
             silent.append(silent_parts)
@@ -100,9 +112,17 @@ class MitigatedPrompts:
         return mitigated
 
     @classmethod
-    def of_rewritten(cls, what: str, prompt: Prompt, mitigation: Mitigation | None) -> MitigatedPrompts:
-        """Take a prompt that the mitigation has rewritten already; its parts with hooks alone are still to be shown to act."""
-        silent = tuple(part for part in parts(mitigation) if not rewrites(part, "prompt") and changes_pass(part))
+    def of_rewritten(
+        cls, what: str, prompt: Prompt, mitigation: Mitigation | None
+    ) -> MitigatedPrompts:
+        """Take a prompt that the mitigation has rewritten already; its parts with hooks alone are
+        still to be shown to act.
+        """
+        silent = tuple(
+            part
+            for part in parts(mitigation)
+            if not rewrites(part, "prompt") and changes_pass(part)
+        )
         return cls(what, mitigation, (prompt,), (silent,), (None,))
 
     @property
@@ -115,8 +135,9 @@ class MitigatedPrompts:
         return {} if self.mitigation is None else {"mitigation": label(self.mitigation)}
 
     def described(self, model: TransformerBridge, index: int = 0) -> dict[str, Any]:
-        """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a question where it is read and
-        what `model` predicts there, in its own dtype. One pass for a question."""
+        """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a
+        question where it is read and what `model` predicts there, in its own dtype. One pass for a
+        question."""
         entries = self.provenance_entry | self.prompts[index].provenance
         if (read := self.questions[index]) is None:
             return entries
@@ -125,10 +146,12 @@ class MitigatedPrompts:
 
     @contextmanager
     def acting(self, work: TransformerBridge) -> Iterator[None]:
-        """Run `work`, the model in the precision that is measured, under the mitigation inside the block.
+        """Run `work`, the model in the precision that is measured, under the mitigation inside the
+        block.
 
-        Before it begins the mitigation has verified a pass over every prompt (`mitigations.running`), and every silent part was
-        seen to change a logit, bit for bit. Raises `InputError` for one that does not: its numbers would be those without it.
+        Before it begins the mitigation has verified a pass over every prompt
+        (`mitigations.running`), and every silent part was seen to change a logit, bit for bit.
+        Raises `InputError` for one that does not: its numbers would be those without it.
         """
         if self.mitigation is None:
             yield
@@ -138,18 +161,28 @@ class MitigatedPrompts:
             yield
 
     def require_acting(self, work: TransformerBridge) -> None:
-        """Check what `acting` checks before its block begins, for a measurement that runs under the mitigation by itself."""
-        for number, (prompt, silent_parts) in enumerate(zip(self.prompts, self.silent, strict=True)):
+        """Check what `acting` checks before its block begins, for a measurement that runs under the
+        mitigation by itself.
+        """
+        for number, (prompt, silent_parts) in enumerate(
+            zip(self.prompts, self.silent, strict=True)
+        ):
             if silent_parts != (self.mitigation,):  # else it is verified while it is tried
                 with torch.no_grad(), mitigations.running(work, self.mitigation):
                     work(prompt.ids[None].to(next(work.parameters()).device), use_cache=False)
             for part in silent_parts:
                 if not acts(work, part, prompt.ids):
-                    unchanged = f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
+                    unchanged = (
+                        f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
+                    )
                     raise self._inactive(part, number, unchanged)
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
-        which = "this prompt" if len(self.prompts) == 1 else f"prompt {number + 1} of {len(self.prompts)}"
+        which = (
+            "this prompt"
+            if len(self.prompts) == 1
+            else f"prompt {number + 1} of {len(self.prompts)}"
+        )
         return InactiveMitigationError(
             f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} does not change "
             f"{of}: leave it out, or choose one that acts here"
@@ -157,25 +190,31 @@ class MitigatedPrompts:
 
 
 def rewritten(
-    what: str, model: TransformerBridge, prompt: str | Prompt, mitigation: Mitigation, task: str = QUESTIONS
+    what: str,
+    model: TransformerBridge,
+    prompt: str | Prompt,
+    mitigation: Mitigation,
+    task: str = QUESTIONS,
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
-    """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a chat the user's message is
-    rewritten."""
+    """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a
+    chat the user's message is rewritten."""
     before = _message(prompt)
     text, silent = rewritten_text(what, before, mitigation, task)
     if text is None or text == before:
         return prompt, silent
-    return (encode(model, text, **encoding_of(prompt)) if isinstance(prompt, Prompt) else text), silent
+    return (
+        encode(model, text, **encoding_of(prompt)) if isinstance(prompt, Prompt) else text
+    ), silent
 
 
 def rewritten_text(
     what: str, text: str | None, mitigation: Mitigation | None, task: str = QUESTIONS
 ) -> tuple[str | None, tuple[Mitigation, ...]]:
-    """A text (None: a prompt that is known by its tokens alone) as the mitigation's parts rewrite it, in their order, and the
-    parts that left it as it was.
+    """A text (None: a prompt that is known by its tokens alone) as the mitigation's parts rewrite
+    it, in their order, and the parts that left it as it was.
 
-    Raises `InputError` for a part that rewrites the sequence of a task, and names `task` as what to give; and for one that
-    rewrites the text where there is none.
+    Raises `InputError` for a part that rewrites the sequence of a task, and names `task` as what to
+    give; and for one that rewrites the text where there is none.
     """
     silent = []
     for part in parts(mitigation):
@@ -210,7 +249,8 @@ def posed(
 ) -> tuple[TaskPrompt, tuple[Mitigation, ...]]:
     """A task's question as the mitigation rewrites it, and the parts that left its text as it was.
 
-    Raises `InputError` for a part that rewrites it, where it was made under another mitigation or stands after examples.
+    Raises `InputError` for a part that rewrites it, where it was made under another mitigation or
+    stands after examples.
     """
     form, length, seed = task_question.task, task_question.length, task_question.seed
     silent = tuple(
@@ -226,7 +266,11 @@ def posed(
             f"{task_question.mitigation!r}: give ost.tasks.questions(task, lengths=[n])[0]"
         )
     rewritten_question = question(form, length, seed=seed, mitigation=mitigation)
-    encoding = encoding_of(task_question.prompt) if isinstance(task_question, TaskPrompt) else EncodingOptions()
+    encoding = (
+        encoding_of(task_question.prompt)
+        if isinstance(task_question, TaskPrompt)
+        else EncodingOptions()
+    )
     return render_question(model, rewritten_question, **encoding), silent
 
 
@@ -235,12 +279,18 @@ def rewrites(part: Mitigation, kind: str) -> bool:
 
 
 def rewriting(mitigation: Mitigation | None) -> list[Mitigation]:
-    """The parts of a mitigation that rewrite sequences or prompts; the others are of the forward pass alone."""
-    return [part for part in parts(mitigation) if rewrites(part, "sequence") or rewrites(part, "prompt")]
+    """The parts of a mitigation that rewrite sequences or prompts; the others are of the forward
+    pass alone.
+    """
+    return [
+        part for part in parts(mitigation) if rewrites(part, "sequence") or rewrites(part, "prompt")
+    ]
 
 
 def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) -> Mitigation | None:
-    """The mitigation, where prompts are fixed. Raises `InputError`, which says `instead`, for one that rewrites them."""
+    """The mitigation, where prompts are fixed. Raises `InputError`, which says `instead`, for one
+    that rewrites them.
+    """
     mitigation_object = mitigations.optional(mitigation)
     for part in rewriting(mitigation_object):
         raise InputError(
@@ -254,7 +304,9 @@ def _dtype_name(model: TransformerBridge) -> str:
 
 
 def acting_bytes(shape: Shape, pos: int, mitigation: Mitigation | None) -> int:
-    """Bytes that `MitigatedPrompts.acting` holds for a prompt of `pos` tokens: a pass, and the logits of all tokens of two."""
+    """Bytes that `MitigatedPrompts.acting` holds for a prompt of `pos` tokens: a pass, and the
+    logits of all tokens of two.
+    """
     if mitigation is None:
         return 0
     element = max(4, shape.element)  # 16-bit weights are read as float32
@@ -267,7 +319,8 @@ ACTIVE, INACTIVE, REFUSED = "active", "inactive", "refused"
 class EffectStatus:
     """Effect status of one mitigation, or none, on `model` as the user gave it and on copies of it.
 
-    Each part of a composed one is tried alone: a part that a copy silences must not hide behind one that acts there.
+    Each part of a composed one is tried alone: a part that a copy silences must not hide behind one
+    that acts there.
     """
 
     def __init__(self, model: TransformerBridge, mitigation: Mitigation | None) -> None:
@@ -275,11 +328,15 @@ class EffectStatus:
         self.parts = [part for part in parts(mitigation) if changes_pass(part)]
         self._known: dict[tuple[int, int, int], bool] = {}
 
-    def status(self, task_prompt: TaskPrompt, on: TransformerBridge | None = None) -> tuple[str, str]:
-        """The status of a question measured `on` that model (None: the user's own), and the reason of a refusal.
+    def status(
+        self, task_prompt: TaskPrompt, on: TransformerBridge | None = None
+    ) -> tuple[str, str]:
+        """The status of a question measured `on` that model (None: the user's own), and the reason
+        of a refusal.
 
-        Active: its text, or a logit bit for bit, is another; inactive: neither is, there and on the user's model; refused: a
-        part of the mitigation acts on the user's model and not there. Cost: two forward passes for each part with hooks.
+        Active: its text, or a logit bit for bit, is another; inactive: neither is, there and on the
+        user's model; refused: a part of the mitigation acts on the user's model and not there.
+        Cost: two forward passes for each part with hooks.
         """
         if self.mitigation is None:
             return ACTIVE, ""

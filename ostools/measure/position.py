@@ -1,13 +1,16 @@
 """Where a task's prompt is read: the token whose y a measurement of the task is about.
 
-One notion for all measurements. A position is a name; with a task's prompt it gives the tokens up to the one that is read,
-which is the last of them: what a causal model does there knows of no later token.
+One notion for all measurements. A position is a name; with a task's prompt it gives the tokens up
+to the one that is read, which is the last of them: what a causal model does there knows of no later
+token.
 
-- "answer": the token from which the answer is predicted. After the prompt as `evaluate` asks it (a user's turn in the chat
-  template, where there is one) the right line is begun, up to the answer itself. A task without words before its answer has
-  nothing to begin: its answer is predicted at the end of the prompt, without a template after a line end.
+- "answer": the token from which the answer is predicted. After the prompt as `evaluate` asks it (a
+  user's turn in the chat template, where there is one) the right line is begun, up to the answer
+  itself. A task without words before its answer has nothing to begin: its answer is predicted at
+  the end of the prompt, without a template after a line end.
 - "prompt-end": the prompt's last token, the paper's y_n. In a chat template this is the template's.
-- "last-item": the token that ends the sequence, such as its last digit. The rest of the prompt is not read there.
+- "last-item": the token that ends the sequence, such as its last digit. The rest of the prompt is
+  not read there.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ ANSWER, PROMPT_END, LAST_ITEM = POSITIONS = get_args(Position)
 class ReadPrompt:
     """A task's prompt up to the token that is read, the last of `ids`.
 
-    line: how many of the last tokens are the begun answer line. answer: the tokens of the right answer after the line as far as
-    it can be begun; none where only the position was asked for.
+    line: how many of the last tokens are the begun answer line. answer: the tokens of the right
+    answer after the line as far as it can be begun; none where only the position was asked for.
     """
 
     task_prompt: TaskPrompt
@@ -55,17 +58,23 @@ class ReadPrompt:
 
     @property
     def group(self) -> int:
-        """Prompts of one group hold the same drawn sequence, or its beginning: the seed. What draws nothing has its length."""
+        """Prompts of one group hold the same drawn sequence, or its beginning: the seed. What draws
+        nothing has its length.
+        """
         return self.task_prompt.seed if self.task_prompt.task.random else self.task_prompt.length
 
     def prompt(self, model: TransformerBridge) -> Prompt:
-        """The tokens as a prompt of the model. The begun line counts as the template's, not as the user's text."""
+        """The tokens as a prompt of the model. The begun line counts as the template's, not as the
+        user's text.
+        """
         asked = self.task_prompt.prompt
         if self.ids == tuple(asked.ids.tolist()):
             return asked
         origins = asked.origins and (*asked.origins, *[TEMPLATE] * self.line)[: len(self.ids)]
         tokens = Prompt.from_ids(model, self.ids)
-        return replace(asked, text=None, ids=tokens.ids, tokens=tokens.tokens, bos=tokens.bos, origins=origins)
+        return replace(
+            asked, text=None, ids=tokens.ids, tokens=tokens.tokens, bos=tokens.bos, origins=origins
+        )
 
 
 def checked_position(position: object) -> Position:
@@ -73,7 +82,9 @@ def checked_position(position: object) -> Position:
     if position is None:
         return ANSWER
     if not isinstance(position, str):
-        raise InputError(f"position of a task: expected {', '.join(POSITIONS)}, found {short_repr(position)}")
+        raise InputError(
+            f"position of a task: expected {', '.join(POSITIONS)}, found {short_repr(position)}"
+        )
     return cast(Position, checked_name("position", position, POSITIONS))
 
 
@@ -86,11 +97,14 @@ def require_prompt_end(position: object, what: str) -> None:
         )
 
 
-def read_at(model: TransformerBridge, task_prompt: TaskPrompt, position: Position = ANSWER) -> ReadPrompt:
+def read_at(
+    model: TransformerBridge, task_prompt: TaskPrompt, position: Position = ANSWER
+) -> ReadPrompt:
     """The prompt up to the token of that position.
 
-    Raises `InputError` at "answer" where the model thinks before it answers, and where the tokenizer cuts the line before the
-    right answer otherwise than before others; at "last-item" where the sequence was rewritten, or ends inside a token.
+    Raises `InputError` at "answer" where the model thinks before it answers, and where the
+    tokenizer cuts the line before the right answer otherwise than before others; at "last-item"
+    where the sequence was rewritten, or ends inside a token.
     """
     ids = tuple(task_prompt.prompt.ids.tolist())
     if position == LAST_ITEM:
@@ -108,19 +122,23 @@ def read_at(model: TransformerBridge, task_prompt: TaskPrompt, position: Positio
 
 
 def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, Any]:
-    """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and likeliest next token. One pass,
-    under whatever is active."""
+    """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and
+    likeliest next token. One pass, under whatever is active."""
     asked, token = prompt.task_prompt, predicted_token(model, torch.tensor(prompt.ids))
     next_token = asked.length, asked.seed, token_text(model.tokenizer, token)
     return {"read_at": reading(model, [prompt]), "next_tokens": [next_token]}
 
 
 def predicted_token(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> int:
-    """The token that the model ranks first after these: in its own dtype, as it answers, under whatever is active.
+    """The token that the model ranks first after these: in its own dtype, as it answers, under
+    whatever is active.
 
-    A float32 view of a 16-bit model may rank another first. Raises `InputError` for logits that are not finite."""
+    A float32 view of a 16-bit model may rank another first. Raises `InputError` for logits that are
+    not finite."""
     with torch.no_grad(), float32_products(), own_attention(model):
-        logits = model(ids[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1)[0, -1]
+        logits = model(
+            ids[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1
+        )[0, -1]
     if not bool(torch.isfinite(logits).all()):
         dtype = str(logits.dtype).removeprefix("torch.")
         raise InputError(
@@ -132,10 +150,11 @@ def predicted_token(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> int:
 def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, Any]:
     """What a provenance says of where these prompts are read.
 
-    position: the name. tokens: the texts of the tokens whose y is read. places: of the shortest and the longest prompt, with
-    its number of items. chat: whether in the chat template. line: the begun words, "" for none. before_answer: the words of
-    the whole line before the answer. numeric: whether the answer is a number. reasons: whether the prompt asks for reasoning,
-    which "answer" leaves out.
+    position: the name. tokens: the texts of the tokens whose y is read. places: of the shortest and
+    the longest prompt, with its number of items. chat: whether in the chat template. line: the
+    begun words, "" for none. before_answer: the words of the whole line before the answer. numeric:
+    whether the answer is a number. reasons: whether the prompt asks for reasoning, which "answer"
+    leaves out.
     """
     first, last = (choose(prompts, key=lambda prompt: len(prompt.ids)) for choose in (min, max))
     form = first.task_prompt.task

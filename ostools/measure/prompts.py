@@ -1,7 +1,9 @@
-"""Prompts of a measurement and their results: encoded prompts and their columns, and one table of several prompts.
+"""Prompts of a measurement and their results: encoded prompts and their columns, and one table of
+several prompts.
 
-Prompts have different lengths, and norms of different prompts different sizes. So a mean over prompts is one of shares, and
-over relative position, as of a corpus (`ost.sweep.corpus`, which draws the prompts from texts itself)."""
+Prompts have different lengths, and norms of different prompts different sizes. So a mean over
+prompts is one of shares, and over relative position, as of a corpus (`ost.sweep.corpus`, which
+draws the prompts from texts itself)."""
 
 from __future__ import annotations
 
@@ -31,22 +33,22 @@ BY_TOKEN = ("position", "token", "source", "norm", "kind")
 
 
 def by_token(rows: Frame, source: object, norm: object, kind: object) -> Frame:
-    """The table of a result with a value a token: position, token, source (which of its profiles), norm (the value), kind
-    (measured | estimated | certified | paper | predicted)."""
+    """The table of a result with a value a token: position, token, source (which of its profiles),
+    norm (the value), kind (measured | estimated | certified | paper | predicted)."""
     return rows.assign(source=source, norm=norm, kind=kind)[[*BY_TOKEN]].reset_index(drop=True)
 
 
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
-    """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added once. Raises `InputError` for
-    a `Prompt` of another model."""
+    """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added
+    once. Raises `InputError` for a `Prompt` of another model."""
     if not isinstance(prompt, str | Prompt):
         raise _no_prompt("a text or a Prompt", prompt)
     return encode(model, prompt) if isinstance(prompt, str) else fitted(model, prompt)
 
 
 def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> list[Prompt]:
-    """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one, and for each that
-    `as_prompt` refuses, by its number among several."""
+    """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one,
+    and for each that `as_prompt` refuses, by its number among several."""
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
         raise _no_prompt("a text, a Prompt or a list of them", prompts)
     if not prompts:
@@ -63,15 +65,20 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
 
 
 def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -> Any:
-    """Texts and a task's questions in tokens by these options, one of them or a list; what is neither as it is, for the
-    measurement to refuse. Raises `InputError` for what is in tokens already."""
+    """Texts and a task's questions in tokens by these options, one of them or a list; what is
+    neither as it is, for the measurement to refuse. Raises `InputError` for what is in tokens
+    already."""
     if isinstance(prompts, str):
         return encode(model, prompts, **encoding)
     if isinstance(prompts, Question):
         return render_question(model, prompts, **encoding)
     if isinstance(prompts, Prompt):
         raise in_tokens_already([*encoding], "a Prompt")
-    return [encoded(model, prompt, encoding) for prompt in prompts] if isinstance(prompts, Sequence) else prompts
+    return (
+        [encoded(model, prompt, encoding) for prompt in prompts]
+        if isinstance(prompts, Sequence)
+        else prompts
+    )
 
 
 def _no_prompt(expected: str, value: object) -> InputError:
@@ -82,7 +89,9 @@ def _no_prompt(expected: str, value: object) -> InputError:
 
 @contextmanager
 def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
-    """What is refused within the block is said of that prompt, by its number and its start, where there are several."""
+    """What is refused within the block is said of that prompt, by its number and its start, where
+    there are several.
+    """
     try:
         yield
     except (InputError, HookError) as error:
@@ -94,8 +103,12 @@ def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
         raise type(error)(f"prompt {index + 1} of {len(prompts)} ({start}): {error}") from error
 
 
-def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
-    """The residual streams v^(l) in order: 0 is the embedding, L = n_layers what the last block leaves. Others are refused."""
+def checked_layers(
+    model: TransformerBridge, layers: Literal["all"] | Iterable[int]
+) -> tuple[int, ...]:
+    """The residual streams v^(l) in order: 0 is the embedding, L = n_layers what the last block
+    leaves. Others are refused.
+    """
     return layers_up_to(int(model.cfg.n_layers), layers)
 
 
@@ -113,8 +126,8 @@ def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:
-    """One row a token: position (from 0), token_id, token (as text, for display), origin (one of `models.ORIGINS`; missing
-    where that is not known)."""
+    """One row a token: position (from 0), token_id, token (as text, for display), origin (one of
+    `models.ORIGINS`; missing where that is not known)."""
     ids = prompt.ids.tolist()
     columns = {"position": range(len(ids)), "token_id": ids, "token": list(prompt.tokens)}
     origins = pd.array(prompt.origins or [None] * len(ids), dtype="str")
@@ -122,9 +135,11 @@ def token_columns(prompt: Prompt) -> pd.DataFrame:
 
 
 def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The positions (of the first, of the second) of tokens that correspond: those with which both begin, and both end.
+    """The positions (of the first, of the second) of tokens that correspond: those with which both
+    begin, and both end.
 
-    A token that would have two partners, one from either end, has none: which of them it is, is not known.
+    A token that would have two partners, one from either end, has none: which of them it is, is not
+    known.
     """
     start, end = agreeing(first, second), agreeing(first[::-1], second[::-1])
     lengths = len(first), len(second)
@@ -136,7 +151,12 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
 
 def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Number of leading entries in which two sequences agree."""
-    return sum(1 for _ in takewhile(lambda entries: entries[0] == entries[1], zip(first, second, strict=False)))
+    return sum(
+        1
+        for _ in takewhile(
+            lambda entries: entries[0] == entries[1], zip(first, second, strict=False)
+        )
+    )
 
 
 def named_by(frame: Frame) -> list[str]:
@@ -145,7 +165,9 @@ def named_by(frame: Frame) -> list[str]:
 
 
 def of_text(frame: Frame) -> Frame:
-    """The rows of the user's own text; every row where it is not known whose the tokens are, and where none is the text's."""
+    """The rows of the user's own text; every row where it is not known whose the tokens are, and
+    where none is the text's.
+    """
     has_origin = "origin" in frame and bool(frame["origin"].notna().all())
     rows = frame[frame["origin"] == TEXT] if has_origin else frame
     return rows if len(rows) else frame
@@ -157,10 +179,11 @@ PROFILE = ["source", "kind", "linearisation", "norm", "layer", "position", "valu
 
 
 class PromptResults(Generic[PromptResult]):
-    """Results of several prompts, in their order: index 0 is that of the first prompt, and a loop goes over all.
+    """Results of several prompts, in their order: index 0 is that of the first prompt, and a loop
+    goes over all.
 
-    The table has their rows, with each prompt's number, from 1, in the column `prompt`. In the provenance `prompts` has, by
-    number, the token ids and whatever else is one prompt's own.
+    The table has their rows, with each prompt's number, from 1, in the column `prompt`. In the
+    provenance `prompts` has, by number, the token ids and whatever else is one prompt's own.
     """
 
     results: tuple[PromptResult, ...]
@@ -177,16 +200,19 @@ class PromptResults(Generic[PromptResult]):
     def over_position(self, bins: int | None = None) -> Frame:
         """The mean profile over relative position, with its 95% interval over prompts.
 
-        One row a source (linearisation, or variant), norm, layer and bin: source, kind, linearisation, norm, layer, prompts,
-        bin, start, end (of the bin, as parts of the prompt), then the share of the bin's tokens over its even share (1: as much
-        as if all tokens were equal): mean, low, high (bootstrap over prompts; NaN of fewer than three).
+        One row a source (linearisation, or variant), norm, layer and bin: source, kind,
+        linearisation, norm, layer, prompts, bin, start, end (of the bin, as parts of the prompt),
+        then the share of the bin's tokens over its even share (1: as much as if all tokens were
+        equal): mean, low, high (bootstrap over prompts; NaN of fewer than three).
 
-        bins: at most the tokens of the shortest prompt; None: these, or 32. Raises `InputError` for more, for a profile of sum
-        0, and where some prompts were measured and some estimated.
+        bins: at most the tokens of the shortest prompt; None: these, or 32. Raises `InputError` for
+        more, for a profile of sum 0, and where some prompts were measured and some estimated.
         """
         shortest = min(len(frame_of(result)["position"].unique()) for result in self.results)
         count = min(BINS, shortest) if bins is None else checked_bins(bins, [shortest])
-        rows: Frame = pd.concat([self._profiles(result).assign(prompt=k) for k, result in enumerate(self.results)])
+        rows: Frame = pd.concat(
+            [self._profiles(result).assign(prompt=k) for k, result in enumerate(self.results)]
+        )
         keys = ["source", "kind", "linearisation", "norm", "layer"]
         tables = []
         for key, group in rows.groupby(keys, sort=False):
@@ -215,7 +241,11 @@ Several = TypeVar("Several", covariant=True)
 class OneOrSeveral(Protocol[Options, One, Several]):
     @overload
     def __call__(
-        self, model: TransformerBridge, prompt: str | Prompt | Question, *args: Options.args, **options: Options.kwargs
+        self,
+        model: TransformerBridge,
+        prompt: str | Prompt | Question,
+        *args: Options.args,
+        **options: Options.kwargs,
     ) -> One: ...
     @overload
     def __call__(
@@ -228,7 +258,9 @@ class OneOrSeveral(Protocol[Options, One, Several]):
 
 
 def one_of_several(value: object, expected: Sequence[type]) -> str:
-    """The end of a message about a result of several prompts where one prompt's was expected; empty for all else."""
+    """The end of a message about a result of several prompts where one prompt's was expected; empty
+    for all else.
+    """
     if not (isinstance(value, PromptResults) and isinstance(value[0], tuple(expected))):
         return ""
     return f": it is the result of {len(value)} prompts, and found[0] of it is that of the first"
@@ -244,20 +276,31 @@ def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
         binned_shares.append(binned((values / values.sum())[None], bins)[0])
     shares, place = np.stack(binned_shares), np.arange(bins)
     low, high = interval_of_mean(shares)
-    columns = {"prompts": len(profiles), "bin": place, "start": place / bins, "end": (place + 1) / bins}
+    columns = {
+        "prompts": len(profiles),
+        "bin": place,
+        "start": place / bins,
+        "end": (place + 1) / bins,
+    }
     return pd.DataFrame({**columns, "mean": shares.mean(0), "low": low, "high": high})
 
 
 def join_results(
     results: Sequence[Result], own_parameters: Sequence[str]
 ) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """Table, provenance and results of a `PromptResults`; `own_parameters`: names of parameters that are each prompt's own."""
+    """Table, provenance and results of a `PromptResults`; `own_parameters`: names of parameters
+    that are each prompt's own.
+    """
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
     own_parameters = (*own_parameters, *PROMPT_PROVENANCE)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
-        | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}
+        | {
+            name: value
+            for name, value in result.provenance.parameters.items()
+            if name in own_parameters
+        }
         for number, result in enumerate(results, start=1)
     }
     first = results[0].provenance

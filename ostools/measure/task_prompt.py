@@ -1,13 +1,15 @@
-"""Prompt of a task as a model is asked it: rewritten by a mitigation, in the chat template, in tokens, with its answer key.
+"""Prompt of a task as a model is asked it: rewritten by a mitigation, in the chat template, in
+tokens, with its answer key.
 
-Every measurement renders its prompts by `render_prompt`, so that behaviour, collapse and sensitivity speak of the same
-prompt; `elicit` is how `evaluate` asks. A chat model is asked in its template and answers freely. A base model continues
-text: it gets worked examples of the same task (few-shot), then the question, then the answer line begun, so that the next
-token is the first of the answer itself. A model whose card lists the task was trained on the bare prompt, and gets that
-(zero-shot).
+Every measurement renders its prompts by `render_prompt`, so that behaviour, collapse and
+sensitivity speak of the same prompt; `elicit` is how `evaluate` asks. A chat model is asked in its
+template and answers freely. A base model continues
+text: it gets worked examples of the same task (few-shot), then the question, then the answer line
+begun, so that the next token is the first of the answer itself. A model whose card lists the task
+was trained on the bare prompt, and gets that (zero-shot).
 
-The examples are the task's own questions with other sequences, drawn by fixed seeds, and never the one that is asked; a
-mitigation rewrites them too.
+The examples are the task's own questions with other sequences, drawn by fixed seeds, and never the
+one that is asked; a mitigation rewrites them too.
 """
 
 from __future__ import annotations
@@ -35,7 +37,20 @@ Elicitation = Literal["chat", "few-shot", "zero-shot"]
 CHAT, FEW_SHOT, ZERO_SHOT = ELICITATIONS = get_args(Elicitation)
 EXAMPLES = 3
 """Worked examples in a few-shot prompt."""
-_LENGTHS = (5, 3, 7, 4, 6, 8, 2, 9, 1, 10, 11, 12)  # items of an example, in the order in which they are tried
+_LENGTHS = (
+    5,
+    3,
+    7,
+    4,
+    6,
+    8,
+    2,
+    9,
+    1,
+    10,
+    11,
+    12,
+)  # items of an example, in the order in which they are tried
 _SEED = 1_000_003  # of the first example; whoever asks with seeds from 0 on does not meet it
 _NUMBERS = ("1", "2")
 PLACE = "\ue000"
@@ -51,9 +66,13 @@ class TaskPrompt(Question):
 
     @property
     def thinks(self) -> bool:
-        """Whether the model is to think before it answers, so that no answer can stand right after the prompt."""
+        """Whether the model is to think before it answers, so that no answer can stand right after
+        the prompt.
+        """
         chat = self.prompt.chat
-        return chat is not None and (chat.thinking in (ON, LOW) or self.asked_text.rstrip().endswith(THINKING_MARK))
+        return chat is not None and (
+            chat.thinking in (ON, LOW) or self.asked_text.rstrip().endswith(THINKING_MARK)
+        )
 
     @property
     def asked_text(self) -> str:
@@ -73,13 +92,16 @@ def render_prompt(
     mitigation: Mitigation | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> TaskPrompt:
-    """Render the task's question at `length` items, as `mitigation` rewrites it and the model reads it.
+    """Render the task's question at `length` items, as `mitigation` rewrites it and the model reads
+    it.
 
-    Options: `EncodingOptions`. The answer key is the generator's, and stands whatever was inserted (`mitigations.insert`).
+    Options: `EncodingOptions`. The answer key is the generator's, and stands whatever was inserted
+    (`mitigations.insert`).
 
-    Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
-    token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
-    final line could be it), and a prompt over the context; `MitigationError` where the key would change.
+    Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer
+    joins with an item into one token (it would not separate them), a right answer that is not one
+    line (a line end inserted into what is to be copied: no final line could be it), and a prompt
+    over the context; `MitigationError` where the key would change.
     """
     task_question = question(task, length, seed=seed, mitigation=mitigation)
     return render_question(model, task_question, **encoding)
@@ -88,7 +110,9 @@ def render_prompt(
 def render_question(
     model: TransformerBridge, task_question: Question, **encoding: Unpack[EncodingOptions]
 ) -> TaskPrompt:
-    """The question as the model reads it; one that was rendered is itself. Options and errors: as of `render_prompt`."""
+    """The question as the model reads it; one that was rendered is itself. Options and errors: as
+    of `render_prompt`.
+    """
     if isinstance(task_question, TaskPrompt):
         if encoding:
             raise in_tokens_already([*encoding], "a question that was rendered")
@@ -108,7 +132,9 @@ def encoding_of(prompt: Prompt) -> EncodingOptions:
     """The options with which a text was encoded, to encode another one likewise."""
     if prompt.chat is None:
         return EncodingOptions(bos=prompt.chosen_bos, chat=False)
-    return EncodingOptions(chat=True, system=prompt.chat.system, thinking=prompt.chat.thinking == ON)
+    return EncodingOptions(
+        chat=True, system=prompt.chat.system, thinking=prompt.chat.thinking == ON
+    )
 
 
 def in_tokens_already(names: Sequence[str], value: str) -> InputError:
@@ -119,10 +145,12 @@ def in_tokens_already(names: Sequence[str], value: str) -> InputError:
 
 
 def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
-    """The positions of the tokens that carry the answer, in every copy of the sequence in the prompt.
+    """The positions of the tokens that carry the answer, in every copy of the sequence in the
+    prompt.
 
-    A token counts that has any character of such an item. Raises `InputError` where the prompt no longer holds the task's
-    sequence, and for a tokenizer that does not say which characters its tokens come from.
+    A token counts that has any character of such an item. Raises `InputError` where the prompt no
+    longer holds the task's sequence, and for a tokenizer that does not say which characters its
+    tokens come from.
     """
     items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
     carrier_items = set(task_prompt.task.carriers(items))
@@ -134,14 +162,19 @@ def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tupl
     pieces = (piece for copy in _copies(task_prompt) for piece in _pieces(task_prompt, items, copy))
     spans = [span for item, span in pieces if item in carrier_items]
     places = enumerate(offsets(model, task_prompt.prompt))
-    return tuple(place for place, (start, end) in places if any(start < high and end > low for low, high in spans))
+    return tuple(
+        place
+        for place, (start, end) in places
+        if any(start < high and end > low for low, high in spans)
+    )
 
 
 def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[int | None]:
-    """Item of each token: the first item of which the token has a character, None where it has of none.
+    """Item of each token: the first item of which the token has a character, None where it has of
+    none.
 
-    All None where that is not known, or not once: a sequence that was rewritten, or stands there twice, or a tokenizer that
-    does not say which characters its tokens come from.
+    All None where that is not known, or not once: a sequence that was rewritten, or stands there
+    twice, or a tokenizer that does not say which characters its tokens come from.
     """
     items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
     try:
@@ -154,14 +187,19 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
     for item, (low, high) in _pieces(task_prompt, items, copies[0]):
         if item is not None:
             owner |= dict.fromkeys(range(low, high), item)
-    return [next((owner[place] for place in range(start, end) if place in owner), None) for start, end in places]
+    return [
+        next((owner[place] for place in range(start, end) if place in owner), None)
+        for start, end in places
+    ]
 
 
 def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int:
-    """The position of the token that ends the sequence: of its last item, in the last copy of the sequence.
+    """The position of the token that ends the sequence: of its last item, in the last copy of the
+    sequence.
 
-    Raises `InputError` where the prompt no longer holds the task's sequence, where that token holds characters of what stands
-    after the sequence too, and for a tokenizer that does not say which characters its tokens come from.
+    Raises `InputError` where the prompt no longer holds the task's sequence, where that token holds
+    characters of what stands after the sequence too, and for a tokenizer that does not say which
+    characters its tokens come from.
     """
     items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
     *_, (_, (low, high)) = _pieces(task_prompt, items, _copies(task_prompt)[-1])
@@ -193,29 +231,47 @@ def _copies(task_prompt: TaskPrompt) -> list[int]:
     return starts
 
 
-def _pieces(task_prompt: TaskPrompt, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
-    """Every piece of one copy of the sequence: which item it is (None: inserted), and where it stands in the encoded text."""
+def _pieces(
+    task_prompt: TaskPrompt, items: Sequence[str], start: int
+) -> Iterator[tuple[int | None, Span]]:
+    """Every piece of one copy of the sequence: which item it is (None: inserted), and where it
+    stands in the encoded text.
+    """
     prompt_text, at, index = task_prompt.asked_text, start, 0
     for rank, piece in enumerate(task_prompt.pieces):
         # Blanks around a bar may be the next item's: the bar parts the items without them.
         shown = piece.strip() if isinstance(piece, Bar) else piece
         low = prompt_text.index(shown, at)
         at = low + len(shown)
-        # Inserted text may look like an item. The items stand in their order, the last one at the end.
+        # Inserted text may look like an item. The items stand in their order, the last one at the
+        # end.
         last = index == len(items) - 1
-        is_item = index < len(items) and piece == items[index] and (not last or rank == len(task_prompt.pieces) - 1)
+        is_item = (
+            index < len(items)
+            and piece == items[index]
+            and (not last or rank == len(task_prompt.pieces) - 1)
+        )
         yield (index if is_item else None), (low, at)
         index += is_item
 
 
-def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt, items: Sequence[str]) -> None:
-    """Refuse a token that holds characters of inserted text and of an item at once: what was merged separates nothing."""
+def _require_separate(
+    model: TransformerBridge, task_prompt: TaskPrompt, items: Sequence[str]
+) -> None:
+    """Refuse a token that holds characters of inserted text and of an item at once: what was merged
+    separates nothing.
+    """
     inserted: dict[int, bool] = {}
     for copy in _copies(task_prompt):
         for item, (low, high) in _pieces(task_prompt, items, copy):
             inserted |= dict.fromkeys(range(low, high), item is None)
-    for (start, end), token in zip(offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True):
-        if {inserted[position] for position in range(start, end) if position in inserted} == {True, False}:
+    for (start, end), token in zip(
+        offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True
+    ):
+        if {inserted[position] for position in range(start, end) if position in inserted} == {
+            True,
+            False,
+        }:
             raise InputError(
                 f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this "
                 "tokenizer makes of an item and of inserted text together: use another separator"
@@ -223,14 +279,20 @@ def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt, items: 
 
 
 def elicitation_for(
-    form: Task, tokenizer: Any, trained: Mapping[str, int] | None, elicitation: str | None, chat: bool | None
+    form: Task,
+    tokenizer: Any,
+    trained: Mapping[str, int] | None,
+    elicitation: str | None,
+    chat: bool | None,
 ) -> Elicitation:
     """Elicitation of a task: as `elicitation` or `chat` say, else by the kind of model.
 
-    By the kind: chat where the tokenizer has a template; zero-shot where the model's card lists the task among those of its
-    training (`trained`), or the prompt asks for reasoning, which a begun answer line would cut off; else few-shot.
+    By the kind: chat where the tokenizer has a template; zero-shot where the model's card lists the
+    task among those of its training (`trained`), or the prompt asks for reasoning, which a begun
+    answer line would cut off; else few-shot.
 
-    Raises `InputError` for an unknown name, one that contradicts `chat`, and few-shot for a prompt that asks for reasoning.
+    Raises `InputError` for an unknown name, one that contradicts `chat`, and few-shot for a prompt
+    that asks for reasoning.
     """
     if elicitation is None:
         if chat is not None:
@@ -241,7 +303,9 @@ def elicitation_for(
     if elicitation not in ELICITATIONS:
         raise unknown_name("elicitation", elicitation, ELICITATIONS)
     if chat is not None and chat is not (elicitation == CHAT):
-        raise InputError(f"chat: expected nothing beside elicitation={elicitation!r}, found {chat}: leave chat out")
+        raise InputError(
+            f"chat: expected nothing beside elicitation={elicitation!r}, found {chat}: leave chat out"
+        )
     if elicitation == FEW_SHOT and form.reasons:
         raise InputError(
             f"elicitation: {form.name} asks for reasoning, and a few-shot prompt begins the answer line: expected chat or "
@@ -260,22 +324,28 @@ def elicit(
     mitigation: Mitigation | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> TaskPrompt:
-    """The task's question at `length` items as `render_prompt` gives it, in a few-shot prompt where that is asked for.
+    """The task's question at `length` items as `render_prompt` gives it, in a few-shot prompt where
+    that is asked for.
 
-    `TaskPrompt.prefill` is then the answer line as far as the prompt has begun it. Raises `InputError` as `render_prompt`
-    does, and for a task that has no examples beside the question.
+    `TaskPrompt.prefill` is then the answer line as far as the prompt has begun it. Raises
+    `InputError` as `render_prompt` does, and for a task that has no examples beside the question.
     """
     encoding |= {"chat": elicitation == CHAT}
     task_prompt = render_prompt(model, form, length, seed=seed, mitigation=mitigation, **encoding)
     if elicitation != FEW_SHOT:
         return task_prompt
     before, prefill = few_shot_text(task_prompt, mitigation)
-    # A blank before the answer belongs to the prompt where it is a token of its own: the next one is then the answer's first.
-    answer_prefix = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
+    # A blank before the answer belongs to the prompt where it is a token of its own: the next one
+    # is then the answer's first.
+    answer_prefix = (
+        prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
+    )
     try:
         prompt = encode(model, before + answer_prefix, **encoding)
     except InputError as error:
-        raise InputError(f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'") from None
+        raise InputError(
+            f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'"
+        ) from None
     return replace(task_prompt, prompt=prompt, prefill=answer_prefix)
 
 
@@ -287,15 +357,21 @@ def few_shot_text(task_question: Question, mitigation: Mitigation | None) -> tup
             f"elicitation: {task_question.mitigation} asks for counts before the answer line, and a few-shot prompt begins "
             "that line: expected chat or zero-shot"
         )
-    worked = [f"{example.text}{form.lead}{example.line}\n\n" for example in worked_examples(task_question, mitigation)]
-    return "".join(worked) + task_question.text + form.lead, form.answer_line(PLACE).partition(PLACE)[0]
+    worked = [
+        f"{example.text}{form.lead}{example.line}\n\n"
+        for example in worked_examples(task_question, mitigation)
+    ]
+    return "".join(worked) + task_question.text + form.lead, form.answer_line(PLACE).partition(
+        PLACE
+    )[0]
 
 
 def worked_examples(task_question: Question, mitigation: Mitigation | None) -> list[Question]:
-    """`EXAMPLES` questions of the task with other sequences than the asked one, each under the mitigation.
+    """`EXAMPLES` questions of the task with other sequences than the asked one, each under the
+    mitigation.
 
-    They are the same for every question, but for one that would be the asked one: the next takes its place. Raises `InputError`
-    for a task that cannot be asked at so many of the short lengths.
+    They are the same for every question, but for one that would be the asked one: the next takes
+    its place. Raises `InputError` for a task that cannot be asked at so many of the short lengths.
     """
     form = task_question.task.example_task
     used_items = {task_question.task.items(task_question.length, task_question.seed)}
@@ -321,5 +397,7 @@ def worked_examples(task_question: Question, mitigation: Mitigation | None) -> l
 def _own_token(tokenizer: Any, text: str) -> bool:
     """Whether the blank at the text's end stays a token of its own before an answer."""
 
-    alone, *answered = (token_ids(tokenizer, text + answer, add_special_tokens=False) for answer in ("", *_NUMBERS))
+    alone, *answered = (
+        token_ids(tokenizer, text + answer, add_special_tokens=False) for answer in ("", *_NUMBERS)
+    )
     return text.endswith(" ") and all(ids[: len(alone)] == alone for ids in answered)

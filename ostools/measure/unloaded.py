@@ -1,7 +1,9 @@
-"""A model before it is loaded: its shape, its tokens of prompts, and what it will hold in memory, counted from shapes.
+"""A model before it is loaded: its shape, its tokens of prompts, and what it will hold in memory,
+counted from shapes.
 
-What a measurement holds beside the model is one function beside it, `..._memory(model, ...)`, which takes an `Unloaded` and
-the measurement's own arguments. Time is not forecast: the first steps of a run measure it.
+What a measurement holds beside the model is one function beside it, `..._memory(model, ...)`, which
+takes an `Unloaded` and the measurement's own arguments. Time is not forecast: the first steps of a
+run measure it.
 
 Cost: reading a configuration and a tokenizer, once a model.
 """
@@ -32,15 +34,17 @@ from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
 
 LIBRARIES = 560 << 20
-"""Bytes that a process holds before it has a model: Python, torch, transformers and what they keep."""
+"""Bytes that a process holds before it has a model: Python, torch, transformers and what they keep.
+"""
 _DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among them (on a GPU those of
-    the GPU, and of the model alone); `work`: of them what the measurement takes beside the loaded model, None where nothing
-    is known of it; `libraries`: what a process holds before it."""
+    """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among
+    them (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement
+    takes beside the loaded model, None where nothing is known of it; `libraries`: what a process
+    holds before it."""
 
     memory: int
     work: int | None = None
@@ -54,10 +58,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map. `limit`:
-    bytes that the work may take beside it, where the work can be fitted to that. `encoding`: how texts are put to it.
-    A directory with a configuration and a tokenizer, and without weights, is enough: its parameters are then counted from its
-    shape. Raises `InputError` as loading would."""
+    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a
+    device map. `limit`: bytes that the work may take beside it, where the work can be fitted to
+    that. `encoding`: how texts are put to it. A directory with a configuration and a tokenizer, and
+    without weights, is enough: its parameters are then counted from its shape. Raises `InputError`
+    as loading would."""
 
     source: Checkpoint
     dtype: torch.dtype
@@ -89,8 +94,8 @@ class Unloaded:
         elicitation: Elicitation | None = None,
         **encoding: Unpack[EncodingOptions],
     ) -> LongestPrompt:
-        """The longest prompt of a task; `elicitation`: as `evaluate` asks them, None: alone, in a chat where there is a
-        template."""
+        """The longest prompt of a task; `elicitation`: as `evaluate` asks them, None: alone, in a
+        chat where there is a template."""
         form = tasks.task(task) if isinstance(task, str) else task
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
@@ -108,14 +113,20 @@ class Unloaded:
         if elicitation == FEW_SHOT:
             text = "".join(few_shot_text(task_question, mitigation_object))
         token_count = count_tokens(tokenizer, text, **encoding)
-        return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0, task_question.counts)
+        return LongestPrompt(
+            token_count, count_tokens(tokenizer, line) if line.strip() else 0, task_question.counts
+        )
 
-    def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
+    def elicitation(
+        self, task: Task | str, elicitation: str | None = None, chat: bool | None = None
+    ) -> Elicitation:
         trained = self.source.trained_lengths
         return elicitation_for(tasks.task(task), self._tokenizer(), trained, elicitation, chat)
 
     def _tokenizer(self, chat: bool | None = None) -> Any:
-        """The tokenizer, of plain texts alone unless a `chat` is to be put into its template; `InputError` for none."""
+        """The tokenizer, of plain texts alone unless a `chat` is to be put into its template;
+        `InputError` for none.
+        """
         return required(_tokenizer(self.source, bool(chat)))
 
     @property
@@ -144,7 +155,8 @@ class Unloaded:
         """What loading it takes, and so many bytes of work beside it."""
         on_cpu = self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
-        # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
+        # A weight is read through a mapping of the file, whose pages count as the process's own
+        # until they are dropped.
         largest = self._weights[1] if self.device_map is None and on_cpu else 0
         return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
 
@@ -176,8 +188,12 @@ def _stamp(directory: Path) -> tuple[Path, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _shape(stamp: tuple[Path, int, int], source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
-    """A model is read once, and not for each of its cells. Raises `InputError` where its weights are too few for its shape."""
+def _shape(
+    stamp: tuple[Path, int, int], source: Checkpoint, dtype: torch.dtype, kind: str
+) -> Shape:
+    """A model is read once, and not for each of its cells. Raises `InputError` where its weights
+    are too few for its shape.
+    """
     family = check_config(source)
     shape = Shape.of_settings(source.config, dtype, kind)
     if shape is None:

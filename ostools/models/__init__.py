@@ -1,5 +1,5 @@
-"""Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
-an untrained model."""
+"""Models: load one that can be trusted, turn text into its tokens, say what it is, read it in
+another dtype, compare it with an untrained model."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,9 @@ _LATER = {
     "untrained_model": "ostools.models.untrained",
     "view_in": "ostools.models.precision.casting",
 }
-"""Module of each function that is imported when it is first used: some import transformers and TransformerLens, in seconds."""
+"""Module of each function that is imported when it is first used: some import transformers and
+TransformerLens, in seconds.
+"""
 
 __all__ = [
     "ORIGINS",

@@ -1,8 +1,10 @@
-"""A text in its model's chat template: the origin of its characters, and whether the model is to think.
+"""A text in its model's chat template: the origin of its characters, and whether the model is to
+think.
 
-A template is a program that writes a conversation as one text. Here it writes one user turn, after a system prompt where one
-is given, up to where the answer begins. It is run a second time with marks in place of the two: what stands around the marks
-is the template's own, so that the user's characters are found exactly, whatever they say.
+A template is a program that writes a conversation as one text. Here it writes one user turn, after
+a system prompt where one is given, up to where the answer begins. It is run a second time with
+marks in place of the two: what stands around the marks is the template's own, so that the user's
+characters are found exactly, whatever they say.
 """
 
 from __future__ import annotations
@@ -22,19 +24,32 @@ from ostools.models.tokenizer_calls import Span, control_ids, refuse_unknown, te
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
 ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
-"""Where a token comes from. special: put around the whole by the tokenizer or the template (BOS, EOS). template: the chat
-template's own (turn markers, role names, line ends, the opening of the answer, a system prompt of its own). system: the system
-prompt that was given. text: the user's text. mixed: several of these at once. Blanks decide only where a token has nothing
-else."""
+"""Where a token comes from. special: put around the whole by the tokenizer or the template (BOS,
+EOS). template: the chat template's own (turn markers, role names, line ends, the opening of the
+answer, a system prompt of its own). system: the system prompt that was given. text: the user's
+text. mixed: several of these at once. Blanks decide only where a token has nothing else."""
 
 ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
-"""What a provenance says about thinking. low effort: for a template that grades its effort and cannot switch it off."""
+"""What a provenance says about thinking. low effort: for a template that grades its effort and
+cannot switch it off.
+"""
 
 _CHAT = ("chat", "system", "thinking", "dated")
-PROMPT_PROVENANCE = (*_CHAT, "markers_as_text", "markers_as_tokens", "bos", "bos_not_added", "left_out", "shuffled")
+PROMPT_PROVENANCE = (
+    *_CHAT,
+    "markers_as_text",
+    "markers_as_tokens",
+    "bos",
+    "bos_not_added",
+    "left_out",
+    "shuffled",
+)
 """The names in `Chat.provenance` and `Prompt.provenance`."""
 
-_MESSAGE, _SYSTEM = "\ue000", "\ue001"  # of private use: in no template, and no blanks that one would strip
+_MESSAGE, _SYSTEM = (
+    "\ue000",
+    "\ue001",
+)  # of private use: in no template, and no blanks that one would strip
 _SWITCHES = ("enable_thinking", "thinking")
 _EFFORT = "reasoning_effort"
 _DATES = frozenset({"strftime_now", "date_string"})
@@ -44,9 +59,10 @@ _DATES = frozenset({"strftime_now", "date_string"})
 class Chat:
     """Settings with which a chat template was rendered.
 
-    system: the system prompt that was given, None for none. thinking: "on", "off", "low effort" or "no switch". dated: whether
-    the template can write the day's date, so that the prompt may be another one tomorrow. message: where the user's text stands
-    in the encoded text, from the first character to the one after the last.
+    system: the system prompt that was given, None for none. thinking: "on", "off", "low effort" or
+    "no switch". dated: whether the template can write the day's date, so that the prompt may be
+    another one tomorrow. message: where the user's text stands in the encoded text, from the first
+    character to the one after the last.
     """
 
     system: str | None
@@ -62,8 +78,9 @@ class Chat:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Text that a template made of a message. `harmless`: what it makes of others in which no control token can stand. `spans`:
-    the origin of characters by their place; all others are the template's."""
+    """Text that a template made of a message. `harmless`: what it makes of others in which no
+    control token can stand. `spans`: the origin of characters by their place; all others are the
+    template's."""
 
     text: str
     harmless: str
@@ -71,15 +88,20 @@ class Rendered:
     chat: Chat
 
 
-def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool = False) -> Rendered:
-    """A user's turn in the tokenizer's template, after `system` where it is given, up to where the answer begins.
+def render(
+    tokenizer: Any, text: str, system: str | None = None, thinking: bool = False
+) -> Rendered:
+    """A user's turn in the tokenizer's template, after `system` where it is given, up to where the
+    answer begins.
 
-    `thinking`: whether the model is to think before it answers, where the template has a switch: `enable_thinking` or
-    `thinking`, found among the variables that it reads, where they change what it writes. `reasoning_effort` has no off: False
-    asks for "low", True leaves the template's own. A template without a switch is left as it is.
+    `thinking`: whether the model is to think before it answers, where the template has a switch:
+    `enable_thinking` or `thinking`, found among the variables that it reads, where they change what
+    it writes. `reasoning_effort` has no off: False asks for "low", True leaves the template's own.
+    A template without a switch is left as it is.
 
-    Raises `InputError` for no template, one that fails, takes no system prompt, or writes the message otherwise than whole and
-    once (blanks at its ends aside), for empty `system`, and for `thinking` without a switch.
+    Raises `InputError` for no template, one that fails, takes no system prompt, or writes the
+    message otherwise than whole and once (blanks at its ends aside), for empty `system`, and for
+    `thinking` without a switch.
     """
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
@@ -101,13 +123,22 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
     spans = _spans(marked, whole_text, text, system)
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
-    return Rendered(whole_text, harmless, spans, Chat(system, thinking_state, bool(variables & _DATES), message))
+    return Rendered(
+        whole_text, harmless, spans, Chat(system, thinking_state, bool(variables & _DATES), message)
+    )
 
 
-def chat_ids(tokenizer: Any, text: str, system: str | None, thinking: bool) -> tuple[Rendered, list[int]]:
-    """The chat template around the text: the same control tokens as around any other text, nothing on top."""
+def chat_ids(
+    tokenizer: Any, text: str, system: str | None, thinking: bool
+) -> tuple[Rendered, list[int]]:
+    """The chat template around the text: the same control tokens as around any other text, nothing
+    on top.
+    """
     rendered = render(tokenizer, text, system, thinking)
-    ids, harmless_ids = (template_ids(tokenizer, template_text) for template_text in (rendered.text, rendered.harmless))
+    ids, harmless_ids = (
+        template_ids(tokenizer, template_text)
+        for template_text in (rendered.text, rendered.harmless)
+    )
     refuse_unknown(tokenizer, ids, text)
     control = control_ids(tokenizer) - {tokenizer.unk_token_id}
     expected_control, actual_control = (
@@ -138,7 +169,8 @@ def _template(tokenizer: Any) -> str:
 def _variables(template: str) -> frozenset[str]:
     """The names that a template takes from whoever runs it.
 
-    Raises `InputError` for one that draws at random: two draws may be alike, so that running it twice does not show it.
+    Raises `InputError` for one that draws at random: two draws may be alike, so that running it
+    twice does not show it.
     """
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -150,11 +182,15 @@ def _variables(template: str) -> frozenset[str]:
             )
         return frozenset(meta.find_undeclared_variables(program))
     except (jinja2.TemplateError, RecursionError) as error:
-        raise InputError(f"expected a chat template that can be read, found: {one_line(error)}") from None
+        raise InputError(
+            f"expected a chat template that can be read, found: {one_line(error)}"
+        ) from None
 
 
 def _draws(template: nodes.Template) -> bool:
-    """Whether a parsed template uses what jinja2 draws with: the filter `random`, also by `map`, and `lipsum`."""
+    """Whether a parsed template uses what jinja2 draws with: the filter `random`, also by `map`,
+    and `lipsum`.
+    """
     filters = list(template.find_all(nodes.Filter))
     mapped = [argument for part in filters if part.name == "map" for argument in part.args]
     names = {part.name for part in (*filters, *template.find_all(nodes.Name))}
@@ -162,7 +198,9 @@ def _draws(template: nodes.Template) -> bool:
     return bool(names & {"random", "lipsum"})
 
 
-def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tuple[str, dict[str, Any]]:
+def _thinking(
+    tokenizer: Any, variables: frozenset[str], required: bool
+) -> tuple[str, dict[str, Any]]:
     """State of thinking, and the template's variables that make it so."""
 
     def differs(name: str, first: object, second: object) -> bool:
@@ -189,7 +227,9 @@ def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[
         messages.insert(0, {"role": "system", "content": system})
     try:
         written_text, again = (
-            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **options
+            )
             for _ in range(2)
         )
     except Exception as error:  # templates are programs; they raise what they like
@@ -198,7 +238,9 @@ def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[
                 f"system: this model's chat template takes no system prompt ({one_line(error)}): leave it out, or write "
                 "it into the text"
             ) from None
-        raise InputError(f"expected a chat template that takes one user turn, found: {one_line(error)}") from None
+        raise InputError(
+            f"expected a chat template that takes one user turn, found: {one_line(error)}"
+        ) from None
     if written_text != again:
         raise InputError(
             "expected a chat template that writes the same text each time, found one that does not: leave chat out"
@@ -206,12 +248,16 @@ def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[
     return written_text
 
 
-def _spans(marked: str, whole_text: str, text: str, system: str | None) -> tuple[tuple[Span, str], ...]:
+def _spans(
+    marked: str, whole_text: str, text: str, system: str | None
+) -> tuple[tuple[Span, str], ...]:
     """Where the message and the system prompt stand in `whole_text`, in their order.
 
     Templates may strip blanks at their ends.
     """
-    text_by_mark = {_MESSAGE: (text, TEXT)} | ({} if system is None else {_SYSTEM: (system, SYSTEM)})
+    text_by_mark = {_MESSAGE: (text, TEXT)} | (
+        {} if system is None else {_SYSTEM: (system, SYSTEM)}
+    )
     order = sorted(text_by_mark, key=marked.index)
     first, *later_parts = re.split("|".join(order), marked)
     forms = [
@@ -221,7 +267,9 @@ def _spans(marked: str, whole_text: str, text: str, system: str | None) -> tuple
     for choice in product(*forms):
         written_text, spans = first, []
         for mark, form, after in zip(order, choice, later_parts, strict=True):
-            spans.append(((len(written_text), len(written_text) + len(form)), text_by_mark[mark][1]))
+            spans.append(
+                ((len(written_text), len(written_text) + len(form)), text_by_mark[mark][1])
+            )
             written_text += form + after
         if written_text == whole_text:
             return tuple(spans)
@@ -231,8 +279,11 @@ def _spans(marked: str, whole_text: str, text: str, system: str | None) -> tuple
     )
 
 
-def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], specials: int) -> tuple[str, ...]:
-    """Origin of each token, by the characters that it comes from (`places`); the first `specials` are special.
+def origins(
+    rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], specials: int
+) -> tuple[str, ...]:
+    """Origin of each token, by the characters that it comes from (`places`); the first `specials`
+    are special.
 
     tokens: what each says, which tells blanks that a tokenizer leaves out of `places`.
     """
@@ -242,7 +293,12 @@ def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], s
     token_origins, at = [SPECIAL] * specials, 0
     for index, ((low, high), token) in enumerate(zip(places, tokens, strict=True)):
         between, end = rendered.text[at:low], at + len(token)
-        if at <= low and not between.strip() and end >= high and rendered.text.startswith(token, at):
+        if (
+            at <= low
+            and not between.strip()
+            and end >= high
+            and rendered.text.startswith(token, at)
+        ):
             low, high = at, end
         at = max(at, high)
         if index >= specials:
@@ -253,5 +309,7 @@ def origins(rendered: Rendered, places: Sequence[Span], tokens: Sequence[str], s
 def _origin_of(letter_origins: Sequence[str], text: str) -> str:
     """Origin of a token; blanks count where it has nothing else."""
     pairs = zip(letter_origins, text, strict=True)
-    distinct_origins = {origin for origin, letter in pairs if not letter.isspace()} or set(letter_origins)
+    distinct_origins = {origin for origin, letter in pairs if not letter.isspace()} or set(
+        letter_origins
+    )
     return distinct_origins.pop() if len(distinct_origins) == 1 else MIXED

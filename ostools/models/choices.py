@@ -1,9 +1,11 @@
 """A router's choices: noted in one pass, and held in others.
 
-A router sends a token to the k experts of the highest scores. A derivative holds that choice: it is the network's as far as no
-choice changes. The margin of a choice is the k-th score minus the (k+1)-th. Where it is within the rounding of the arithmetic,
-another order of additions may choose other experts, with another derivative. Every `torch.topk` in a block is taken for a
-choice: of experts, of groups of experts, of the keys of a sparse attention. Cost: the sorting of the scores.
+A router sends a token to the k experts of the highest scores. A derivative holds that choice: it is
+the network's as far as no choice changes. The margin of a choice is the k-th score minus the
+(k+1)-th. Where it is within the rounding of the arithmetic, another order of additions may choose
+other experts, with another derivative. Every `torch.topk` in a block is taken for a
+choice: of experts, of groups of experts, of the keys of a sparse attention. Cost: the sorting of
+    the scores.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Choices:
     noise: float = 0.0
 
     def add(self, place: _Place, scores: Float[Tensor, "... choice"], indices: Tensor) -> None:
-        """Note one choice along the last axis; one of all that there are is none, and has no margin."""
+        """Note one choice along the last axis; one of all that there are is none, and has no
+        margin.
+        """
         self.indices[place] = indices
         k = indices.shape[-1]
         if k == scores.shape[-1] or self.pos not in scores.shape[:-1]:
@@ -60,7 +64,9 @@ class Choices:
 
     @property
     def account(self) -> dict[str, Any]:
-        """For the provenance: the token nearest to another choice, and every token within rounding of one."""
+        """For the provenance: the token nearest to another choice, and every token within rounding
+        of one.
+        """
         if not self.margins:
             return {"nearest": None, "within_rounding": []}
         places = list(self.margins)
@@ -96,20 +102,30 @@ class _AtEachChoice(TorchFunctionMode):
 
 
 @contextmanager
-def _at_each_choice(model: TransformerBridge, choose: Callable[[_Place, Tensor, Any], Any]) -> Iterator[None]:
+def _at_each_choice(
+    model: TransformerBridge, choose: Callable[[_Place, Tensor, Any], Any]
+) -> Iterator[None]:
     mode = _AtEachChoice(choose)
     layers = {id(block): layer for layer, block in enumerate(model.blocks)}
 
     def enter(module: Any, args: Any, kwargs: Any) -> None:
         mode.enter_block(layers[id(module)])
 
-    with before_modules({f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, enter), mode:
+    with (
+        before_modules(
+            {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, enter
+        ),
+        mode,
+    ):
         yield
 
 
 @contextmanager
-def noted_choices(model: TransformerBridge, pos: int, *, keep: bool = False) -> Iterator[Choices | None]:
-    """Note the choices of the last pass in the block, over one prompt; None for a model without experts.
+def noted_choices(
+    model: TransformerBridge, pos: int, *, keep: bool = False
+) -> Iterator[Choices | None]:
+    """Note the choices of the last pass in the block, over one prompt; None for a model without
+    experts.
 
     `keep`: their scores too.
     """
@@ -133,11 +149,14 @@ def noted_choices(model: TransformerBridge, pos: int, *, keep: bool = False) -> 
 def held_choices(
     model: TransformerBridge,
     choices: Choices | None,
-    check: Callable[[int, Float[Tensor, "copy token choice"], Float[Tensor, "token choice"]], None] | None = None,
+    check: Callable[[int, Float[Tensor, "copy token choice"], Float[Tensor, "token choice"]], None]
+    | None = None,
 ) -> Iterator[None]:
-    """Run passes over copies of the prompt, moved or not, in which every token is sent where it was.
+    """Run passes over copies of the prompt, moved or not, in which every token is sent where it
+    was.
 
-    `check` is told the block of each choice, its scores in every copy, and those of the prompt (which were kept).
+    `check` is told the block of each choice, its scores in every copy, and those of the prompt
+    (which were kept).
     """
     if choices is None:
         yield
@@ -148,7 +167,9 @@ def held_choices(
         copies = scores.shape[0] // indices.shape[0]
         if check is not None:
             own = choices.scores[place]
-            check(place[0], scores.reshape(copies, -1, own.shape[-1]), own.reshape(-1, own.shape[-1]))
+            check(
+                place[0], scores.reshape(copies, -1, own.shape[-1]), own.reshape(-1, own.shape[-1])
+            )
         indices = indices.repeat(copies, *[1] * (indices.ndim - 1))
         return type(output)((scores.gather(-1, indices), indices))
 

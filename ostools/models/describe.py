@@ -1,7 +1,7 @@
 """Identity of a model, for the provenance of every number computed with it.
 
-Cost of `describe`: a checksum of every weight, at the speed of the memory (3.6 GB in some 0.1 s); the first time, and where a
-weight has changed, a SHA-256 too, 2 GB a second and core.
+Cost of `describe`: a checksum of every weight, at the speed of the memory (3.6 GB in some 0.1 s);
+the first time, and where a weight has changed, a SHA-256 too, 2 GB a second and core.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ from ostools.models.tokenizer_calls import frame
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _hashes: WeakKeyDictionary[TransformerBridge, tuple[bytes, str]] = WeakKeyDictionary()
 """The SHA-256 of each model's weights, and their checksum when it was taken."""
-_CHECKED: ContextVar[WeakKeyDictionary[TransformerBridge, list[Any]] | None] = ContextVar("_CHECKED", default=None)
+_CHECKED: ContextVar[WeakKeyDictionary[TransformerBridge, list[Any]] | None] = ContextVar(
+    "_CHECKED", default=None
+)
 """Within a measurement: which tensors in which state a model had when its checksum was taken."""
 _SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 
 @dataclass(frozen=True)
 class Null:
-    """An untrained model: its kind and seed, and the name and weight hash of the model that it stands beside."""
+    """An untrained model: its kind and seed, and the name and weight hash of the model that it
+    stands beside.
+    """
 
     kind: str
     seed: int
@@ -51,11 +55,12 @@ class Null:
 class LoaderFacts:
     """Facts of a model that only the loader knows.
 
-    name: what the user asked for. revision: the hub's commit. trained_lengths: task -> longest length it was trained on, where
-    its card says. quantisation: how the checkpoint was quantised (None: in full precision). device_map: where which module's
-    weights lie ("disk", "cpu"; None: all on one device). null: which untrained model of which model it is (None: it is none).
-    origin: "adopted" from memory (None: loaded as it is stored). title: what tables and charts call it: a directory's last
-    part, a GGUF's name with its quantisation (None: the name).
+    name: what the user asked for. revision: the hub's commit. trained_lengths: task -> longest
+    length it was trained on, where its card says. quantisation: how the checkpoint was quantised
+    (None: in full precision). device_map: where which module's weights lie ("disk", "cpu"; None:
+    all on one device). null: which untrained model of which model it is (None: it is none).
+    origin: "adopted" from memory (None: loaded as it is stored). title: what tables and charts call
+    it: a directory's last part, a GGUF's name with its quantisation (None: the name).
     """
 
     name: str
@@ -77,10 +82,12 @@ class Metadata(LoaderFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription(LoaderFacts):
-    """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`: where it computes.
+    """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`:
+    where it computes.
 
-    bos: whether the tokenizer puts its BOS before a text: "added" or "not added". eos: whether it puts its EOS behind one:
-    "appended" (prompts leave it out) or "not appended". None: it has no such token, or there is no tokenizer.
+    bos: whether the tokenizer puts its BOS before a text: "added" or "not added". eos: whether it
+    puts its EOS behind one: "appended" (prompts leave it out) or "not appended". None: it has no
+    such token, or there is no tokenizer.
     """
 
     weight_hash: str
@@ -164,8 +171,14 @@ def _is_narrow(weights: Iterable[Tensor]) -> bool:
 
 
 def attention_named(model: TransformerBridge) -> str:
-    """How a pass of the bridge computes attention: in 16 bits with scores and softmax in float32, unless eager was chosen."""
-    return _WIDE_SCORES if _is_narrow(model.parameters()) and not getattr(model.cfg, "eager_scores", True) else _EAGER
+    """How a pass of the bridge computes attention: in 16 bits with scores and softmax in float32,
+    unless eager was chosen.
+    """
+    return (
+        _WIDE_SCORES
+        if _is_narrow(model.parameters()) and not getattr(model.cfg, "eager_scores", True)
+        else _EAGER
+    )
 
 
 def _special_tokens(tokenizer: Any) -> tuple[str | None, str | None]:
@@ -188,7 +201,9 @@ def require_numbers(weights: Iterable[Tensor]) -> None:
 
 
 def config_hash(model: TransformerBridge) -> str:
-    """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows; not of name and dtype."""
+    """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows;
+    not of name and dtype.
+    """
     config: Any = model.original_model.config
     settings = config.to_dict()
     hashed_settings = {
@@ -196,11 +211,15 @@ def config_hash(model: TransformerBridge) -> str:
         for name, value in settings.items()
         if name not in ("_name_or_path", "dtype", "transformers_version")
     }
-    return hashlib.sha256(json.dumps(hashed_settings, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(hashed_settings, sort_keys=True, default=str).encode()
+    ).hexdigest()
 
 
 def refuse_processed(model: TransformerBridge) -> None:
-    """Refuse compatibility mode: it folds the final norm's gain away, and y_n would mean something else."""
+    """Refuse compatibility mode: it folds the final norm's gain away, and y_n would mean something
+    else.
+    """
     if model.compatibility_mode:
         raise InputError(
             "expected a raw TransformerBridge, found one in compatibility mode, which folds the norms' gains into "
@@ -211,8 +230,8 @@ def refuse_processed(model: TransformerBridge) -> None:
 def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     """Every parameter once, by its Hugging Face path.
 
-    TransformerLens splits GPT-2's joint projection into views of it, which are not counted again; a view that a
-    user replaced by a tensor of its own is.
+    TransformerLens splits GPT-2's joint projection into views of it, which are not counted again; a
+    view that a user replaced by a tensor of its own is.
     """
     spans: dict[int, list[tuple[int, int]]] = {}
     parameters = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
@@ -231,7 +250,8 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
 
 
 def _saved_buffers(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
-    """Every buffer that is saved with the weights (a router's correction), which models by the generic route alone have.
+    """Every buffer that is saved with the weights (a router's correction), which models by the
+    generic route alone have.
 
     Elsewhere there are those that TransformerLens adds, as biases of zero.
     """
@@ -243,7 +263,9 @@ def _saved_buffers(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def checked_once() -> Iterator[None]:
-    """Within the block, which holds the lock of every model that is described, the checksum of a model is taken once."""
+    """Within the block, which holds the lock of every model that is described, the checksum of a
+    model is taken once.
+    """
     if _CHECKED.get() is not None:
         yield
         return
@@ -255,11 +277,12 @@ def checked_once() -> Iterator[None]:
 
 
 def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the weights as they are now: that of before, where their checksum is that of before.
+    """SHA-256 of the weights as they are now: that of before, where their checksum is that of
+    before.
 
-    The checksum reads every byte: a write through `.data`, through memory that another library shares, or by one bit leaves no
-    trace in torch's version counters, and a stale hash would vouch for weights that are gone. Within `checked_once` these
-    counters are enough.
+    The checksum reads every byte: a write through `.data`, through memory that another library
+    shares, or by one bit leaves no trace in torch's version counters, and a stale hash would vouch
+    for weights that are gone. Within `checked_once` these counters are enough.
     """
     state_by_model, state = _CHECKED.get(), None
     if state_by_model is not None and not any(weight.is_inference() for weight in weights.values()):
@@ -280,7 +303,8 @@ def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str
 def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:
     """Digest over every weight's name, shape, dtype and bytes, as they are now.
 
-    Tensors are read in parallel; those of a small model one after the other: handing them out takes longer than it saves.
+    Tensors are read in parallel; those of a small model one after the other: handing them out takes
+    longer than it saves.
     """
     read = partial(digest, new=new)
     if sum(weight.numel() * weight.element_size() for weight in weights.values()) <= _SMALL:

@@ -8,12 +8,16 @@ from ostools.ground.errors import InputError, unknown_name
 
 
 def resolve_device(device: str | torch.device, dtype: torch.dtype = torch.float32) -> torch.device:
-    """The torch device of a name; "auto" is cuda, else cpu: the formulas and references need float64, which mps lacks."""
+    """The torch device of a name; "auto" is cuda, else cpu: the formulas and references need
+    float64, which mps lacks.
+    """
     mps = torch.backends.mps.is_available()
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device == "gpu":
-        raise InputError("unknown device 'gpu': torch calls it 'cuda' (NVIDIA, AMD) or 'mps' (Apple); 'auto' finds it")
+        raise InputError(
+            "unknown device 'gpu': torch calls it 'cuda' (NVIDIA, AMD) or 'mps' (Apple); 'auto' finds it"
+        )
     try:
         torch_device = torch.device(device)
     except (RuntimeError, TypeError):
@@ -27,5 +31,7 @@ def resolve_device(device: str | torch.device, dtype: torch.dtype = torch.float3
             f"{int(mps)} mps devices: use device 'auto' or 'cpu'"
         )
     if torch_device.type == "mps" and dtype is torch.float64:
-        raise InputError("expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'")
+        raise InputError(
+            "expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'"
+        )
     return torch_device

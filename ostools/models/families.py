@@ -1,4 +1,6 @@
-"""The families of models that ostools knows: one record each, and what everything else asks of a family is in it."""
+"""The families of models that ostools knows: one record each, and what everything else asks of a
+family is in it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ if TYPE_CHECKING:  # a list of what loads needs no torch
 
 
 class Setting(NamedTuple):
-    """A setting of config.json: its name (dots lead into settings of settings), the value that a record asks for, and what
-    transformers takes where it is absent."""
+    """A setting of config.json: its name (dots lead into settings of settings), the value that a
+    record asks for, and what transformers takes where it is absent."""
 
     name: str
     value: object
@@ -29,23 +31,28 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """Record of the models of one `model_type`: how a checkpoint becomes a bridge, and what a block is made of.
+    """Record of the models of one `model_type`: how a checkpoint becomes a bridge, and what a block
+    is made of.
 
-    `architecture` is what config.json says, `module` the transformers class whose weights are loaded where it is another one
-    (for a multimodal checkpoint only its text part), `renames` maps checkpoint keys to that class's, and keys that match
-    `ignored` hold nothing that the text model would compute with (the vision part; a stored mask). `when`: the settings of
-    config.json that make this the record, where one `model_type` stands for several kinds of model.
+    `architecture` is what config.json says, `module` the transformers class whose weights are
+    loaded where it is another one (for a multimodal checkpoint only its text part), `renames` maps
+    checkpoint keys to that class's, and keys that match `ignored` hold nothing that the text model
+    would compute with (the vision part; a stored mask). `when`: the settings of config.json that
+    make this the record, where one `model_type` stands for several kinds of model.
 
-    The rest describes the block. Tests hold each word of it against the modules of a loaded model. `norms`: where they stand
-    about attention and MLP; `qk_norm`: of queries and keys, of each head or of all heads together; `windows`: which layers may
-    have one (by place: counted in keys of the pass, whatever their positions); `soft_caps`: of scores and logits;
+    The rest describes the block. Tests hold each word of it against the modules of a loaded model.
+    `norms`: where they stand about attention and MLP; `qk_norm`: of queries and keys, of each head
+    or of all heads together; `windows`: which layers may have one (by place: counted in keys of the
+    pass, whatever their positions); `soft_caps`: of scores and logits;
     `sinks`: a learnt score a head joins the softmax, so that weights of keys sum to less than 1;
-    `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the logits; `embedding`: what becomes
-    of a token's row before the first block. `copied`: q, k and v are one weight of the checkpoint, of which TransformerLens
-    computes with copies. `exact`: the logits are Hugging Face's to the bit; else they differ by the rounding of sums in another
-    order. `not_eager`: why there is no "bfloat16-eager" of it. `refused`: why such a model is not loaded by a record.
-    `generic`: no record, but what stands in for one of a model that none describes (`models.generic`); the rest then says
-    nothing.
+    `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the
+    logits; `embedding`: what becomes of a token's row before the first block. `copied`: q, k and v
+    are one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the
+    logits are Hugging Face's to the bit; else they differ by the rounding of sums in another order.
+    `not_eager`: why there is no "bfloat16-eager" of it. `refused`: why such a model is not loaded
+    by a record.
+    `generic`: no record, but what stands in for one of a model that none describes
+    (`models.generic`); the rest then says nothing.
     """
 
     model_type: str
@@ -77,7 +84,9 @@ class Family:
 
     @property
     def generic_instead(self) -> bool:
-        """Whether a model that this record refuses goes by the generic route: what is wrong is TransformerLens' copy of it."""
+        """Whether a model that this record refuses goes by the generic route: what is wrong is
+        TransformerLens' copy of it.
+        """
         return (self.refused or "").startswith("TransformerLens")
 
     @property
@@ -107,7 +116,12 @@ ROUTES = {
 
 
 _GEMMA: dict[str, Any] = {"embedding": "times sqrt(d_model)"}
-_GEMMA_3: dict[str, Any] = {**_GEMMA, "norms": "before and behind", "qk_norm": "each head", "windows": "some layers"}
+_GEMMA_3: dict[str, Any] = {
+    **_GEMMA,
+    "norms": "before and behind",
+    "qk_norm": "each head",
+    "windows": "some layers",
+}
 _LAYER: dict[str, Any] = {"norm": "layer", "mlp": "plain"}
 _ALIBI: dict[str, Any] = {**_LAYER, "positions": "ALiBi", "copied": True, "exact": False}
 _NEOX: dict[str, Any] = {
@@ -130,7 +144,9 @@ _GEMMA_4 = (
     "a block reads an embedding of the tokens of its own (hidden_size_per_layer_input is not 0), or the keys and values of a "
     "block before it (num_kv_shared_layers is not 0), so that y_n depends on a token past v^(l)"
 )
-_GEMMA_4_PLAIN = "TransformerLens 4.3's bridge of it has not been held against Hugging Face's own model"
+_GEMMA_4_PLAIN = (
+    "TransformerLens 4.3's bridge of it has not been held against Hugging Face's own model"
+)
 
 FAMILIES: tuple[Family, ...] = (
     Family("gemma", "GemmaForCausalLM", "Gemma 1", **_GEMMA),
@@ -149,7 +165,8 @@ FAMILIES: tuple[Family, ...] = (
         "Gemma3ForConditionalGeneration",
         "Gemma 3, text part",
         module="Gemma3ForCausalLM",
-        # Both spellings of the text part's keys: as published, and as newer transformers hold them in memory.
+        # Both spellings of the text part's keys: as published, and as newer transformers hold them
+        # in memory.
         renames=(
             (r"^language_model\.model\.", "model."),
             (r"^language_model\.lm_head\.", "lm_head."),
@@ -174,7 +191,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
     Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
     Family("phi3", "Phi3ForCausalLM", "Phi-3", windows="all layers", exact=False),
-    Family("olmo2", "Olmo2ForCausalLM", "OLMo 2", norms="behind", qk_norm="all heads", not_eager=_OLMO_ROTATION),
+    Family(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        "OLMo 2",
+        norms="behind",
+        qk_norm="all heads",
+        not_eager=_OLMO_ROTATION,
+    ),
     Family(
         "olmo3",
         "Olmo3ForCausalLM",
@@ -303,7 +327,14 @@ FAMILIES: tuple[Family, ...] = (
         not_eager=ALWAYS_FLOAT32_SCORES,
         **_LAYER,
     ),
-    Family("starcoder2", "Starcoder2ForCausalLM", "StarCoder 2", windows="all layers", exact=False, **_LAYER),
+    Family(
+        "starcoder2",
+        "Starcoder2ForCausalLM",
+        "StarCoder 2",
+        windows="all layers",
+        exact=False,
+        **_LAYER,
+    ),
     Family(
         "stablelm",
         "StableLmForCausalLM",
@@ -342,24 +373,42 @@ FAMILIES: tuple[Family, ...] = (
         "gemma4_text",
         "Gemma4ForCausalLM",
         "Gemma 4 whose blocks read the stream alone, text alone",
-        when=(Setting("hidden_size_per_layer_input", 0, 256), Setting("num_kv_shared_layers", 0, 0)),
+        when=(
+            Setting("hidden_size_per_layer_input", 0, 256),
+            Setting("num_kv_shared_layers", 0, 0),
+        ),
         refused=_GEMMA_4_PLAIN,
     ),
     Family("gemma4", "Gemma4ForConditionalGeneration", "Gemma 4, other", refused=_GEMMA_4),
     Family("gemma4_text", "Gemma4ForCausalLM", "Gemma 4, other, text alone", refused=_GEMMA_4),
     Family("mixtral", "MixtralForCausalLM", "Mixtral", mlp="experts", windows="all layers"),
-    Family("gpt_oss", "GptOssForCausalLM", "gpt-oss", mlp="experts", windows="some layers", sinks=True),
+    Family(
+        "gpt_oss", "GptOssForCausalLM", "gpt-oss", mlp="experts", windows="some layers", sinks=True
+    ),
     Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),
-    Family("qwen3_moe", "Qwen3MoeForCausalLM", "Qwen 3 MoE", mlp="experts", qk_norm="each head", windows="all layers"),
+    Family(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        "Qwen 3 MoE",
+        mlp="experts",
+        qk_norm="each head",
+        windows="all layers",
+    ),
 )
-"""One record a kind of model; the first of a `model_type` whose settings (`when`) are the configuration's is the model's."""
+"""One record a kind of model; the first of a `model_type` whose settings (`when`) are the
+configuration's is the model's.
+"""
 
-KNOWN_ARCHITECTURES = ", ".join(sorted({family.architecture for family in FAMILIES if family.refused is None}))
+KNOWN_ARCHITECTURES = ", ".join(
+    sorted({family.architecture for family in FAMILIES if family.refused is None})
+)
 """The architectures that load, for refusals."""
 
 
 def family_of_config(config: Mapping[str, Any]) -> Family | None:
-    """The record of a config.json; None for a `model_type`, or for settings of one, that no record describes."""
+    """The record of a config.json; None for a `model_type`, or for settings of one, that no record
+    describes.
+    """
     for family in FAMILIES:
         if family.model_type == config.get("model_type") and all(
             setting.read(config) == setting.value for setting in family.when
@@ -369,7 +418,9 @@ def family_of_config(config: Mapping[str, Any]) -> Family | None:
 
 
 def family_of(model: TransformerBridge) -> Family | None:
-    """The record of a bridge by its Hugging Face configuration; None where no record describes the model."""
+    """The record of a bridge by its Hugging Face configuration; None where no record describes the
+    model.
+    """
     config: Any = model.original_model.config
     family = family_of_config(config.to_dict())
     return family if family is not None and family.module == str(model.cfg.architecture) else None

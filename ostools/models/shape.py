@@ -1,5 +1,5 @@
-"""The sizes of a model that decide what computing with it takes: of a loaded one, or by its configuration before that;
-and how many threads they are worth."""
+"""The sizes of a model that decide what computing with it takes: of a loaded one, or by its
+configuration before that; and how many threads they are worth."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ _EXPLICIT = (
     "vocab_size",
     "max_position_embeddings",
 )
-"""Settings that say every size of a decoder; one that is left out has a default of its class in transformers."""
+"""Settings that say every size of a decoder; one that is left out has a default of its class in
+transformers.
+"""
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what attention reads; `element`: bytes
-    of one of its numbers; `cast`: they are made where they are read, of numbers of another dtype (`models.view_in`) or that lie
-    elsewhere (a device map); `one_piece`: a large table is then made in one piece."""
+    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what
+    attention reads; `element`: bytes of one of its numbers; `cast`: they are made where they are
+    read, of numbers of another dtype (`models.view_in`) or that lie elsewhere (a device map);
+    `one_piece`: a large table is then made in one piece."""
 
     n_layers: int
     d_model: int
@@ -57,7 +60,10 @@ class Shape:
         """Shape of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
         recast_weights = [weight for weight in model.parameters() if isinstance(weight, LazyCast)]
-        one_piece = any(weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK for weight in recast_weights)
+        one_piece = any(
+            weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK
+            for weight in recast_weights
+        )
         shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
         return replace(shape, cast=bool(recast_weights), one_piece=one_piece)
 
@@ -68,15 +74,26 @@ class Shape:
         return cls._of_attributes(config, family_of_config(config.to_dict()), dtype, device)
 
     @classmethod
-    def of_settings(cls, settings: Mapping[str, Any], dtype: torch.dtype, device: str) -> Shape | None:
-        """Shape by a config.json that leaves no size to transformers, which is then not imported; None for any other."""
+    def of_settings(
+        cls, settings: Mapping[str, Any], dtype: torch.dtype, device: str
+    ) -> Shape | None:
+        """Shape by a config.json that leaves no size to transformers, which is then not imported;
+        None for any other.
+        """
         family = family_of_config(settings)
-        if family is None or family.generic_instead or family.mlp == "experts" or not settings.keys() >= {*_EXPLICIT}:
+        if (
+            family is None
+            or family.generic_instead
+            or family.mlp == "experts"
+            or not settings.keys() >= {*_EXPLICIT}
+        ):
             return None
         return cls._of_attributes(SimpleNamespace(**settings), family, dtype, device)
 
     @classmethod
-    def _of_attributes(cls, config: Any, family: Family | None, dtype: torch.dtype, device: str) -> Shape:
+    def _of_attributes(
+        cls, config: Any, family: Family | None, dtype: torch.dtype, device: str
+    ) -> Shape:
         d_model, n_heads = int(config.hidden_size), int(setting(config, "num_attention_heads") or 1)
         return cls(
             n_layers=int(config.num_hidden_layers),
@@ -103,7 +120,8 @@ class Shape:
     def view_bytes(self, element: int) -> int:
         """Bytes that reading the weights as numbers of `element` bytes takes (`view_in`).
 
-        Small ones are all cast; of large ones the largest part at a time, a matrix of a block or a part of the unembedding.
+        Small ones are all cast; of large ones the largest part at a time, a matrix of a block or a
+        part of the unembedding.
         """
         matrix = self.d_model * max(self.d_mlp, self.n_heads * self.d_head) * element
         table = self.d_vocab * self.d_model * element
@@ -117,7 +135,9 @@ class Shape:
         return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
 
     def site_bytes(self, pos: int) -> int:
-        """Bytes of every block's sites over a prompt of `pos` tokens: scores and patterns, and vectors of each position."""
+        """Bytes of every block's sites over a prompt of `pos` tokens: scores and patterns, and
+        vectors of each position.
+        """
         per_layer = 2 * self.n_heads * pos**2 + pos * (8 * self.d_model + 3 * self.d_mlp)
         return self.n_layers * per_layer * self.element
 
@@ -140,7 +160,11 @@ def _d_mlp(config: Any, d_model: int) -> int:
     """Hidden units of an MLP; of experts, of those that a token goes through."""
     active = getattr(config, "num_experts_per_tok", None)
     if active is not None:
-        width = setting(config, "moe_intermediate_size") or setting(config, "intermediate_size") or 4 * d_model
+        width = (
+            setting(config, "moe_intermediate_size")
+            or setting(config, "intermediate_size")
+            or 4 * d_model
+        )
         return int(active) * (max(width) if isinstance(width, list) else int(width))
     for name in ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"):
         if value := setting(config, name):
@@ -149,7 +173,9 @@ def _d_mlp(config: Any, d_model: int) -> int:
 
 
 def context(config: Any) -> int:
-    """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens takes it at, 2048."""
+    """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens
+    takes it at, 2048.
+    """
     for name in ("max_position_embeddings", "max_seq_len", "seq_length", "context_length"):
         if setting(config, name):
             return int(setting(config, name))
@@ -159,12 +185,16 @@ def context(config: Any) -> int:
 def soft_cap_of(config: Any) -> float | None:
     """Bound of the logits of a model with that configuration; None where it has none."""
     names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-    return next((float(value) for name in names if (value := setting(config, name)) is not None), None)
+    return next(
+        (float(value) for name in names if (value := setting(config, name)) is not None), None
+    )
 
 
 @contextmanager
 def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
-    """One thread of torch within the block, where all of the models are small; as many as before where one is not."""
+    """One thread of torch within the block, where all of the models are small; as many as before
+    where one is not.
+    """
     before = torch.get_num_threads()
     model_list = list(models)
     if model_list and all(one_is_enough(model) for model in model_list):
@@ -176,8 +206,12 @@ def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
 
 
 def one_is_enough(model: TransformerBridge) -> bool:
-    """Whether matrices are too small to share out: on busy cores two threads wait for each other and take far longer.
+    """Whether matrices are too small to share out: on busy cores two threads wait for each other
+    and take far longer.
 
     False where the user said how many there are to be (OMP_NUM_THREADS).
     """
-    return "OMP_NUM_THREADS" not in os.environ and sum(weight.numel() for weight in model.parameters()) < SMALL
+    return (
+        "OMP_NUM_THREADS" not in os.environ
+        and sum(weight.numel() for weight in model.parameters()) < SMALL
+    )

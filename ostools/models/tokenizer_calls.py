@@ -1,4 +1,5 @@
-"""Calls of a tokenizer: text to ids and back, with one refusal for whatever it raises; its markers; and what ids are shown as.
+"""Calls of a tokenizer: text to ids and back, with one refusal for whatever it raises; its markers;
+and what ids are shown as.
 
 Nothing else in ostools calls a tokenizer; a test holds to that.
 """
@@ -22,7 +23,9 @@ _PLAIN = {"clean_up_tokenization_spaces": False}
 
 @contextmanager
 def tokenizing(what: object) -> Iterator[None]:
-    """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`; interrupts and exits pass."""
+    """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`;
+    interrupts and exits pass.
+    """
     try:
         yield
     except BaseException as error:  # a panic of the Rust library is no Exception
@@ -42,14 +45,20 @@ def require_utf8(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+        raise InputError(
+            f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}"
+        ) from None
 
 
 def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
-    """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`, `split_special_tokens`)."""
+    """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`,
+    `split_special_tokens`).
+    """
     require_utf8(text)
     with tokenizing(text):
-        return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
+        return list(
+            tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids
+        )
 
 
 def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
@@ -57,7 +66,9 @@ def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> 
     for text in texts:
         require_utf8(text)
     with tokenizing(texts[0] if texts else ""):
-        rows = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options).input_ids
+        rows = tokenizer(
+            list(texts), return_attention_mask=False, verbose=False, **options
+        ).input_ids
     return [list(ids) for ids in rows]
 
 
@@ -66,7 +77,9 @@ def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int
     require_utf8(text)
     with tokenizing(text):
         encoding = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
-    return list(encoding.input_ids), [(int(start), int(end)) for start, end in encoding.offset_mapping]
+    return list(encoding.input_ids), [
+        (int(start), int(end)) for start, end in encoding.offset_mapping
+    ]
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -85,9 +98,11 @@ def _short(text: str) -> str:
 
 
 def control_ids(tokenizer: Any) -> frozenset[int]:
-    """Every id that is no text: special tokens, and added tokens that the chat template writes (turn markers).
+    """Every id that is no text: special tokens, and added tokens that the chat template writes
+    (turn markers).
 
-    Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one piece.
+    Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one
+    piece.
     """
     return _markers(*_state(tokenizer))[0]
 
@@ -108,10 +123,18 @@ def _state(tokenizer: Any) -> tuple[Any, str, tuple[int, ...], int]:
 
 
 @lru_cache(maxsize=4)
-def _markers(tokenizer: Any, template: str, special: tuple[int, ...], size: int) -> tuple[frozenset[int], list[str]]:
-    """The ids of the markers, and those of their texts that are looked for in a text, the longest first."""
+def _markers(
+    tokenizer: Any, template: str, special: tuple[int, ...], size: int
+) -> tuple[frozenset[int], list[str]]:
+    """The ids of the markers, and those of their texts that are looked for in a text, the longest
+    first.
+    """
     added = tokenizer.added_tokens_decoder.items()
-    marks = {index for index, token in added if token.special or (token.content.strip() and token.content in template)}
+    marks = {
+        index
+        for index, token in added
+        if token.special or (token.content.strip() and token.content in template)
+    }
     ids = frozenset(marks | set(special))
     names = {str(tokenizer.convert_ids_to_tokens(index)) for index in ids}
     return ids, sorted((name for name in names if len(name) > 2), key=len, reverse=True)
@@ -142,22 +165,30 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     for start in range(len(framed) - len(bare) + 1):
         if framed[start : start + len(bare)] == bare:
             return framed[:start], framed[start + len(bare) :]
-    raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
+    raise InputError(
+        "expected a tokenizer that puts special tokens around a text, found one that changes the text's"
+    )
 
 
 def lead(tokenizer: Any, bos: bool | None = None) -> list[int]:
-    """The special ids before a text: the tokenizer's own; `bos` says whether its BOS is one of them (None: as it does)."""
+    """The special ids before a text: the tokenizer's own; `bos` says whether its BOS is one of them
+    (None: as it does).
+    """
     before, _ = frame(tokenizer)
     bos_id = tokenizer.bos_token_id
     if bos and bos_id is None:
-        raise InputError("bos: expected a tokenizer with a BOS token, found one without: leave bos out")
+        raise InputError(
+            "bos: expected a tokenizer with a BOS token, found one without: leave bos out"
+        )
     if bos is None or (bos_id in before) is bos:
         return before
     return [bos_id, *before] if bos else [index for index in before if index != bos_id]
 
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokenizer's ids of a text, without the special tokens that it puts around it (`frame`); the text holds none."""
+    """The tokenizer's ids of a text, without the special tokens that it puts around it (`frame`);
+    the text holds none.
+    """
     ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
     before, after = frame(tokenizer)
     end = len(ids) - len(after)
@@ -168,7 +199,9 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
             f"{text[:40]!r}: use `ost.Prompt.from_ids` and write them yourself"
         )
     if not body:
-        raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
+        raise InputError(
+            f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text"
+        )
     refuse_unknown(tokenizer, body, text)
     control = control_ids(tokenizer)
     for index in body:
@@ -181,7 +214,9 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
-    """No part of the text became the unknown token (GPT-2's is its end of text, which is no such thing)."""
+    """No part of the text became the unknown token (GPT-2's is its end of text, which is no such
+    thing).
+    """
     unknown = tokenizer.unk_token_id
     if unknown in ids and unknown not in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         raise InputError(
@@ -205,7 +240,9 @@ def required(tokenizer: Any) -> Any:
 
 
 def token_text(tokenizer: Any, index: int) -> str:
-    """Text to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
+    """Text to show for one id, never empty: its text inside a longer text, or its bytes as
+    `<0xE2>`.
+    """
     return token_texts(tokenizer, [index])[index]
 
 
@@ -236,5 +273,7 @@ def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> 
 # Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _UNPRINTABLE = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)}
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)
+}
 _SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}

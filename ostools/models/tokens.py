@@ -1,8 +1,9 @@
 """Text to token ids and back, with nothing silent on the way.
 
-The special tokens that the tokenizer puts before a text stand there once; those that it puts behind one (EOS) are left out: a
-prompt is continued; a user's text never becomes one; what cannot be encoded so is refused. The bridge's own `to_tokens` cuts a
-text alike (`load.give_tokenizer`), but reads markers in it (`<|im_start|>`) as tokens.
+The special tokens that the tokenizer puts before a text stand there once; those that it puts behind
+one (EOS) are left out: a prompt is continued; a user's text never becomes one; what cannot be
+encoded so is refused. The bridge's own `to_tokens` cuts a text alike (`load.give_tokenizer`), but
+reads markers in it (`<|im_start|>`) as tokens.
 """
 
 from __future__ import annotations
@@ -45,16 +46,18 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class EncodingOptions(TypedDict, total=False):
-    """How a text becomes tokens: keywords of `encode`, of every measurement of a text or a task, and of the command line.
+    """How a text becomes tokens: keywords of `encode`, of every measurement of a text or a task,
+    and of the command line.
 
     Args:
-        bos: whether the tokenizer's BOS, into which attention sinks, stands before a plain text; None: as the tokenizer does
-            by itself. Not for a chat, whose template writes its special tokens, nor for ids.
-        chat: whether a text is a user's turn in the tokenizer's chat template, with the opening of the answer. None: a text
-            is not, a task's question is where there is a template.
+        bos: whether the tokenizer's BOS, into which attention sinks, stands before a plain text;
+            None: as the tokenizer does by itself. Not for a chat, whose template writes its special
+            tokens, nor for ids.
+        chat: whether a text is a user's turn in the tokenizer's chat template, with the opening of
+            the answer. None: a text is not, a task's question is where there is a template.
         system: a system prompt before it, in the chat template.
-        thinking: whether the model is to think before it answers, if its template has a switch (`enable_thinking`,
-            `thinking`, `reasoning_effort`).
+        thinking: whether the model is to think before it answers, if its template has a switch
+            (`enable_thinking`, `thinking`, `reasoning_effort`).
     """
 
     bos: bool | None
@@ -69,18 +72,22 @@ class Prompt:
 
     Attributes:
         ids: what the model gets, special tokens included, int64 on the CPU.
-        tokens: one non-empty string for each id, the text it stands for. Bytes that are not text by themselves are shown as
-            `<0xE2>`.
+        tokens: one non-empty string for each id, the text it stands for. Bytes that are not text by
+            themselves are shown as `<0xE2>`.
         text: what was encoded, after the chat template if there is one; None for a prompt of ids.
         bos: whether the first id is the tokenizer's BOS.
-        origins: where each token comes from, one of `models.ORIGINS`. None where that is not known: for a prompt of ids, and
-            for a tokenizer that does not say which characters its tokens come from.
+        origins: where each token comes from, one of `models.ORIGINS`. None where that is not known:
+            for a prompt of ids, and for a tokenizer that does not say which characters its tokens
+            come from.
         chat: how the chat template was asked; None where it was not used.
         markers: how many markers of the tokenizer the text holds that were read as plain text.
         markers_as_tokens: whether markers in the text were read as tokens.
-        chosen_bos: `bos=` of `encode`; None: the tokenizer's own way, or a prompt that is no plain text.
-        bos_not_added: the tokenizer's BOS, as text, where it has one and by itself puts none before a text; None elsewhere.
-        left_out: what the tokenizer puts behind a text (its EOS), as texts. It is not in the prompt.
+        chosen_bos: `bos=` of `encode`; None: the tokenizer's own way, or a prompt that is no plain
+            text.
+        bos_not_added: the tokenizer's BOS, as text, where it has one and by itself puts none before
+            a text; None elsewhere.
+        left_out: what the tokenizer puts behind a text (its EOS), as texts. It is not in the
+            prompt.
         order: the seed by which `shuffled` put its tokens in another order; None: in their own.
     """
 
@@ -99,7 +106,9 @@ class Prompt:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Entries of a provenance: chat template, markers in the text, a chosen BOS, special tokens that a reader may miss."""
+        """Entries of a provenance: chat template, markers in the text, a chosen BOS, special tokens
+        that a reader may miss.
+        """
         values = {
             "markers_as_text": self.markers or None,
             "markers_as_tokens": self.markers_as_tokens or None,
@@ -114,13 +123,17 @@ class Prompt:
     def shuffled(self, seed: int = 0) -> Prompt:
         """The same tokens with those of the text in random order: a control that leaves no syntax.
 
-        Special tokens and a template's stay where they are; where origins are not known, a leading BOS. Raises `InputError`
-        where the order of the ids does not change: it would be no control.
+        Special tokens and a template's stay where they are; where origins are not known, a leading
+        BOS. Raises `InputError` where the order of the ids does not change: it would be no control.
         """
         known = self.origins or (SPECIAL,) * self.bos + (TEXT,) * (len(self.ids) - self.bos)
-        places = torch.tensor([place for place, origin in enumerate(known) if origin == TEXT], dtype=torch.int64)
+        places = torch.tensor(
+            [place for place, origin in enumerate(known) if origin == TEXT], dtype=torch.int64
+        )
         order = torch.arange(len(self.ids))
-        order[places] = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))]
+        order[places] = places[
+            torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))
+        ]
         if torch.equal(self.ids[order], self.ids):
             raise InputError(
                 f"shuffled: expected tokens whose order changes, found {len(places)} that stay as they are: give "
@@ -131,12 +144,15 @@ class Prompt:
 
     @classmethod
     def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
-        """The prompt of a text that a chat template wrote, whose markers (`<|im_start|>`, `<start_of_turn>`) become tokens.
+        """The prompt of a text that a chat template wrote, whose markers (`<|im_start|>`,
+        `<start_of_turn>`) become tokens.
 
-        The special tokens before it (BOS) are added where the template itself writes them and the text lacks them. `origins`
-        are known where the text is one user turn as the template writes it, and None for any other conversation.
+        The special tokens before it (BOS) are added where the template itself writes them and the
+        text lacks them. `origins` are known where the text is one user turn as the template writes
+        it, and None for any other conversation.
 
-        Raises `InputError` for text without a marker, and as `encode` does for empty text, unknown tokens and a long prompt.
+        Raises `InputError` for text without a marker, and as `encode` does for empty text, unknown
+        tokens and a long prompt.
         """
         tokenizer = tokenizer_of(model)
         _require_text(text)
@@ -151,32 +167,38 @@ class Prompt:
             prompt = _prompt(model, text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
         else:
             template = render(tokenizer, HARMLESS).harmless if tokenizer.chat_template else ""
-            template_start = template_ids(tokenizer, template)[: len(before)] if template else before
+            template_start = (
+                template_ids(tokenizer, template)[: len(before)] if template else before
+            )
             missing = before if template_start == before and ids[: len(before)] != before else []
             prompt = _prompt(model, text, [*missing, *ids])
         return replace(prompt, markers_as_tokens=True)
 
     @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
-        """The prompt of given token ids, for a model with or without a tokenizer. Special tokens are not added.
+        """The prompt of given token ids, for a model with or without a tokenizer. Special tokens
+        are not added.
 
-        Raises `InputError` for ids that are not one row of whole numbers, for an empty row, for more ids than the model's
-        context, for an id without an embedding, and for two leading BOS.
+        Raises `InputError` for ids that are not one row of whole numbers, for an empty row, for
+        more ids than the model's context, for an id without an embedding, and for two leading BOS.
         """
         return _prompt(model, None, _whole_numbers(ids))
 
 
 @checked_arguments(InputError, IN_WORDS)
 def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptions]) -> Prompt:
-    """The prompt of a text, after the special tokens that the tokenizer puts before it. The text itself never becomes one.
+    """The prompt of a text, after the special tokens that the tokenizer puts before it. The text
+    itself never becomes one.
 
-    Options: `EncodingOptions`. What the tokenizer puts behind a text (its EOS) is left out: a prompt is continued, and ends in
-    its text's last token. `Prompt.left_out`, and every provenance, say so. `Prompt.chat` says what became of `thinking`.
+    Options: `EncodingOptions`. What the tokenizer puts behind a text (its EOS) is left out: a
+    prompt is continued, and ends in its text's last token. `Prompt.left_out`, and every provenance,
+    say so. `Prompt.chat` says what became of `thinking`.
 
-    Raises `InputError` for `bos=True` if the tokenizer has no BOS; for empty text; for text longer than the context; for text
-    that the tokenizer cannot keep from becoming a special token; for two leading BOS, unknown tokens and ids outside the
-    embedding; for a system prompt that the template does not take; for `thinking` if it has no switch; for `system` or
-    `thinking` without a chat, and `bos` with one; and for a template that rewrites the message.
+    Raises `InputError` for `bos=True` if the tokenizer has no BOS; for empty text; for text longer
+    than the context; for text that the tokenizer cannot keep from becoming a special token; for two
+    leading BOS, unknown tokens and ids outside the embedding; for a system prompt that the template
+    does not take; for `thinking` if it has no switch; for `system` or `thinking` without a chat,
+    and `bos` with one; and for a template that rewrites the message.
     """
     require_chat(**encoding)
     _require_text(text)
@@ -185,7 +207,9 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
         notice_markers(text, markers)
     if encoding.get("chat"):
         rendered, ids = _chat_ids(tokenizer, text, encoding)
-        prompt = _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
+        prompt = _prompt(
+            model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat
+        )
         return replace(prompt, markers=markers)
     bos = encoding.get("bos")
     before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
@@ -193,7 +217,9 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     if left_out := tuple(token_text(tokenizer, index) for index in after):
         notice_left_out(left_out)
     not_added = None if bos is not None or tokenizer.bos_token_id in before else tokenizer.bos_token
-    return replace(prompt, markers=markers, chosen_bos=bos, bos_not_added=not_added, left_out=left_out)
+    return replace(
+        prompt, markers=markers, chosen_bos=bos, bos_not_added=not_added, left_out=left_out
+    )
 
 
 def _chat_ids(tokenizer: Any, text: str, encoding: EncodingOptions) -> tuple[Rendered, list[int]]:
@@ -208,22 +234,30 @@ def _require_text(text: object) -> None:
 
 
 def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
-    """Rendering of the one message that the chat template writes as this text; None where there is no such message."""
+    """Rendering of the one message that the chat template writes as this text; None where there is
+    no such message.
+    """
     if not tokenizer.chat_template:
         return None
     try:
         low, high = (rendered := render(tokenizer, HARMLESS)).chat.message
         first, last = rendered.text[:low], rendered.text[high:]
         message = text.removeprefix(first).removesuffix(last)
-        again = render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
+        again = (
+            render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
+        )
     except InputError:  # a template that takes no single turn, or rewrites this message
         return None
     return again if again is not None and again.text == text else None
 
 
 def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
-    """Refuse, with `InputError`, what only a chat template knows of where there is none, and `bos` where there is one."""
-    chat_options = [name for name in ("system", "thinking") if encoding.get(name) not in (None, False)]
+    """Refuse, with `InputError`, what only a chat template knows of where there is none, and `bos`
+    where there is one.
+    """
+    chat_options = [
+        name for name in ("system", "thinking") if encoding.get(name) not in (None, False)
+    ]
     if chat_options and not encoding.get("chat"):
         raise InputError(
             f"{chat_options[0]}: expected a chat, found plain text: ask in the chat template, or leave {chat_options[0]} out"
@@ -241,7 +275,9 @@ def prompt_ids(tokenizer: Any, text: str, bos: bool | None = None) -> list[int]:
 
 
 def count_tokens(tokenizer: Any, text: str, **encoding: Unpack[EncodingOptions]) -> int:
-    """Number of ids that `encode` would make of a text, where there is a tokenizer and no model yet."""
+    """Number of ids that `encode` would make of a text, where there is a tokenizer and no model
+    yet.
+    """
     require_chat(**encoding)
     if encoding.get("chat"):
         return len(_chat_ids(tokenizer, text, encoding)[1])
@@ -249,10 +285,12 @@ def count_tokens(tokenizer: Any, text: str, **encoding: Unpack[EncodingOptions])
 
 
 def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
-    """The prompt, if it is one of this model. Raises `InputError` for one that was made for another model: its ids have other
-    tokens here, no embedding, or no place in the context."""
+    """The prompt, if it is one of this model. Raises `InputError` for one that was made for another
+    model: its ids have other tokens here, no embedding, or no place in the context."""
     own_prompt = Prompt.from_ids(model, prompt.ids)
-    for index, token, expected in zip(prompt.ids.tolist(), prompt.tokens, own_prompt.tokens, strict=False):
+    for index, token, expected in zip(
+        prompt.ids.tolist(), prompt.tokens, own_prompt.tokens, strict=False
+    ):
         if token != expected:
             raise InputError(
                 f"expected a Prompt of this model, found one of another: its token {index} is {token!r}, here it is "
@@ -266,18 +304,26 @@ def _whole_numbers(ids: Any) -> list[int]:
     try:
         tensor = torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"expected one row of token ids, found {type(ids).__name__}: {one_line(error)}") from None
+        raise InputError(
+            f"expected one row of token ids, found {type(ids).__name__}: {one_line(error)}"
+        ) from None
     # An empty list has no integers in it, but it is refused for being empty.
     if tensor.ndim != 1 or (tensor.numel() and tensor.dtype not in _INTEGERS):
-        raise InputError(f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of {tensor.dtype}")
+        raise InputError(
+            f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of {tensor.dtype}"
+        )
     return [int(index) for index in tensor.tolist()]
 
 
 def one_token(model: TransformerBridge, token: str | int) -> int:
-    """The id of a text that the tokenizer makes one token of, or of an id itself; others are refused with `InputError`."""
+    """The id of a text that the tokenizer makes one token of, or of an id itself; others are
+    refused with `InputError`.
+    """
     d_vocab = int(model.W_E.shape[0])
     if isinstance(token, str):
-        ids = token_ids(tokenizer_of(model), token, add_special_tokens=False, split_special_tokens=True)
+        ids = token_ids(
+            tokenizer_of(model), token, add_special_tokens=False, split_special_tokens=True
+        )
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
@@ -286,7 +332,9 @@ def one_token(model: TransformerBridge, token: str | int) -> int:
             )
         return ids[0]
     if type(token) is not int or not 0 <= token < d_vocab:
-        raise InputError(f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {token!r}")
+        raise InputError(
+            f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {token!r}"
+        )
     return token
 
 
@@ -320,7 +368,9 @@ def _prompt(
         )
     outside = [index for index in ids if not 0 <= index < d_vocab]
     if outside:
-        raise InputError(f"expected token ids from 0 to {d_vocab - 1}, found {outside[0]}: it has no embedding")
+        raise InputError(
+            f"expected token ids from 0 to {d_vocab - 1}, found {outside[0]}: it has no embedding"
+        )
     tokenizer: Any = model.tokenizer
     bos = getattr(tokenizer, "bos_token_id", None)
     if bos is not None and ids[:2] == [bos, bos]:
@@ -330,27 +380,40 @@ def _prompt(
     text_by_id = token_texts(tokenizer, ids)
     tokens, starts = tuple(text_by_id[index] for index in ids), bos is not None and ids[0] == bos
     return Prompt(
-        text, torch.tensor(ids), tokens, starts, None if token_origins is None else tuple(token_origins), chat
+        text,
+        torch.tensor(ids),
+        tokens,
+        starts,
+        None if token_origins is None else tuple(token_origins),
+        chat,
     )
 
 
 def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
-    """Origin of each token of a chat; None where the tokenizer does not say which characters they come from."""
+    """Origin of each token of a chat; None where the tokenizer does not say which characters they
+    come from.
+    """
     if not getattr(tokenizer, "is_fast", False):
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
     _, places = ids_and_places(tokenizer, rendered.text, **options)
     text_by_id = token_texts(tokenizer, ids)
     before, _ = frame(tokenizer)
-    specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
+    specials = (
+        len(before)
+        if before and ids[: len(before)] == before
+        else int(ids[:1] == [tokenizer.bos_token_id])
+    )
     return origins(rendered, places, [text_by_id[index] for index in ids], specials)
 
 
 def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
-    """For every token of the prompt the first and the one after the last of its characters in `prompt.text`.
+    """For every token of the prompt the first and the one after the last of its characters in
+    `prompt.text`.
 
-    Special tokens that stand for no character have an empty span. Raises `InputError` for a prompt made of ids, and for a
-    tokenizer that does not know, or whose answer does not fit the prompt's ids.
+    Special tokens that stand for no character have an empty span. Raises `InputError` for a prompt
+    made of ids, and for a tokenizer that does not know, or whose answer does not fit the prompt's
+    ids.
     """
     if prompt.text is None:
         raise InputError(
@@ -363,7 +426,8 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
             "model with a tokenizer.json"
         )
     ids = prompt.ids.tolist()
-    # As `encode` asks: a plain text holds no special token, a chat template its own; before either may stand some.
+    # As `encode` asks: a plain text holds no special token, a chat template its own; before either
+    # may stand some.
     for split in (True, False):
         encoded_ids, places = ids_and_places(
             tokenizer, prompt.text, add_special_tokens=False, split_special_tokens=split
@@ -371,4 +435,6 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
         before = len(ids) - len(encoded_ids)
         if before >= 0 and ids[before:] == encoded_ids:
             return [(0, 0)] * before + places
-    raise InputError("expected the prompt's own ids from its text, found others: encode it again with this model")
+    raise InputError(
+        "expected the prompt's own ids from its text, found others: encode it again with this model"
+    )

@@ -1,4 +1,5 @@
-"""Null models: the same architecture before training, or without the order that training gave to its weights.
+"""Null models: the same architecture before training, or without the order that training gave to
+its weights.
 
 What a measurement finds in an untrained model too was not learnt.
 """
@@ -20,7 +21,15 @@ from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import is_closed
-from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
+from ostools.models.describe import (
+    IN_WORDS,
+    Metadata,
+    Null,
+    config_hash,
+    describe,
+    named_weights,
+    remember,
+)
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
 from ostools.models.files.config import experts_one_by_one, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
@@ -38,26 +47,30 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 
 @checked_arguments(InputError, IN_WORDS)
 @default_torch_state()
-def untrained_model(model: TransformerBridge, kind: Kind = "initialised", *, seed: int = 0) -> TransformerBridge:
-    """A model of the same configuration without what `model` learnt. It is raw and in eval mode, and every measurement takes
-    it.
+def untrained_model(
+    model: TransformerBridge, kind: Kind = "initialised", *, seed: int = 0
+) -> TransformerBridge:
+    """A model of the same configuration without what `model` learnt. It is raw and in eval mode,
+    and every measurement takes it.
 
     Args:
-        kind: "initialised": fresh weights, drawn as the architecture's own code in transformers (`_init_weights`) draws them
-            before training. "embeddings-kept": the same, except for what makes v^(0) of a token (its row, a learned position,
-            a norm of both). These are the ones of `model`, so v^(0) is the same to the bit, and so is an output layer that is
-            tied to the rows. "shuffled": the entries of each weight of `model` in a random order, each weight by itself. Of
-            training only the sizes of the numbers are left.
-        seed: a whole number from 0. The weights are the same on every machine: they are drawn in float64 on the CPU, rounded to
-            float32, and from there to the model's dtype.
+        kind: "initialised": fresh weights, drawn as the architecture's own code in transformers
+            (`_init_weights`) draws them before training. "embeddings-kept": the same, except for
+            what makes v^(0) of a token (its row, a learned position, a norm of both). These are the
+            ones of `model`, so v^(0) is the same to the bit, and so is an output layer that is tied
+            to the rows. "shuffled": the entries of each weight of `model` in a random order, each
+            weight by itself. Of training only the sizes of the numbers are left.
+        seed: a whole number from 0. The weights are the same on every machine: they are drawn in
+            float64 on the CPU, rounded to float32, and from there to the model's dtype.
 
-    `model` is not changed. Its untrained model has its dtype, device, tokenizer and tied weights. The provenance of every
-    measurement says so in `model["null"]`: the kind, the seed, and the name and weight hash of `model`. Active edits of
-    `model` are not taken over.
+    `model` is not changed. Its untrained model has its dtype, device, tokenizer and tied weights.
+    The provenance of every measurement says so in `model["null"]`: the kind, the seed, and the name
+    and weight hash of `model`. Active edits of `model` are not taken over.
 
-    Raises `InputError` for an unknown kind, for a seed that is not such a number, for a model of a family that `load_model`
-    does not know, and if transformers leaves a weight undrawn. Raises `InsufficientMemoryError` if the weights do not fit.
-    Memory: the weights once more, and while they are drawn those of `drawing_bytes`.
+    Raises `InputError` for an unknown kind, for a seed that is not such a number, for a model of a
+    family that `load_model` does not know, and if transformers leaves a weight undrawn. Raises
+    `InsufficientMemoryError` if the weights do not fit. Memory: the weights once more, and while
+    they are drawn those of `drawing_bytes`.
     """
     seed = whole_number("seed", seed)
     described = describe(model)  # which refuses what is no model
@@ -75,14 +88,18 @@ def untrained_model(model: TransformerBridge, kind: Kind = "initialised", *, see
         raise InputError(
             f"untrained model: expected the configuration of {described.name}, found that loading it again changes it"
         )
-    remember(null, Metadata(name=name, null=Null(kind, seed, described.name, described.weight_hash)))
+    remember(
+        null, Metadata(name=name, null=Null(kind, seed, described.name, described.weight_hash))
+    )
     return null
 
 
 def _known_family(model: TransformerBridge) -> Family:
     if is_closed(model):
         config: Any = model.original_model.config
-        return family_of_settings(config.to_dict(), f"the configuration of {model.cfg.architecture}", generic=True)
+        return family_of_settings(
+            config.to_dict(), f"the configuration of {model.cfg.architecture}", generic=True
+        )
     family = family_of(model)
     if family is None or family.refused is not None:
         raise InputError(
@@ -93,16 +110,19 @@ def _known_family(model: TransformerBridge) -> Family:
 
 
 def drawing_bytes(parameters: int, element: int) -> int:
-    """Bytes of an untrained model with numbers of `element` bytes while it is made, at most: its output layer lies beside the
-    embedding until they are tied, and what is not float32 is copied from weights that are."""
+    """Bytes of an untrained model with numbers of `element` bytes while it is made, at most: its
+    output layer lies beside the embedding until they are tied, and what is not float32 is copied
+    from weights that are."""
     float32 = torch.float32.itemsize
     return parameters * (2 * element + (0 if element == float32 else float32))
 
 
 def bytes_with_untrained(measured: int, shape: Shape) -> int:
-    """Bytes of a measurement that takes `measured`, on the model and on an untrained one: the larger of while that one is made,
-    and while it stands beside the other."""
-    return max(measured + shape.element * shape.parameters, drawing_bytes(shape.parameters, shape.element))
+    """Bytes of a measurement that takes `measured`, on the model and on an untrained one: the
+    larger of while that one is made, and while it stands beside the other."""
+    return max(
+        measured + shape.element * shape.parameters, drawing_bytes(shape.parameters, shape.element)
+    )
 
 
 def _require_memory(parameters: int, like: Tensor) -> None:
@@ -118,8 +138,12 @@ def _require_memory(parameters: int, like: Tensor) -> None:
             )
 
 
-def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | None) -> TransformerBridge:
-    """A bridge of the same configuration, dtype and device, its weights drawn from `seed`; None: whatever they are."""
+def _bridge(
+    model: TransformerBridge, family: Family, name: str, seed: int | None
+) -> TransformerBridge:
+    """A bridge of the same configuration, dtype and device, its weights drawn from `seed`; None:
+    whatever they are.
+    """
     from transformers.initialization import no_init_weights
 
     from ostools.models.load import give_tokenizer, wrapped
@@ -127,7 +151,9 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
     like = next(model.parameters())
     original: Any = model.original_model
     with quiet(), torch.random.fork_rng(devices=[]):
-        if seed is None:  # filled by the caller, so that a weight which transformers leaves undrawn is none's concern
+        if (
+            seed is None
+        ):  # filled by the caller, so that a weight which transformers leaves undrawn is none's concern
             module = _built(original.config, family, like.dtype)
         elif like.dtype == torch.float32:
             module = _drawn(original.config, family, seed, like.dtype)
@@ -153,7 +179,9 @@ def _built(config: Any, family: Family, dtype: torch.dtype) -> PreTrainedModel:
     own_config = copy.deepcopy(config)
     experts_one_by_one(own_config, family)
     with torch.device("cpu"):
-        return getattr(transformers, family.module)._from_config(own_config, dtype=dtype, attn_implementation="eager")
+        return getattr(transformers, family.module)._from_config(
+            own_config, dtype=dtype, attn_implementation="eager"
+        )
 
 
 def _drawn(config: Any, family: Family, seed: int, dtype: torch.dtype) -> PreTrainedModel:
@@ -171,16 +199,20 @@ def _drawn(config: Any, family: Family, seed: int, dtype: torch.dtype) -> PreTra
 
 
 class _DrawnInFloat64(TorchDispatchMode):
-    """Draw numbers in float64, some at a time, and round them: the kernels of float32 draw others on other CPUs."""
+    """Draw numbers in float64, some at a time, and round them: the kernels of float32 draw others
+    on other CPUs.
+    """
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if function not in _DRAWS or args[0].dtype == torch.float64:
             return function(*args, **kwargs)
         weight, *options = args
         numbers, size = weight.view(-1), weight.numel()
-        # torch draws the last 16 normal numbers of a tensor again: pieces of multiples of 16 with at least 16 at the end
-        # draw those of the whole.
+        # torch draws the last 16 normal numbers of a tensor again: pieces of multiples of 16 with
+        # at least 16 at the end draw those of the whole.
         starts = range(0, max(1, size - 15), _PIECE)
         for start, end in zip(starts, [*starts[1:], size], strict=True):
             piece = torch.empty(end - start, dtype=torch.float64)
@@ -190,8 +222,13 @@ class _DrawnInFloat64(TorchDispatchMode):
 
 @contextmanager
 def _undrawn_is_nan() -> Iterator[None]:
-    """Within the block torch fills what it hands out uninitialised with NaN: a weight that nobody draws is seen."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    """Within the block torch fills what it hands out uninitialised with NaN: a weight that nobody
+    draws is seen.
+    """
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     settings: Any = torch.utils.deterministic
     filled, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, True
     torch.use_deterministic_algorithms(True)
@@ -213,7 +250,11 @@ def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> No
                 f"{name} of {tuple(weight.shape)}: load the model with ostools.load_model"
             )
         entries = dense(own_weights[name]).flatten()
-        weight.copy_(entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(weight.shape))
+        weight.copy_(
+            entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(
+                weight.shape
+            )
+        )
 
 
 def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
@@ -226,7 +267,9 @@ def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
 
 
 def _require_same_start(model: TransformerBridge, null: TransformerBridge) -> None:
-    """Refuse where more than the kept parts makes v^(0): positions that a model by the generic route has learnt."""
+    """Refuse where more than the kept parts makes v^(0): positions that a model by the generic
+    route has learnt.
+    """
     from ostools.models.load import probe_of
 
     probe = probe_of(cast(PreTrainedModel, model.original_model))

@@ -1,6 +1,15 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
-from ostools.paper.behaviour import Figure2, Figure3, Figure4, figure_2, figure_3, figure_4, figure_4_of, figure_prompts
+from ostools.paper.behaviour import (
+    Figure2,
+    Figure3,
+    Figure4,
+    figure_2,
+    figure_3,
+    figure_4,
+    figure_4_of,
+    figure_prompts,
+)
 from ostools.paper.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.figure5 import Figure5, figure_5

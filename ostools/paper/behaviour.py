@@ -1,17 +1,21 @@
 """Figures 2, 3, 4, 6 and 7: what a model answers to the paper's prompts.
 
-Figure 2: is the last digit of 1...10, or the first of 01...1, copied? (a) as it stands; (b) with the paper's hint; (c) with
-zeros and ones in turn. The right answer is always 0, in (a) by the paper's words: the figure cannot tell a model that looks
-from one that always says 0 (`AppendixTask(..., uniform=True)` can).
+Figure 2: is the last digit of 1...10, or the first of 01...1, copied? (a) as it stands; (b) with
+the paper's hint; (c) with zeros and ones in turn. The right answer is always 0, in (a) by the
+paper's words: the figure cannot tell a model that looks from one that always says 0
+(`AppendixTask(..., uniform=True)` can).
 
-Figure 3: absolute errors of the sum 1+...+1, of the ones in a sequence of ones, and of the ones in a Bernoulli(0.7) sequence.
-Section 3.2 names a fourth task, the word 'car' in a sentence, which is a panel where it is asked for. Three lines: no chain of
-thought (CoT), zero-shot (the paper's "CoT-no-shot"), few-shot. An answer from which no one number can be read has no error,
-and is counted apart. Figure 4 counts the numbers of the same answers (the paper finds that 100 is a favourite), beside how
-often each is the right one. Figures 6 and 7 are Figures 3 and 4 of an open model.
+Figure 3: absolute errors of the sum 1+...+1, of the ones in a sequence of ones, and of the ones in
+a Bernoulli(0.7) sequence. Section 3.2 names a fourth task, the word 'car' in a sentence, which is a
+panel where it is asked for. Three lines: no chain of thought (CoT), zero-shot (the paper's
+"CoT-no-shot"), few-shot. An answer from which no one number can be read has no error, and is
+counted apart. Figure 4 counts the numbers of the same answers (the paper finds that 100 is a
+favourite), beside how often each is the right one. Figures 6 and 7 are Figures 3 and 4 of an open
+model.
 
-Every answer is one of `ost.evaluate`. Cost: a prompt for each task, length and seed.
-Source: Barbero et al. 2024 (arXiv 2406.04267), Figures 2, 3 and 4 (of Gemini 1.5), 6 and 7 (of Gemma 7B), appendix C.1.
+Every answer is one of `ost.evaluate`. Cost: a prompt for each task, length and seed. Source:
+Barbero et al. 2024 (arXiv 2406.04267), Figures 2, 3 and 4 (of Gemini 1.5), 6 and 7 (of Gemma 7B),
+appendix C.1.
 """
 
 from __future__ import annotations
@@ -61,7 +65,15 @@ CUT_OFF, SOMETHING_ELSE = "cut off", "something else"
 """Kinds of a text in which there is no answer."""
 _OF_EVALUATE = ["elicitation", "mitigation", "status", "sample", "log_probability", "rank"]
 """Columns of `ost.evaluate` that are the same for every row of a figure, or not in it."""
-_OF_ONE_TASK = ("task", "mitigation", "elicitation", "seeds", "trained_length", "examples", "max_new_tokens")
+_OF_ONE_TASK = (
+    "task",
+    "mitigation",
+    "elicitation",
+    "seeds",
+    "trained_length",
+    "examples",
+    "max_new_tokens",
+)
 _COUNTING = (
     "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand before the question.",
     "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
@@ -83,7 +95,9 @@ class _AnswersFigure:
         return f"Figure {number} on {title_of(model)}: {self.subject}"
 
     def _common_deviations(self, answers: pd.DataFrame) -> list[str]:
-        """Sentences on the model and the settings in which every figure of behaviour differs from the paper's."""
+        """Sentences on the model and the settings in which every figure of behaviour differs from
+        the paper's.
+        """
         parameters: Any = self.provenance.parameters
         lengths = parameters["lengths"]
         first = (
@@ -93,23 +107,31 @@ class _AnswersFigure:
         )
         papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {first}"
         if not parameters.get("hosted"):
-            prompts = "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
+            prompts = (
+                "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
+            )
             return [f"{papers}, greedy decoding, {prompts}."]
         rows: Any = answers
         temperature, missing = parameters.get("temperature"), int(rows["correct"].isna().sum())
-        at = "a temperature that is not recorded" if temperature is None else f"temperature {temperature:g}"
-        place = "made elsewhere" if parameters.get("endpoint") is None else "given over an API"
-        unanswered = (
-            f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
+        at = (
+            "a temperature that is not recorded"
+            if temperature is None
+            else f"temperature {temperature:g}"
         )
+        place = "made elsewhere" if parameters.get("endpoint") is None else "given over an API"
+        unanswered = f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
         return [f"{papers}, answers {place} at {at}.", *([unanswered] if missing else [])]
 
     def _counting_deviations(self, answers: pd.DataFrame) -> tuple[str, ...]:
         """Differences of Figures 3, 4, 6 and 7 from the paper's, a sentence each."""
         sentences = self._common_deviations(answers)
         if set(PANELS) <= set(self.provenance.model.get("trained_lengths") or {}):
-            sentences.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
-        word = "The fourth task of Section 3.2, counting a word, has no panel in the paper's figure."
+            sentences.append(
+                "This model was trained on these prompts without CoT. It was not trained on CoT."
+            )
+        word = (
+            "The fourth task of Section 3.2, counting a word, has no panel in the paper's figure."
+        )
         if "count-word" in set(answers["task"]):
             word = "The paper's figure has no panel for the word 'car', the fourth task of its Section 3.2."
         sentences += [sentence.format(word=word) for sentence in _COUNTING]
@@ -120,8 +142,8 @@ class _AnswersFigure:
 class Figure2(_AnswersFigure, Result):
     """`frame`: one row a panel (a to c), task and length.
 
-    Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status, sample, log_probability
-    and rank.
+    Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status,
+    sample, log_probability and rank.
     """
 
     tables: ClassVar = (TableHead(columns="correct", groups="panel task"),)
@@ -149,9 +171,11 @@ class Figure2(_AnswersFigure, Result):
 
 @dataclass(frozen=True, eq=False)
 class Figure3(_AnswersFigure, Result):
-    """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn).
+    """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone
+    where nothing is drawn).
 
-    Its columns are those of `Figure2` but panel; absolute_error is NA where the answer held no number.
+    Its columns are those of `Figure2` but panel; absolute_error is NA where the answer held no
+    number.
     """
 
     tables: ClassVar = (TableHead(columns="correct absolute_error", groups="task mode"),)
@@ -175,8 +199,9 @@ class Figure3(_AnswersFigure, Result):
 
 @dataclass(frozen=True, eq=False)
 class Figure4(_AnswersFigure, Result):
-    """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be read), answers (how often it
-    was the answer), right (how often it was the right one; 0 for NA). `answers`: the rows of Figure 3 behind them.
+    """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be
+    read), answers (how often it was the answer), right (how often it was the right one; 0 for NA).
+    `answers`: the rows of Figure 3 behind them.
     """
 
     tables: ClassVar = (TableHead(columns="task mode output answers right", greatest="answers"),)
@@ -200,15 +225,23 @@ class Figure4(_AnswersFigure, Result):
 
 
 def _unread(answers: pd.DataFrame, limits: Any) -> list[str]:
-    """Sentence on the answers without a number: those that were cut, and those that came to another end; none where none is."""
+    """Sentence on the answers without a number: those that were cut, and those that came to another
+    end; none where none is.
+    """
     rows: Any = answers
     counts, many_modes = [], rows["mode"].nunique() > 1
     for mode, cut_rows in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        counts.append(f"{len(cut_rows)} {f'of {mode} ' if many_modes else ''}cut off {where} before an answer")
+        counts.append(
+            f"{len(cut_rows)} {f'of {mode} ' if many_modes else ''}cut off {where} before an answer"
+        )
     if without_number := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
         counts.append(f"{without_number} that wrote something else than was asked for")
-    return [f"These have no answer, so they are not in the errors: {'; '.join(counts)}."] if counts else []
+    return (
+        [f"These have no answer, so they are not in the errors: {'; '.join(counts)}."]
+        if counts
+        else []
+    )
 
 
 @ost.measure.measurement()
@@ -222,15 +255,18 @@ def figure_2(
     """Greedy answers to the six prompts of Figure 2 at every length.
 
     Args:
-        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
+        model: a loaded model, or the answers of one that runs elsewhere
+            (`ostools.measure.read_answers`).
         lengths: numbers of digits.
         progress: called as progress(done, total), in percent of each task.
 
-    Raises `InputError` for lengths below 1 and for a prompt longer than the context. Cost: six prompts for each length, some 20
-    tokens each.
+    Raises `InputError` for lengths below 1 and for a prompt longer than the context. Cost: six
+    prompts for each length, some 20 tokens each.
     """
     frame, provenance = answered_tasks(model, figure_2_tasks(), lengths, 2, 256, progress, encoding)
-    panels = pd.Series({task: panel for panel, panel_tasks in FIGURE_2_PANELS.items() for task in panel_tasks})
+    panels = pd.Series(
+        {task: panel for panel, panel_tasks in FIGURE_2_PANELS.items() for task in panel_tasks}
+    )
     frame.insert(0, "panel", frame.pop("form").map(panels))
     return Figure2(frame, provenance)
 
@@ -251,7 +287,8 @@ def figure_3(
     seed.
 
     Args:
-        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
+        model: a loaded model, or the answers of one that runs elsewhere
+            (`ostools.measure.read_answers`).
         lengths: numbers of items.
         seeds: seeds of the panels that draw their sequences.
         panels: tasks, one panel for each: some of `TASKS`.
@@ -260,12 +297,14 @@ def figure_3(
             not an answer, and is counted apart.
         progress: called as progress(done, total), in percent of each task.
 
-    Raises `InputError` for lengths below 1, for an empty list of seeds, for an unknown panel, and for a prompt that leaves no
-    room for its answer in the context. Cost: three prompts for each panel, length and seed, two thirds of them with up to
-    `max_new_tokens` tokens.
+    Raises `InputError` for lengths below 1, for an empty list of seeds, for an unknown panel, and
+    for a prompt that leaves no room for its answer in the context. Cost: three prompts for each
+    panel, length and seed, two thirds of them with up to `max_new_tokens` tokens.
     """
     seeds_by_task = figure_tasks(checked_seeds(seeds), panels)
-    frame, provenance = answered_tasks(model, seeds_by_task, lengths, number, max_new_tokens, progress, encoding)
+    frame, provenance = answered_tasks(
+        model, seeds_by_task, lengths, number, max_new_tokens, progress, encoding
+    )
     parameters = {**provenance.parameters, "seeds": checked_seeds(seeds)}
     return Figure3(frame.drop(columns="form"), replace(provenance, parameters=parameters))
 
@@ -285,7 +324,8 @@ def figure_4(
     """Frequencies of each number among the answers to the prompts of Figure 3, and of its being
     right (Figures 4 and 7).
 
-    Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that you have, at no cost.
+    Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that
+    you have, at no cost.
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "progress": progress, **encoding}
     return figure_4_of(figure_3(model, lengths, seeds, panels=panels, **options), number)
@@ -295,21 +335,39 @@ def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
     """Figure 4 (or 7), made from the answers of Figure 3. Raises `InputError` for another number."""
     if number not in (4, 7):
         raise InputError(f"number: expected 4 or 7, the figures of this form, found {number!r}")
-    parameters = {**figure.provenance.parameters, "measurement": f"figure-{number}", "number": number}
+    parameters = {
+        **figure.provenance.parameters,
+        "measurement": f"figure-{number}",
+        "number": number,
+    }
     provenance = replace(figure.provenance, parameters=parameters)
     return Figure4(frequencies(figure.frame), provenance, figure.frame)
 
 
 def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the right one, as text)."""
-    came: Any = answers["correct"].notna().astype(int)  # of a hosted model; what never came is in no frequency
-    answer_rows: Any = answers[["task", "mode"]].assign(output=answers["number"].astype("Int64"), answers=came, right=0)
-    right: Any = answers[["task", "mode"]].assign(output=answers["key"].astype("Int64"), answers=0, right=came)
+    """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the
+    right one, as text).
+    """
+    came: Any = (
+        answers["correct"].notna().astype(int)
+    )  # of a hosted model; what never came is in no frequency
+    answer_rows: Any = answers[["task", "mode"]].assign(
+        output=answers["number"].astype("Int64"), answers=came, right=0
+    )
+    right: Any = answers[["task", "mode"]].assign(
+        output=answers["key"].astype("Int64"), answers=0, right=came
+    )
     rows: Any = pd.concat([answer_rows, right], ignore_index=True)
     rows = rows[(rows["answers"] + rows["right"] > 0) | rows["output"].isna()]
-    counts = rows.groupby(["task", "mode", "output"], sort=False, dropna=False, as_index=False).sum()
+    counts = rows.groupby(
+        ["task", "mode", "output"], sort=False, dropna=False, as_index=False
+    ).sum()
     # Tasks and modes in the order in which they were asked, numbers by size.
-    order = {name: rank for column in ("task", "mode") for rank, name in enumerate(dict.fromkeys(rows[column]))}
+    order = {
+        name: rank
+        for column in ("task", "mode")
+        for rank, name in enumerate(dict.fromkeys(rows[column]))
+    }
     return counts.sort_values(
         ["task", "mode", "output"],
         key=lambda column: column if column.name == "output" else column.map(order),
@@ -327,9 +385,11 @@ def answered_tasks(
     progress: Progress | None,
     encoding: EncodingOptions,
 ) -> tuple[pd.DataFrame, Provenance]:
-    """Greedy answers to every task at every length and each of its seeds, and the provenance of Figure `number`.
+    """Greedy answers to every task at every length and each of its seeds, and the provenance of
+    Figure `number`.
 
-    Column `form` is the task itself. max_new_tokens: of a task with reasoning; others have the room that `ost.evaluate` gives.
+    Column `form` is the task itself. max_new_tokens: of a task with reasoning; others have the room
+    that `ost.evaluate` gives.
     """
     length_list = checked_lengths(lengths)
     evaluations = evaluated(model, seeds_by_task, length_list, max_new_tokens, progress, encoding)
@@ -337,11 +397,21 @@ def answered_tasks(
         evaluation.frame.assign(task=task.name, form=[task] * len(evaluation.frame))
         for task, evaluation in evaluations.items()
     ]
-    frame = pd.concat(tables).drop(columns=_OF_EVALUATE).sort_values("length", kind="stable", ignore_index=True)
+    frame = (
+        pd.concat(tables)
+        .drop(columns=_OF_EVALUATE)
+        .sort_values("length", kind="stable", ignore_index=True)
+    )
     described = {task: evaluation.provenance.parameters for task, evaluation in evaluations.items()}
-    how = {name: value for name, value in next(iter(described.values())).items() if name not in _OF_ONE_TASK}
+    how = {
+        name: value
+        for name, value in next(iter(described.values())).items()
+        if name not in _OF_ONE_TASK
+    }
     how |= {"measurement": f"figure-{number}", "number": number, "lengths": length_list}
-    how["max_new_tokens"] = {task.mode: parameters["max_new_tokens"] for task, parameters in described.items()}
+    how["max_new_tokens"] = {
+        task.mode: parameters["max_new_tokens"] for task, parameters in described.items()
+    }
     return frame, provenance_of(model, **how)
 
 
@@ -353,7 +423,9 @@ def evaluated(
     progress: Progress | None,
     encoding: EncodingOptions,
 ) -> dict[AppendixTask, Evaluation]:
-    """`ost.evaluate` of each task, asked in the chat template or as it stands, never after worked examples."""
+    """`ost.evaluate` of each task, asked in the chat template or as it stands, never after worked
+    examples.
+    """
     if isinstance(model, Hosted):
         if encoding:
             raise InputError(
@@ -361,9 +433,12 @@ def evaluated(
                 "it out"
             )
         model.only(figure_questions(seeds_by_task, lengths))
-        questions_by_task = {task: [item for item in model.questions if item.task == task] for task in seeds_by_task}
+        questions_by_task = {
+            task: [item for item in model.questions if item.task == task] for task in seeds_by_task
+        }
         return {
-            task: ost.measure.hosted_evaluation(model.part(questions)) for task, questions in questions_by_task.items()
+            task: ost.measure.hosted_evaluation(model.part(questions))
+            for task, questions in questions_by_task.items()
         }
     chat = encoding.get("chat")
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
@@ -386,7 +461,9 @@ def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Prove
     """Provenance of answers of a model here or elsewhere."""
     if isinstance(model, Hosted):
         recorded = {*model.settings, "hosted", "unanswered"}
-        return model.provenance(**{name: value for name, value in parameters.items() if name not in recorded})
+        return model.provenance(
+            **{name: value for name, value in parameters.items() if name not in recorded}
+        )
     return Provenance.collect(model, **parameters)
 
 
@@ -396,7 +473,9 @@ def figure_2_tasks() -> dict[AppendixTask, Sequence[int]]:
 
 
 def figure_tasks(
-    seeds: Sequence[int] = SEEDS, panels: PanelTask | Sequence[PanelTask] = PANELS, ways: Sequence[Mode] = WAYS
+    seeds: Sequence[int] = SEEDS,
+    panels: PanelTask | Sequence[PanelTask] = PANELS,
+    ways: Sequence[Mode] = WAYS,
 ) -> dict[AppendixTask, Sequence[int]]:
     """The tasks of the panels of Figure 3, each in these ways of asking, with the seeds of each."""
     names = distinct("panels", panels)
@@ -404,9 +483,16 @@ def figure_tasks(
     return {task: tuple(seeds) if task.random else (0,) for task in tasks}
 
 
-def figure_questions(seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]) -> list[Question]:
+def figure_questions(
+    seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int]
+) -> list[Question]:
     """A figure's prompts as text."""
-    return [question(task, n, seed=seed) for n in lengths for task, seeds in seeds_by_task.items() for seed in seeds]
+    return [
+        question(task, n, seed=seed)
+        for n in lengths
+        for task, seeds in seeds_by_task.items()
+        for seed in seeds
+    ]
 
 
 @checked_arguments(InputError)
@@ -416,19 +502,26 @@ def figure_prompts(
     seeds: Sequence[int] | None = None,
     panels: PanelTask | Sequence[PanelTask] | None = None,
 ) -> list[Question]:
-    """The prompts of Figure 2, 3, 4, 6 or 7 as text. 3, 4, 6 and 7 ask the same prompts: one set of answers serves all four.
+    """The prompts of Figure 2, 3, 4, 6 or 7 as text. 3, 4, 6 and 7 ask the same prompts: one set of
+    answers serves all four.
 
     Args:
         lengths: numbers of items; None: those of the figure.
-        seeds: of the sequences that are drawn; None: those of the figure. Figure 2 does not draw sequences.
+        seeds: of the sequences that are drawn; None: those of the figure. Figure 2 does not draw
+            sequences.
         panels: as in `figure_3`; Figure 2 has none to choose.
 
-    Raises `InputError` for another figure, for lengths below 1, and for seeds or panels with Figure 2.
+    Raises `InputError` for another figure, for lengths below 1, and for seeds or panels with Figure
+    2.
     """
     if number == 2 and (seeds is not None or panels is not None):
-        raise InputError("figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out")
+        raise InputError(
+            "figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out"
+        )
     if number == 2:
-        return figure_questions(figure_2_tasks(), checked_lengths(FIGURE_2_LENGTHS if lengths is None else lengths))
+        return figure_questions(
+            figure_2_tasks(), checked_lengths(FIGURE_2_LENGTHS if lengths is None else lengths)
+        )
     seed_list = SEEDS if seeds is None else checked_seeds(seeds)
     seeds_by_task = figure_tasks(seed_list, PANELS if panels is None else panels)
     return figure_questions(seeds_by_task, checked_lengths(LENGTHS if lengths is None else lengths))

@@ -1,7 +1,9 @@
-"""Sensitivity of the answer to each part of prompt and reasoning: Theorem B.5's left side along a chain of thought.
+"""Sensitivity of the answer to each part of prompt and reasoning: Theorem B.5's left side along a
+chain of thought.
 
-The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation after prompt and reasoning, where
-the answer is about to be written, and every earlier token, the model's own reasoning too, has its d y_n / d v_i.
+The theorem's input is "v_1 ... v_n (including CoT)": y_n is the last token's representation after
+prompt and reasoning, where the answer is about to be written, and every earlier token, the model's
+own reasoning too, has its d y_n / d v_i.
 """
 
 from __future__ import annotations
@@ -39,18 +41,24 @@ NORMS = ("operator", "frobenius")
 ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "few-shot examples"
 REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
 PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
-"""The parts that a token can belong to. FRAME: tokens that stand for no character of what the user typed."""
-BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what the model wrote", "given"
+"""The parts that a token can belong to. FRAME: tokens that stand for no character of what the user
+typed.
+"""
+BY_MODEL, LINE_APPENDED, GIVEN_TEXT = (
+    "written by the model",
+    "begun behind what the model wrote",
+    "given",
+)
 
 
 @dataclass(frozen=True, eq=False)
 class ChainOfThought(Result):
     """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`).
 
-    `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total
-    (sum of the norms of its tokens), share (of the sum over all tokens), mean (per token). A part without a token has no row.
-    Sums of norms say where how much is felt; they are no norm of the part as a whole. Of a sketch there are Frobenius norms
-    alone.
+    `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator |
+    frobenius), part, tokens, total (sum of the norms of its tokens), share (of the sum over all
+    tokens), mean (per token). A part without a token has no row. Sums of norms say where how much
+    is felt; they are no norm of the part as a whole. Of a sketch there are Frobenius norms alone.
     """
 
     summary: pd.DataFrame
@@ -68,7 +76,9 @@ class ChainOfThought(Result):
 
 @ost.measure.measurement(
     command="evaluate chain-of-thought",
-    examples=('--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',),
+    examples=(
+        '--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',
+    ),
     defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
     lines_of=(ost.sensitivity,),
     memory=lambda: chain_of_thought_memory,
@@ -144,7 +154,13 @@ def _summary(frame: Frame) -> pd.DataFrame:
             for part in PARTS:
                 part_norms = norms[group["part"] == part]
                 total, count = float(part_norms.sum()), len(part_norms)
-                row = {"linearisation": linearisation, "norm": norm, "part": part, "tokens": count, "total": total}
+                row = {
+                    "linearisation": linearisation,
+                    "norm": norm,
+                    "part": part,
+                    "tokens": count,
+                    "total": total,
+                }
                 row |= {"share": total / norm_sum if norm_sum else math.nan}
                 rows += [row | {"mean": total / count}] if count else []
     return pd.DataFrame(rows)
@@ -153,7 +169,9 @@ def _summary(frame: Frame) -> pd.DataFrame:
 def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
     """The token that the model writes next, the right one, and how likely that is."""
     with torch.no_grad():
-        logits: Any = model(text.prompt.ids[None].to(next(model.parameters()).device), use_cache=False)
+        logits: Any = model(
+            text.prompt.ids[None].to(next(model.parameters()).device), use_cache=False
+        )
     log_p = torch.log_softmax(logits[0, -1].double(), dim=-1)
     top_token = int(log_p.argmax())
     return {
@@ -175,9 +193,13 @@ def chain_of_thought_memory(
     **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the reasoning, and of the Jacobians of the prompt with its longest reasoning."""
-    answers = bytes_of(ost.evaluate, model, task, [length], max_new_tokens=max_new_tokens, **encoding)
+    answers = bytes_of(
+        ost.evaluate, model, task, [length], max_new_tokens=max_new_tokens, **encoding
+    )
     pos = model.longest(task, [length], **encoding).tokens + max_new_tokens
-    return max(answers, bytes_of(ost.sensitivity, model, pos, linearisations=linearisations, method=method))
+    return max(
+        answers, bytes_of(ost.sensitivity, model, pos, linearisations=linearisations, method=method)
+    )
 
 
 @dataclass(frozen=True)
@@ -185,7 +207,8 @@ class ReasonedPrompt:
     """Prompt, reasoning and answer line up to the token before the answer.
 
     prompt: all ids. parts: the part of every token. reasoning: its text.
-    source: whose the reasoning and the begun line are. answer_token: the first token of the right answer after it.
+    source: whose the reasoning and the begun line are. answer_token: the first token of the right
+        answer after it.
     """
 
     prompt: Prompt
@@ -200,11 +223,13 @@ def with_reasoning(
 ) -> ReasonedPrompt:
     """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
 
-    Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
-    answer: every token is the model's own, and what a model that goes on asks itself next is not in it.
-    Where it did not, the line is begun after all that it wrote. A task whose answer line is the bare answer gets no reasoning
-    of the model's: what it writes would be the answer. Raises `InputError` for reasoning that holds the line, where the line
-    cannot be begun in tokens, the whole does not fit the context, and where it is not known which tokens are the items.
+    Where the model wrote an answer line, the sequence ends where the one that is read
+    (`measure.answers.reading`) comes to the
+    answer: every token is the model's own, and what a model that goes on asks itself next is not in
+    it. Where it did not, the line is begun after all that it wrote. A task whose answer line is the
+    bare answer gets no reasoning of the model's: what it writes would be the answer. Raises
+    `InputError` for reasoning that holds the line, where the line cannot be begun in tokens, the
+    whole does not fit the context, and where it is not known which tokens are the items.
     """
     line_start = opening(task_prompt).strip()
     if reasoning is not None and line_start and line_start in reasoning:
@@ -243,12 +268,16 @@ def opening(task_prompt: TaskPrompt) -> str:
 def _up_to_the_answer(
     model: TransformerBridge, task_prompt: TaskPrompt, answer_ids: Sequence[int], text: str
 ) -> tuple[list[int] | None, str, str]:
-    """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
+    """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no
+    tokens where it began none.
+    """
     reader = reader_of(task_prompt)
     reading = reader.read(text, "eos")
     line_start = -1
     if reading.kind == HAS_ANSWER and reader.form is not None:
-        line_start = text.find(reading.line, reader.answer_start(text))  # thoughts may hold the same line
+        line_start = text.find(
+            reading.line, reader.answer_start(text)
+        )  # thoughts may hold the same line
     place = None if line_start < 0 or reader.form is None else reader.form.last_in(reading.line)
     if place is None:
         return None, text, LINE_APPENDED
@@ -259,15 +288,21 @@ def _up_to_the_answer(
     return [token for token, _ in before_answer], text[:line_start], BY_MODEL
 
 
-def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str) -> tuple[tuple[int, ...], int]:
-    """The tokens of reasoning and begun line, up to the first that depends on the answer; and that of the right one."""
+def _prefill_ids(
+    model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str
+) -> tuple[tuple[int, ...], int]:
+    """The tokens of reasoning and begun line, up to the first that depends on the answer; and that
+    of the right one.
+    """
     between = task_prompt.task.lead if reasoning.strip() or not task_prompt.chat else ""
     text = reasoning.rstrip() + between
     first_line, second_line, right_line = (
         line_ids(model, task_prompt.prompt, text + task_prompt.task.answer_line(key))
         for key in ("1", "2", task_prompt.key)
     )
-    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))))
+    same = len(
+        list(takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False)))
+    )
     if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
         raise InputError(
             f"{task_prompt.task.name}: expected an answer line that begins the same for every answer, found that this "
@@ -276,16 +311,24 @@ def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: s
     return first_line[:same], right_line[same]
 
 
-def _text_after(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> tuple[str, list[int]]:
-    """Text of the tokens after the prompt, and for each how many of its characters are there once it is read."""
+def _text_after(
+    model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]
+) -> tuple[str, list[int]]:
+    """Text of the tokens after the prompt, and for each how many of its characters are there once
+    it is read.
+    """
     tokenizer: Any = model.tokenizer
     anchor = task_prompt.prompt.ids[-8:].tolist()
     base = len(decoded(tokenizer, anchor))
-    lengths = [len(decoded(tokenizer, [*anchor, *ids[:count]])) - base for count in range(1, len(ids) + 1)]
+    lengths = [
+        len(decoded(tokenizer, [*anchor, *ids[:count]])) - base for count in range(1, len(ids) + 1)
+    ]
     return decoded(tokenizer, [*anchor, *ids])[base:], list(accumulate(lengths, max, initial=0))[1:]
 
 
-def _reasoning_parts(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> list[str]:
+def _reasoning_parts(
+    model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]
+) -> list[str]:
     """The part of every token after the prompt."""
     text, ends = _text_after(model, task_prompt, ids)
     line_start = opening(task_prompt)

@@ -1,17 +1,19 @@
 """Figure 5 whole: representational collapse on the paper's four prompts, averaged over heads.
 
-(a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits, of which v ends in a single
-one and v* in two; (c) "Can you copy the following number?" and n ones; (d) the same with a comma after every third digit. Each
-compares the last token of v with that of v*, v with its last token once more (Theorem 4.2 / B.3). (d) has a second pair, drawn
-apart: "one-more-digit", the number with one digit more where a comma comes before it, 111 and 111,1. Those prompts differ by
-two tokens, and no theorem speaks of them.
+(a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits,
+of which v ends in a single one and v* in two; (c) "Can you copy the following number?" and n ones;
+(d) the same with a comma after every third digit. Each compares the last token of v with that of
+v*, v with its last token once more (Theorem 4.2 / B.3). (d) has a second pair, drawn
+apart: "one-more-digit", the number with one digit more where a comma comes before it, 111 and
+111,1. Those prompts differ by two tokens, and no theorem speaks of them.
 
-Drawn is what section 4 reports: "their difference in representation at the last layer", ||v^(L) - v*^(L)||_inf, before the
-final norm, "averaged out over each head, alongside the minimum and maximum over each head". What a head is of v^(L), which has
-none, is open: `ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
+Drawn is what section 4 reports: "their difference in representation at the last layer", ||v^(L) -
+v*^(L)||_inf, before the final norm, "averaged out over each head, alongside the minimum and maximum
+over each head". What a head is of v^(L), which has none, is open:
+`ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
 
-The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.pairs`.
-Source: arXiv 2406.04267, Figure 5 and section 4.
+The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones":
+`ostools.tasks.pairs`. Source: arXiv 2406.04267, Figure 5 and section 4.
 """
 
 from __future__ import annotations
@@ -51,18 +53,23 @@ _INTERVAL = ["interval_low", "interval_high"]
 class Figure5(Result):
     """One row per panel, pair, dtype and length.
 
-    Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length (items of v), seeds (how
-    many); mean, the distance averaged over heads and seeds; head_minimum and head_maximum, the least and the greatest of any
-    head and seed; seed_minimum and seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high,
-    the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
-    `theory.intervals` says how much); noise, pair_noise and machine_line, averaged alike.
+    Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length
+    (items of v), seeds (how many); mean, the distance averaged over heads and seeds; head_minimum
+    and head_maximum, the least and the greatest of any head and seed; seed_minimum and
+    seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high, the
+    95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it
+    is too narrow: `theory.intervals` says how much); noise, pair_noise and machine_line, averaged
+    alike.
 
-    `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as `Collapse.verdicts` says, of the
-    quantity that is drawn: the same site, pieces and norm. A dtype that overflows has its verdict alone. `curves`: the whole
-    measurement of each panel, with every other distance and site.
+    `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as
+    `Collapse.verdicts` says, of the quantity that is drawn: the same site, pieces and norm. A dtype
+    that overflows has its verdict alone. `curves`: the whole measurement of each panel, with every
+    other distance and site.
     """
 
-    tables: ClassVar = (TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),)
+    tables: ClassVar = (
+        TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),
+    )
 
     verdicts: pd.DataFrame
     curves: Mapping[str, Collapse]
@@ -90,7 +97,9 @@ class Figure5(Result):
                 "and its bars are over heads."
             )
         if "d" in self.curves:
-            sentences.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
+            sentences.append(
+                "(d): the pair of one digit more after a comma is ours, so it has a panel of its own."
+            )
         return tuple(sentences)
 
     def chart(self) -> Chart:
@@ -105,7 +114,9 @@ class Figure5(Result):
 
 
 def _reading_deviations(reading: Reading) -> list[str]:
-    """Sentences on the quantity where the paper leaves it open, or where it is another than the paper's."""
+    """Sentences on the quantity where the paper leaves it open, or where it is another than the
+    paper's.
+    """
     site, sentences = "v^(L)" if reading.site == "residual" else reading.site, []
     if (reading.site, reading.norm) != ("residual", "linf"):
         sentences.append(
@@ -148,15 +159,18 @@ def figure_5(
         dtypes: precisions that are compared with float64, as in `collapse`.
         seeds: digit streams of (b). The other panels do not draw digits. With fewer than three
             there is no bootstrap interval.
-        site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last block's heads).
-        per: "head-chunk" (the default) or "vector" for residual and y, "vector" for logits, "head-output" for attention.
+        site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last
+            block's heads).
+        per: "head-chunk" (the default) or "vector" for residual and y, "vector" for logits,
+            "head-output" for attention.
         norm: linf as in the paper, l1, l2 or cosine.
         items: how digits are put in: as "text", or each by its own token ("ids"). The latter if the
             tokenizer would merge them.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
-    `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
+    Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide
+    d_model, and for whatever `collapse` refuses. Cost: one `collapse` for each panel, and for each
+    seed of (b) one pass for each dtype.
     """
     names = distinct("panels", panels)
     reading = Reading.with_defaults(site, per, norm, over_heads=True)
@@ -172,15 +186,27 @@ def figure_5(
     ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
     curves: dict[str, Collapse] = {}
     for panel, task in runs.items():
-        part_progress = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
-        curves[panel] = ost.collapse(
-            model, task, lengths=length_list, dtypes=dtypes, seeds=streams[panel], progress=part_progress
+        part_progress = part_of(
+            progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values())
         )
-    frame = pd.concat([_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True)
+        curves[panel] = ost.collapse(
+            model,
+            task,
+            lengths=length_list,
+            dtypes=dtypes,
+            seeds=streams[panel],
+            progress=part_progress,
+        )
+    frame = pd.concat(
+        [_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True
+    )
     measured = {panel: result.provenance.parameters for panel, result in curves.items()}
     first = next(iter(measured.values()))
     parameters = {name: first[name] for name in ("items", "lengths", "dtypes")} | asdict(reading)
-    parameters |= {"panels": "".join(runs), "prompts": {panel: task.example for panel, task in runs.items()}}
+    parameters |= {
+        "panels": "".join(runs),
+        "prompts": {panel: task.example for panel, task in runs.items()},
+    }
     for name, entry in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
         parameters[name] = {panel: entries[entry] for panel, entries in measured.items()}
     provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
@@ -204,7 +230,9 @@ def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
     )
     table[_INTERVAL] = np.nan
     if int(table["seeds"].min()) >= FEWEST:
-        by_seed = frame.pivot(index="seed", columns=_KEY, values="mean")[pd.MultiIndex.from_frame(table[_KEY])]
+        by_seed = frame.pivot(index="seed", columns=_KEY, values="mean")[
+            pd.MultiIndex.from_frame(table[_KEY])
+        ]
         ends = bootstrap_mean(torch.tensor(by_seed.to_numpy(), dtype=torch.float64))
         table[_INTERVAL] = np.stack([end.numpy() for end in ends], axis=1)
     return table[[*_KEY, *(name for name in table.columns if name not in _KEY)]]
@@ -213,7 +241,9 @@ def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
 def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
     """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
     tables = [
-        result.verdicts(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
+        result.verdicts(reading.per, reading.norm).assign(
+            panel=panel, per=reading.per, norm=reading.norm
+        )
         for panel, result in curves.items()
     ]
     table: Any = pd.concat(tables, ignore_index=True)

@@ -1,7 +1,8 @@
 """Checks of the paper's lemmas and propositions on random numbers, for `ostools reproduce`.
 
-Each statement is checked under its hypotheses, and once more without one of them, where the check passes only
-if the statement breaks. The tests in tests/theory/ try many more numbers. Cost: a second; no model.
+Each statement is checked under its hypotheses, and once more without one of them, where the check
+passes only if the statement breaks. The tests in tests/theory/ try many more numbers. Cost: a
+second; no model.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from ostools.theory import lemmas
 from ostools.theory.decoder import Decoder
 from ostools.theory.distances import total_variation
 
-ALL_HYPOTHESES = "all hypotheses"  # of the statement; any other value names the one that is left out
+ALL_HYPOTHESES = (
+    "all hypotheses"  # of the statement; any other value names the one that is left out
+)
 BOS, DIGIT_ZERO, DIGIT_ONE = 0, 1, 2
 LENGTHS, FAR, SPREAD = (2, 8, 64, 512), 4096, 4.0  # bounded scores lie within SPREAD of each other
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """`figure`, which `computed` describes, `relation` ("<=" or ">=") `required`, under `hypotheses`."""
+    """`figure`, which `computed` describes, `relation` ("<=" or ">=") `required`, under
+    `hypotheses`.
+    """
 
     computed: str
     figure: float
@@ -36,7 +41,9 @@ class Check:
     @property
     def passed(self) -> bool:
         """True if the relation holds; never for a figure that is not a number."""
-        return self.figure <= self.required if self.relation == "<=" else self.figure >= self.required
+        return (
+            self.figure <= self.required if self.relation == "<=" else self.figure >= self.required
+        )
 
 
 def random_scores(seed: int, *shape: int) -> Tensor:
@@ -55,7 +62,9 @@ def softmax_distance(x: Tensor, x_star: Tensor) -> float:
 
 
 def softmax_decrease(seed: int) -> list[Check]:
-    """Lemma B.1: an inserted score takes weight from the last one; where scores are bounded, ever less."""
+    """Lemma B.1: an inserted score takes weight from the last one; where scores are bounded, ever
+    less.
+    """
     losses, ratios = [], []
     for n in LENGTHS:
         scores = SPREAD * random_scores(seed, 20, n + 1)
@@ -63,13 +72,22 @@ def softmax_decrease(seed: int) -> list[Check]:
         weight, weight_star = x.softmax(-1)[:, -1], x_star.softmax(-1)[:, -1]
         losses.append(float(((weight - weight_star) / weight).amin()))
         ratios.append(float((weight - weight_star).amax()) / lemmas.decrease_bound(SPREAD, n))
-    falling = torch.cat([-torch.arange(1, FAR, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)])
+    falling = torch.cat(
+        [-torch.arange(1, FAR, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]
+    )
     x, x_star = lemmas.inserted(falling[:-2], falling[-2], falling[-1])
     unbounded = float(x.softmax(-1)[-1] - x_star.softmax(-1)[-1])
     return [
         Check("least share of its weight that the last token loses", min(losses), ">=", 1e-5),
-        Check("decrease / its bound e^{2s} / (n (n + 1)), greatest over n", max(ratios), "<=", 1.0 + 1e-9),
-        Check(f"decrease at n = {FAR:,}, scores -k", unbounded, ">=", 0.1, "without bounded scores"),
+        Check(
+            "decrease / its bound e^{2s} / (n (n + 1)), greatest over n",
+            max(ratios),
+            "<=",
+            1.0 + 1e-9,
+        ),
+        Check(
+            f"decrease at n = {FAR:,}, scores -k", unbounded, ">=", 0.1, "without bounded scores"
+        ),
     ]
 
 
@@ -82,13 +100,20 @@ def vanishing_noise(seed: int) -> list[Check]:
     unbounded = -2.0 * torch.arange(1, FAR + 1, dtype=torch.float64).log()
     far = softmax_distance(unbounded, unbounded + (torch.arange(FAR) == 0))
     return [
-        Check("delta / (2 k e (e^0.1 - 1) / n), noise on k = 20, greatest over n", ratio, "<=", 1.0 + 1e-9),
+        Check(
+            "delta / (2 k e (e^0.1 - 1) / n), noise on k = 20, greatest over n",
+            ratio,
+            "<=",
+            1.0 + 1e-9,
+        ),
         Check(f"delta at n = {FAR:,}, scores -2 log i", far, ">=", 0.3, "without bounded scores"),
     ]
 
 
 def alternation(seed: int) -> list[Check]:
-    """Lemma B.4, of one pair of sequences: 0101... and 1010... stay 2 (e - 1) / (e + 1) apart at even lengths."""
+    """Lemma B.4, of one pair of sequences: 0101... and 1010... stay 2 (e - 1) / (e + 1) apart at
+    even lengths.
+    """
     error = max(abs(softmax_distance(*lemmas.alternating(n)) - lemmas.ALTERNATING) for n in LENGTHS)
     return [Check("greatest error of delta = 2 (e - 1) / (e + 1) over even n", error, "<=", 1e-12)]
 
@@ -102,7 +127,13 @@ def largest_eigenvalue(seed: int) -> list[Check]:
     return [
         Check("distance of the largest |eigenvalue| from 1, 24 tokens", error, "<=", 1e-10),
         Check("multiplicity of the eigenvalue 1", simple, "<=", 1.0),
-        Check("multiplicity of the eigenvalue 1", double, ">=", 2.0, "without two non-zero entries a row"),
+        Check(
+            "multiplicity of the eigenvalue 1",
+            double,
+            ">=",
+            2.0,
+            "without two non-zero entries a row",
+        ),
     ]
 
 
@@ -110,7 +141,9 @@ def products(seed: int) -> list[Check]:
     """Lemma B.7: products of row-stochastic triangular matrices are row-stochastic and triangular."""
     layers = [random_pattern(seed + layer, 32) for layer in range(16)]
     ahead = [layers[0], random_scores(seed, 32, 32).softmax(-1), *layers[2:]]
-    stated, broken = ([lemmas.defect(p) for p in lemmas.upward(chain)][1:] for chain in (layers, ahead))
+    stated, broken = (
+        [lemmas.defect(p) for p in lemmas.upward(chain)][1:] for chain in (layers, ahead)
+    )
     words = "error of row sums, of signs and above the diagonal, products of 2 to 16"
     return [
         Check(f"greatest {words}", max(stated), "<=", 1e-12),
@@ -119,11 +152,15 @@ def products(seed: int) -> list[Check]:
 
 
 def limit(seed: int) -> list[Check]:
-    """Proposition 5.2 / B.8: ((Lambda + I) / 2)^L, Theorem 5.1's bound for equal layers, moves all to token 1."""
+    """Proposition 5.2 / B.8: ((Lambda + I) / 2)^L, Theorem 5.1's bound for equal layers, moves all
+    to token 1.
+    """
     pattern, identity = random_pattern(seed, 8), torch.eye(8, dtype=torch.float64)
     power = torch.linalg.matrix_power(lemmas.lazy(pattern), 16)[-1]
     error = float((lemmas.theorem_51_row(pattern, 16) - power).abs().amax())
-    mass, identity_mass = (lemmas.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
+    mass, identity_mass = (
+        lemmas.first_token_distance(matrix, FAR) for matrix in (pattern, identity)
+    )
     words = f"greatest mass of a row off token 1, L = {FAR:,}"
     return [
         Check("greatest error of Theorem 5.1's bound against ((Λ + I) / 2)^16", error, "<=", 1e-12),
@@ -134,7 +171,9 @@ def limit(seed: int) -> list[Check]:
 
 def random_decoder(seed: int, positions: str = "none", causal: bool = True) -> Decoder:
     """Two random layers of width 32."""
-    return Decoder.random(seed, d_model=32, n_layers=2, d_mlp=64, positions=positions, causal=causal)
+    return Decoder.random(
+        seed, d_model=32, n_layers=2, d_mlp=64, positions=positions, causal=causal
+    )
 
 
 def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:
@@ -144,14 +183,18 @@ def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:
 
 
 def same_ratio(seed: int) -> list[Check]:
-    """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per type."""
+    """Proposition 6.1 / B.9: sequences with the same ratio of types have one representation per
+    type.
+    """
     short, long = (DIGIT_ONE, DIGIT_ZERO), (DIGIT_ONE, DIGIT_ONE, DIGIT_ZERO, DIGIT_ZERO)
     averaging = random_decoder(seed, causal=False)
     spreads = {
         "with another ratio": type_spread(averaging, short, long[:3]),
         "with a BOS token": type_spread(averaging, (BOS, *short), (BOS, *long)),
         "with the causal mask": type_spread(random_decoder(seed), short, long),
-        "with positions": type_spread(random_decoder(seed, positions="rope", causal=False), short, long),
+        "with positions": type_spread(
+            random_decoder(seed, positions="rope", causal=False), short, long
+        ),
     }
     words = "relative spread within a type over two sequences, two layers"
     stated = Check(words, type_spread(averaging, short, long), "<=", 1e-10)
@@ -159,7 +202,9 @@ def same_ratio(seed: int) -> list[Check]:
 
 
 def same_answers(seed: int) -> list[Check]:
-    """Corollary 6.2 / B.10: counts n whose prompts (BOS 0 1...1) have one representation get one answer."""
+    """Corollary 6.2 / B.10: counts n whose prompts (BOS 0 1...1) have one representation get one
+    answer.
+    """
     decoder, longest = random_decoder(seed), 1024
     y = decoder.forward(torch.tensor([[BOS, DIGIT_ZERO, *[DIGIT_ONE] * longest]])).y[
         0, 2:
@@ -170,14 +215,22 @@ def same_answers(seed: int) -> list[Check]:
     sums = rounded.double().cumsum(0) @ cast.W_U.double()
     identical = lemmas.identical_next(rounded)
     alike, choice = float(identical.sum()), answers.argmax(-1)
-    # n and n + 1 are different counts: where both get the same token, one of them gets the wrong one.
+    # n and n + 1 are different counts: where both get the same token, one of them gets the wrong
+    # one.
     both_right = float((identical & (choice[1:] != choice[:-1])).sum())
-    extra, extra_of_sums = (float(lemmas.second_answers(rounded, interventions)) for interventions in (answers, sums))
+    extra, extra_of_sums = (
+        float(lemmas.second_answers(rounded, interventions)) for interventions in (answers, sums)
+    )
     words = f"answers beyond one for each representation, {longest} counts, y in bfloat16"
     return [
         Check(words, extra, "<=", 0.0),
         Check(f"pairs n, n + 1 to {longest} with one representation, bfloat16", alike, ">=", 1.0),
-        Check("of these pairs, those of which neither has to be given the wrong count", both_right, "<=", 0.0),
+        Check(
+            "of these pairs, those of which neither has to be given the wrong count",
+            both_right,
+            "<=",
+            0.0,
+        ),
         Check(words, extra_of_sums, ">=", 1.0, "with a readout of every position"),
     ]
 
@@ -195,7 +248,9 @@ LEMMAS: dict[str, Callable[[int], list[Check]]] = {
 
 
 def lemma_checks(seed: int = 0) -> Result:
-    """Table of all checks on numbers drawn from `seed`, one a row: lemma, the fields of `Check`, passed."""
+    """Table of all checks on numbers drawn from `seed`, one a row: lemma, the fields of `Check`,
+    passed.
+    """
     rows = [
         {"lemma": lemma, **dataclasses.asdict(check), "passed": check.passed}
         for lemma, run in LEMMAS.items()

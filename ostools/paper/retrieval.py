@@ -1,10 +1,13 @@
-"""Retrieval by position (Section 5, the U-shape): is a record found, and how sensitive is the last token to it?
+"""Retrieval by position (Section 5, the U-shape): is a record found, and how sensitive is the last
+token to it?
 
-The prompts of one seed hold the same records and the same question; only the wanted record moves. So positions are compared
-within a seed. Measured at each: whether the answer names the value, how likely the value is
-(teacher-forced), and the norms ||d y_n / d v_i^(0)|| of the wanted record's tokens i, beside those of all other tokens.
+The prompts of one seed hold the same records and the same question; only the wanted record moves.
+So positions are compared within a seed. Measured at each: whether the answer names the value, how
+likely the value is (teacher-forced), and the norms ||d y_n / d v_i^(0)|| of the wanted record's
+tokens i, beside those of all other tokens.
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXiv 2307.03172), section 3.
+Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXiv 2307.03172),
+section 3.
 """
 
 from __future__ import annotations
@@ -35,7 +38,18 @@ LEVEL = 0.95
 _MOST_POSITIONS = 11
 _OF_ANSWERS = ["length", "seed", "tokens", "key", "answer", "kind", "correct", "log_probability"]
 _COLUMNS = (
-    *("position", "length", "seed", "tokens", "key", "answer", "kind", "found", "correct", "log_probability"),
+    *(
+        "position",
+        "length",
+        "seed",
+        "tokens",
+        "key",
+        "answer",
+        "kind",
+        "found",
+        "correct",
+        "log_probability",
+    ),
     *("carriers", "sensitivity_mean", "sensitivity_others", "method"),
 )
 _OF_ONE_TASK = ("task", "mitigation", "elicitation", "lengths", "trained_length", "examples")
@@ -43,23 +57,26 @@ _OF_ONE_TASK = ("task", "mitigation", "elicitation", "lengths", "trained_length"
 
 @dataclass(frozen=True, eq=False)
 class Retrieval(Result):
-    """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
-    tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
-    ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
-    correct (it is that value and nothing else, in quotes or bare), log_probability (natural, of it in quotes; NaN of a
-    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean (norm of
-    d y_n / d v_i^(0), the mean over them),
-    sensitivity_others (mean over all other tokens of the text: of no BOS and no chat template), method ("exact" | "sketch" |
-    "estimate").
+    """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0),
+    length (records), seed, tokens (of the prompt), key (the value), answer (the first line that
+    names a value; where there is none the last), kind ("answered", "something else" or "cut off"),
+    found (of all records' values, the first that it names is the wanted one), correct (it is that
+    value and nothing else, in quotes or bare), log_probability (natural, of it in quotes; NaN of a
+    model that thinks first), carriers (tokens of the wanted record), sensitivity_mean (norm of d
+    y_n / d v_i^(0), the mean over them), sensitivity_others (mean over all other tokens of the
+    text: of no BOS and no chat template), method ("exact" | "sketch" | "estimate").
 
-    `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean) and end (first, last) of the
-    positions. `difference`: its value there minus its mean over the positions between, averaged over seeds; low, high: the 95%
-    interval of that over seeds (paired bootstrap, widened for few seeds, see `theory.intervals.expanded`); verdict: above,
-    below, undecided, or too few seeds. A U has both ends above. Empty for fewer than three positions.
+    `ends`: one row a quantity (log_probability, log_sensitivity: natural log of sensitivity_mean)
+    and end (first, last) of the positions. `difference`: its value there minus its mean over the
+    positions between, averaged over seeds; low, high: the 95% interval of that over seeds (paired
+    bootstrap, widened for few seeds, see `theory.intervals.expanded`); verdict: above, below,
+    undecided, or too few seeds. A U has both ends above. Empty for fewer than three positions.
     """
 
     tables: ClassVar = (
-        TableHead(columns="found log_probability sensitivity_mean sensitivity_others", groups="position"),
+        TableHead(
+            columns="found log_probability sensitivity_mean sensitivity_others", groups="position"
+        ),
     )
 
     ends: pd.DataFrame
@@ -112,16 +129,22 @@ def retrieval(
 
     How prompts are encoded: `EncodingOptions`.
 
-    Raises `InputError` for a position at which there is no record, and for what `sensitivity` refuses. Cost: one exact (or
-    estimated) sensitivity for each position and seed. The answers cost little beside it.
+    Raises `InputError` for a position at which there is no record, and for what `sensitivity`
+    refuses. Cost: one exact (or estimated) sensitivity for each position and seed. The answers cost
+    little beside it.
     """
     seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
     tables, evaluation = [], None
     for place in places:
         task = RetrieveTask(position=place, records=records)
-        prompts = [ost.measure.render_prompt(model, task, length, seed=seed, **encoding) for seed in seed_list]
+        prompts = [
+            ost.measure.render_prompt(model, task, length, seed=seed, **encoding)
+            for seed in seed_list
+        ]
         chosen = "chat" if prompts[0].chat else "zero-shot"
-        evaluation = ost.evaluate(model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding)
+        evaluation = ost.evaluate(
+            model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding
+        )
         rows: Any = evaluation.frame[_OF_ANSWERS]
         pairs = zip(rows["answer"], rows["seed"], strict=True)
         named = [task.named_answer(answer, task.items(length, seed)) for answer, seed in pairs]
@@ -129,35 +152,59 @@ def retrieval(
         for prompt in prompts:
             norms.append(_norms(model, prompt, linearisation, method))
             tell(progress, len(tables) * len(seed_list) + len(norms), len(places) * len(seed_list))
-        tables.append(rows.assign(position=place, found=rows["key"] == named).join(pd.DataFrame(norms)))
+        tables.append(
+            rows.assign(position=place, found=rows["key"] == named).join(pd.DataFrame(norms))
+        )
     frame: Any = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
     norm = known_norm(frame["method"])
-    frame = frame.rename(columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"})
+    frame = frame.rename(
+        columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"}
+    )
     how = {} if evaluation is None else evaluation.provenance.parameters
     parameters = {name: value for name, value in how.items() if name not in _OF_ONE_TASK}
     parameters |= {"positions": places, "length": length, "seeds": seed_list, "records": records}
-    parameters |= {"linearisation": linearisation, "norm": norm, "method": method, "measurement": "retrieval"}
+    parameters |= {
+        "linearisation": linearisation,
+        "norm": norm,
+        "method": method,
+        "measurement": "retrieval",
+    }
     return Retrieval(frame[list(_COLUMNS)], Provenance.collect(model, **parameters), _ends(frame))
 
 
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
     whole_number("retrieval: length (records)", length, 2)
     if positions is None:
-        return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
+        return sorted(
+            {
+                round(place)
+                for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()
+            }
+        )
     return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
 def _norms(
-    model: TransformerBridge, task_prompt: ost.measure.TaskPrompt, linearisation: Linearisation, method: Method
+    model: TransformerBridge,
+    task_prompt: ost.measure.TaskPrompt,
+    linearisation: Linearisation,
+    method: Method,
 ) -> dict[str, Any]:
-    """Mean norms of the wanted record's tokens, and of the text's other tokens; an operator norm where it is measured."""
-    profile: Any = ost.sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
+    """Mean norms of the wanted record's tokens, and of the text's other tokens; an operator norm
+    where it is measured.
+    """
+    profile: Any = ost.sensitivity(
+        model, task_prompt.prompt, linearisations=(linearisation,), method=method
+    ).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
     unwanted: Any = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
     row: dict[str, Any] = {"carriers": len(carriers), "method": str(profile["method"].iloc[0])}
     for norm in ("operator", "frobenius"):
         values = profile[f"{norm}_norm"].to_numpy()[carriers]
-        row |= {f"{norm}_mean": float(values.mean()), f"{norm}_others": float(unwanted[f"{norm}_norm"].mean())}
+        row |= {
+            f"{norm}_mean": float(values.mean()),
+            f"{norm}_others": float(unwanted[f"{norm}_norm"].mean()),
+        }
     return row
 
 
@@ -172,7 +219,9 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
         between = by_seed.iloc[:, 1:-1].mean(axis=1)
         for end, column in (("first", by_seed.iloc[:, 0]), ("last", by_seed.iloc[:, -1])):
             rows.append({"quantity": quantity, "end": end} | _compared(column - between))
-    return pd.DataFrame(rows, columns=["quantity", "end", "seeds", "difference", "low", "high", "verdict"])
+    return pd.DataFrame(
+        rows, columns=["quantity", "end", "seeds", "difference", "low", "high", "verdict"]
+    )
 
 
 def _compared(differences: Any) -> dict[str, Any]:

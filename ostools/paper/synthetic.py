@@ -1,14 +1,17 @@
-"""Figures 8 and 9: collapse of one random attention layer, and noise on a long softmax. No model; float64.
+"""Figures 8 and 9: collapse of one random attention layer, and noise on a long softmax. No model;
+float64.
 
-Figure 8 (appendix C.3): a sequence of n tokens against the same with its last token copied (Theorem 4.2, one layer). d = 64,
-sinusoidal positions, "key, query, and values from a Gaussian distribution" with variance 1 / d, otherwise "the exact structure
-of the decoder-only Transformer presented in the original Transformer paper", one layer, log axis. So the representation is that
-of the whole block of Vaswani et al. (`block="post-ln"`): skip connections, norms and MLP,
+Figure 8 (appendix C.3): a sequence of n tokens against the same with its last token copied (Theorem
+4.2, one layer). d = 64, sinusoidal positions, "key, query, and values from a Gaussian distribution"
+with variance 1 / d, otherwise "the exact structure of the decoder-only Transformer presented in the
+original Transformer paper", one layer, log axis. So the representation is that of the whole block
+of Vaswani et al. (`block="post-ln"`): skip connections, norms and MLP,
 
     z = LN(x_n + sum_h W_O^h sum_j alpha_nj^h v_j^h)        y = LN(z + W_2 relu(W_1 z))
 
-with 8 heads and an inner width of 4 d, as theirs has, without their encoder. `block="pre-ln"` is the block of the paper's own
-Section 2, before the final norm: z = x_n + attention(LN(x)), y = z + MLP(LN(z)). `block="attention"` is what attention returns.
+with 8 heads and an inner width of 4 d, as theirs has, without their encoder. `block="pre-ln"` is
+the block of the paper's own Section 2, before the final norm: z = x_n + attention(LN(x)), y = z +
+MLP(LN(z)). `block="attention"` is what attention returns.
 
 The paper leaves open what is Gaussian, and both readings are drawn:
 
@@ -16,21 +19,24 @@ The paper leaves open what is Gaussian, and both readings are drawn:
                 Section 2, whose v is value and stream in one, and W_O is the identity
     "weights"   tokens are standard normal, positions are added to them, which is the stream x_i, and W_Q, W_K, W_V are drawn
 
-"vectors" is the nearer to its words, "weights" to Vaswani et al., who add positions to the stream. It decides the outcome: what
-is added to the stream keeps the two last tokens a constant apart, however long the sequence. Chosen here, since the paper is
-silent: the other weights (Gaussian, variance 1 / fan-in; gains 1, biases 0; LN's epsilon 1e-5); how far n goes (4,096); the
-norm (L1, the theorem's, beside L2 and Linf); one sequence per seed, of which every n is a prefix; seeds and bars, which C.3
-names for Figure 9 only: 5 seeds, bars from least to greatest.
+"vectors" is the nearer to its words, "weights" to Vaswani et al., who add positions to the stream.
+It decides the outcome: what is added to the stream keeps the two last tokens a constant apart,
+however long the sequence. Chosen here, since the paper is
+silent: the other weights (Gaussian, variance 1 / fan-in; gains 1, biases 0; LN's epsilon 1e-5); how
+far n goes (4,096); the norm (L1, the theorem's, beside L2 and Linf); one sequence per seed, of
+which every n is a prefix; seeds and bars, which C.3 names for Figure 9 only: 5 seeds, bars from
+least to greatest.
 
-Figure 9 (appendix C.3, Lemma 4.1 / B.2): x uniform in [0, 1]^n, noise uniform in [0, 0.1] added to the first k = 200
-entries, delta = sum |y - y*| of the two softmax vectors. The paper leaves open how far n goes (here 100,000), and
-whether each n has its own x: here every n is a prefix of one sequence per seed, the growing sequence of the lemma. For
-n <= k delta does not fall; then it tends to 1 / n (delta is 2 (k / n) times the mean of e^noise - 1, to first order in
-k / n), with a local rate below 1 by about k / n. So the law is fitted from 100 k on, and from 10 k, too slow and said
-to be so, where fewer than 8 lengths reach that far.
+Figure 9 (appendix C.3, Lemma 4.1 / B.2): x uniform in [0, 1]^n, noise uniform in [0, 0.1] added to
+the first k = 200 entries, delta = sum |y - y*| of the two softmax vectors. The paper leaves open
+how far n goes (here 100,000), and whether each n has its own x: here every n is a prefix of one
+sequence per seed, the growing sequence of the lemma. For n <= k delta does not fall; then it tends
+to 1 / n (delta is 2 (k / n) times the mean of e^noise - 1, to first order in k / n), with a local
+rate below 1 by about k / n. So the law is fitted from 100 k on, and from 10 k, too slow and said to
+be so, where fewer than 8 lengths reach that far.
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), Figures 8 and 9, appendix C.3; Vaswani et al. 2017 (arXiv 1706.03762),
-section 3.
+Source: Barbero et al. 2024 (arXiv 2406.04267), Figures 8 and 9, appendix C.3; Vaswani et al. 2017
+(arXiv 1706.03762), section 3.
 """
 
 from __future__ import annotations
@@ -74,16 +80,18 @@ QUANTITIES = ("l1", "relative", "total_variation")
 """Quantities of Figure 8 that are fitted and drawn."""
 _NORMS = ("l1", "l2", "linf")
 _ROUNDING = 1e-12
-"""Share of the norm up to which a distance is float64's rounding. Of n = 1 with "vectors" both representations are the one
-value, and come out 1e-15 apart at most, by the order of adding; the scores, sums of d products, bring it to some 1e-14."""
+"""Share of the norm up to which a distance is float64's rounding. Of n = 1 with "vectors" both
+representations are the one value, and come out 1e-15 apart at most, by the order of adding; the
+scores, sums of d products, bring it to some 1e-14."""
 
 
 @dataclass(frozen=True, eq=False)
 class Figure8(Result):
-    """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two last representations),
-    relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1, mean over heads:
-    sum_j |alpha_j - alpha*_j|, the copy's own weight against 0), rounding (where `relative` is up to it, the distances are
-    rounding, and were not measured: "vectors" at n = 1, whose distance is 0).
+    """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two
+    last representations), relative (l2 / norm of the first), total_variation (of the attention
+    weights of n and n + 1, mean over heads: sum_j |alpha_j - alpha*_j|, the copy's own weight
+    against 0), rounding (where `relative` is up to it, the distances are rounding, and were not
+    measured: "vectors" at n = 1, whose distance is 0).
 
     `fits`: how the mean over seeds falls, a row a reading and quantity, see `decay_fits`.
     """
@@ -103,8 +111,8 @@ class Figure8(Result):
 
 @dataclass(frozen=True, eq=False)
 class Figure9(Result):
-    """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2), bound (certified, of Lemma
-    B.2: 2 min(k, n) e (e^eps - 1) / n).
+    """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2),
+    bound (certified, of Lemma B.2: 2 min(k, n) e (e^eps - 1) / n).
 
     `fits`: how the mean over seeds falls from n = 100 k on (or 10 k), see `decay_fits`.
     """
@@ -139,18 +147,21 @@ def figure_8(
         lengths: numbers of tokens.
         seeds: seeds of the Gaussian numbers.
         readings: what is Gaussian: "vectors" (queries, keys, values) or "weights".
-        block: what the layer is: "post-ln" (skip, norms and MLP of Vaswani et al.), "pre-ln" (the paper's Section 2), or
-            "attention" (its output alone).
+        block: what the layer is: "post-ln" (skip, norms and MLP of Vaswani et al.), "pre-ln" (the
+            paper's Section 2), or "attention" (its output alone).
         d: width of the layer.
         n_heads: number of heads, of width d / n_heads.
 
-    Attention is causal, so one pass over the longest sequence holds every n. Only the rows that are asked for are computed:
-    O(lengths * longest * d) for each seed. Raises `InputError` for lengths below 1, seeds below 0, an odd or too small d,
-    heads that do not divide it, and unknown readings and blocks.
+    Attention is causal, so one pass over the longest sequence holds every n. Only the rows that are
+    asked for are computed: O(lengths * longest * d) for each seed. Raises `InputError` for lengths
+    below 1, seeds below 0, an odd or too small d, heads that do not divide it, and unknown readings
+    and blocks.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
     if whole_number("d", d, 2) % 2:
-        raise InputError(f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}")
+        raise InputError(
+            f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}"
+        )
     if d % whole_number("n_heads", n_heads, 1):
         raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
     reading_list = distinct("readings", readings)
@@ -162,14 +173,23 @@ def figure_8(
             tables.append(pairs.assign(reading=reading, seed=seed, rounding=_ROUNDING))
     frame = pd.concat(tables, ignore_index=True)
     provenance = Provenance.without_model(
-        lengths=length_list, seeds=seed_list, readings=list(reading_list), block=block, d=d, n_heads=n_heads
+        lengths=length_list,
+        seeds=seed_list,
+        readings=list(reading_list),
+        block=block,
+        d=d,
+        n_heads=n_heads,
     )
-    return Figure8(frame, provenance, fits=decay_fits(frame, QUANTITIES, fitted_from=16, by=["reading"]))
+    return Figure8(
+        frame, provenance, fits=decay_fits(frame, QUANTITIES, fitted_from=16, by=["reading"])
+    )
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer's weights; the stream, query, key and value of every token at its place, and of its copy one place later."""
+    """One layer's weights; the stream, query, key and value of every token at its place, and of its
+    copy one place later.
+    """
 
     x: Rows
     q: Rows
@@ -207,11 +227,15 @@ def _layer(reading: str, block: str, n: int, d: int, seed: int) -> _Layer:
     if reading == "vectors":
         q, k, x = (draws / d**0.5 for draws in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
         v, W_O = _normed(x) if block == "pre-ln" else x, torch.eye(d, dtype=torch.float64)
-        return _Layer(x, q + place, k + place, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2)
+        return _Layer(
+            x, q + place, k + place, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2
+        )
     tokens = _gaussian(n, d, generator)
     stream, stream_copy = tokens + place, tokens + next_place
     read, read_copy = (_normed(x) if block == "pre-ln" else x for x in (stream, stream_copy))
-    (q, k, v), (q_copy, k_copy, v_copy) = ([x @ W for W in (W_Q, W_K, W_V)] for x in (read, read_copy))
+    (q, k, v), (q_copy, k_copy, v_copy) = (
+        [x @ W for W in (W_Q, W_K, W_V)] for x in (read, read_copy)
+    )
     return _Layer(stream, q, k, v, stream_copy, q_copy, k_copy, v_copy, W_O, W_1, W_2)
 
 
@@ -221,7 +245,9 @@ def _normed(x: Rows) -> Rows:
 
 
 def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "pos width"]:
-    """Standard normals, a row a token. A longer table begins with a shorter one's rows: torch draws in whole chunks of 16."""
+    """Standard normals, a row a token. A longer table begins with a shorter one's rows: torch draws
+    in whole chunks of 16.
+    """
     return torch.randn(-(-n // 16) * 16, width, generator=generator, dtype=torch.float64)[:n]
 
 
@@ -243,7 +269,8 @@ def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> d
     alpha, alpha_star = scores.softmax(-1), torch.cat([before, itself], dim=-1).softmax(-1)
     heads, heads_star = alpha @ v, alpha_star[..., :-1] @ v + alpha_star[..., -1:] * v_copy
     attended, attended_star = (
-        rearrange(tensor, "head length d_head -> length (head d_head)") @ layer.W_O for tensor in (heads, heads_star)
+        rearrange(tensor, "head length d_head -> length (head d_head)") @ layer.W_O
+        for tensor in (heads, heads_star)
     )
     y = layer.after(block, layer.x[rows], attended)
     y_star = layer.after(block, layer.x_copy[rows], attended_star)
@@ -258,7 +285,11 @@ def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> d
 
 @checked_arguments(InputError)
 def figure_9(
-    lengths: Sequence[int] = LENGTHS_9, seeds: Sequence[int] = SEEDS, *, noisy: int = 200, noise: float = 0.1
+    lengths: Sequence[int] = LENGTHS_9,
+    seeds: Sequence[int] = SEEDS,
+    *,
+    noisy: int = 200,
+    noise: float = 0.1,
 ) -> Figure9:
     """Total variation delta of softmax(x) and softmax(x + noise on the first `noisy` entries)
     at every n, for each seed (Figure 9).
@@ -269,8 +300,8 @@ def figure_9(
         noisy: how many entries are moved.
         noise: how far they are moved at most.
 
-    Cost: O(longest + lengths * noisy) for each seed. Raises `InputError` for lengths or `noisy` below 1,
-    for seeds below 0, and for `noise` outside of 0 to 100.
+    Cost: O(longest + lengths * noisy) for each seed. Raises `InputError` for lengths or `noisy`
+    below 1, for seeds below 0, and for `noise` outside of 0 to 100.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
     whole_number("noisy", noisy, 1)
@@ -286,29 +317,46 @@ def figure_9(
         x_star = x.clone()
         x_star[:noisy] += added[: len(x)]
         delta = prefix_total_variation(x, x_star, length_list).tolist()
-        tables.append(pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound}))
+        tables.append(
+            pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound})
+        )
     frame = pd.concat(tables, ignore_index=True)
-    provenance = Provenance.without_model(lengths=length_list, seeds=seed_list, noisy=noisy, noise=noise)
+    provenance = Provenance.without_model(
+        lengths=length_list, seeds=seed_list, noisy=noisy, noise=noise
+    )
     reaches_100_times = sum(n >= 100 * noisy for n in length_list) >= FEWEST
-    return Figure9(frame, provenance, fits=decay_fits(frame, ["delta"], (100 if reaches_100_times else 10) * noisy))
+    return Figure9(
+        frame,
+        provenance,
+        fits=decay_fits(frame, ["delta"], (100 if reaches_100_times else 10) * noisy),
+    )
 
 
 def decay_fits(
-    frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = (), floor: float = 0.0
+    frame: Frame,
+    quantities: Sequence[str],
+    fitted_from: int,
+    by: Sequence[str] = (),
+    floor: float = 0.0,
 ) -> pd.DataFrame:
-    """Fit how the mean over seeds falls, a row for each quantity and each value of the columns `by`.
+    """Fit how the mean over seeds falls, a row for each quantity and each value of the columns
+    `by`.
 
-    Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict (of
-    `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of e^(-r n); NaN without a
-    law), low, high (its 95% interval: of noise along the mean curve, not of the spread between seeds), seeds_low, seeds_high
-    (95%, Student, of the same plain law's rate over seeds; NaN for one seed, and for a law to a level, whose rate a plain law
-    does not have), log_amplitude, level (of the same law), falls_to (the law at the last fitted length, as a part of the law at
-    the first: a rate above 0 may still leave nearly all), used (how many lengths). A curve is fitted until it falls to `floor`.
+    Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict
+    (of `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of
+    e^(-r n); NaN without a law), low, high (its 95% interval: of noise along the mean curve, not of
+    the spread between seeds), seeds_low, seeds_high (95%, Student, of the same plain law's rate
+    over seeds; NaN for one seed, and for a law to a level, whose rate a plain law does not have),
+    log_amplitude, level (of the same law), falls_to (the law at the last fitted length, as a part
+    of the law at the first: a rate above 0 may still leave nearly all), used (how many lengths). A
+    curve is fitted until it falls to `floor`.
     """
     groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
     return pd.DataFrame(
         [
-            dict(zip(by, key, strict=True)) | {"quantity": quantity} | _fit(group, quantity, fitted_from, floor)
+            dict(zip(by, key, strict=True))
+            | {"quantity": quantity}
+            | _fit(group, quantity, fitted_from, floor)
             for key, group in groups
             for quantity in quantities
         ]
@@ -321,7 +369,8 @@ def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[st
     law, used = fitted.law, mean.index.to_numpy(float)[: fitted.used]
     seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(used)], quantity, law)
     values = {
-        name: getattr(law, name) if law else math.nan for name in ("rate", "low", "high", "log_amplitude", "level")
+        name: getattr(law, name) if law else math.nan
+        for name in ("rate", "low", "high", "log_amplitude", "level")
     }
     return {
         "fitted_from": fitted_from,
@@ -342,7 +391,9 @@ def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, f
     if law is None or law.name not in ("power", "exponential") or "seed" not in fitted:
         return unknown
     curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()
-    if not bool((curves > 0).to_numpy().all()):  # a zero has no log, a missing length no part in a common mean
+    if not bool(
+        (curves > 0).to_numpy().all()
+    ):  # a zero has no log, a missing length no part in a common mean
         return unknown
     lengths = curves.index.to_numpy(dtype=float)
     x = np.log(lengths) if law.name == "power" else lengths

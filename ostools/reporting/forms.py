@@ -1,8 +1,10 @@
-"""The five forms of every chart: a curve with its floor, a token profile, a heat map, bars with intervals, a table.
+"""The five forms of every chart: a curve with its floor, a token profile, a heat map, bars with
+intervals, a table.
 
-A form returns the marks of one panel, or the panel. A result's chart says which rows, axes and colours they have
-(`ostools.reporting.charts`), and adds as marks of its own what no form can say. What the cursor tells of a mark are the
-columns of its row (`draw.tooltips`); where zeros are drawn, the figure says so (`draw.figure`).
+A form returns the marks of one panel, or the panel. A result's chart says which rows, axes and
+colours they have (`ostools.reporting.charts`), and adds as marks of its own what no form can say.
+What the cursor tells of a mark are the columns of its row (`draw.tooltips`); where zeros are drawn,
+the figure says so (`draw.figure`).
 """
 
 from __future__ import annotations
@@ -25,15 +27,20 @@ BAND: Band = ("low", "high", 0.2)
 def log_rows(
     rows: Frame, title: str, ends: Sequence[str] = (), also: Sequence[float | int] = ()
 ) -> tuple[Frame, dict[str, Any]]:
-    """The rows placed on a log axis that fits them, and that axis: see `axes.floored` for exact zeros.
+    """The rows placed on a log axis that fits them, and that axis: see `axes.floored` for exact
+    zeros.
 
-    ends: columns of the ends of bands; one that cannot stand on the axis reaches its lower edge. also: further values
-    that the axis has to hold.
+    ends: columns of the ends of bands; one that cannot stand on the axis reaches its lower edge.
+    also: further values that the axis has to hold.
     """
     axes.require_finite(rows["value"], title)
     rows, floor = axes.floored(rows)
-    values = pd.concat([rows["shown"], *(rows[end][rows[end] > 0] for end in ends), pd.Series(also, dtype=float)])
-    rows = rows.assign(**{end: rows[end].where(rows[end].isna() | (rows[end] > 0), values.min()) for end in ends})
+    values = pd.concat(
+        [rows["shown"], *(rows[end][rows[end] > 0] for end in ends), pd.Series(also, dtype=float)]
+    )
+    rows = rows.assign(
+        **{end: rows[end].where(rows[end].isna() | (rows[end] > 0), values.min()) for end in ends}
+    )
     return rows, axes.log_channel(values, title, floor)
 
 
@@ -49,20 +56,27 @@ def curve(
     width: float | int = 1.5,
     **line: Any,
 ) -> list[Any]:
-    """The marks: bands, lines, points (seen where `points`, their size, is not 0), and triangles at zeros.
+    """The marks: bands, lines, points (seen where `points`, their size, is not 0), and triangles at
+    zeros.
 
-    x: the axis with its field. y: title, scale and axis. hue, dash: encodings of `series` and `quantity`, or
-    `alt.value`. width: of the line; 0 draws none. line: further properties of its mark.
+    x: the axis with its field. y: title, scale and axis. hue, dash: encodings of `series` and
+    `quantity`, or `alt.value`. width: of the line; 0 draws none. line: further properties of its
+    mark.
     """
     if rows.empty:
         return []
-    looks = {"x": x, "detail": [f"{name}:N" for name in ("series", "quantity", "run") if name in rows], "color": hue}
+    looks = {
+        "x": x,
+        "detail": [f"{name}:N" for name in ("series", "quantity", "run") if name in rows],
+        "color": hue,
+    }
     marks = [
         draw.rows(band_rows)
         .mark_area(opacity=opacity, clip=True)
         .encode(y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", **looks)
         for low, high, opacity in bands
-        if {low, high} <= {*rows} and len(band_rows := rows.dropna(subset=[low, high]).dropna(axis="columns"))
+        if {low, high} <= {*rows}
+        and len(band_rows := rows.dropna(subset=[low, high]).dropna(axis="columns"))
     ]
     base = draw.rows(draw.without_nan(rows)).encode(
         y=alt.Y(f"{'shown' if 'shown' in rows else 'value'}:Q", **y), **looks
@@ -78,7 +92,8 @@ def curve(
 def panel_grid(
     panels: Mapping[str, Any], x: alt.X, y: dict[str, Any], columns: int, size: tuple[int, int]
 ) -> list[Any]:
-    """Rows of panels on one pair of axes, whose words stand at the left and under the last panel of each column.
+    """Rows of panels on one pair of axes, whose words stand at the left and under the last panel of
+    each column.
 
     panels: by title the function that makes the marks of a panel from its two axes.
     """
@@ -86,7 +101,9 @@ def panel_grid(
     for place, (title, marks) in enumerate(panels.items()):
         across = x if place >= len(panels) - columns else axes.quiet(x)
         panel_objects.append(
-            draw.panel(marks(across, axes.quiet(y) if place % columns else y), *size, title, **draw.BOLD)
+            draw.panel(
+                marks(across, axes.quiet(y) if place % columns else y), *size, title, **draw.BOLD
+            )
         )
     return draw.in_rows(panel_objects, columns)
 
@@ -122,16 +139,20 @@ def profile(
     width: float | int = 2,
     beside: Sequence[Any] = (),
 ) -> Any:
-    """One panel: a level a series at each token of `frame`, which no line joins; grey where a token is not the text's.
+    """One panel: a level a series at each token of `frame`, which no line joins; grey where a token
+    is not the text's.
 
-    last: False leaves the names of tokens to a panel below. width: of a level. beside: further marks.
+    last: False leaves the names of tokens to a panel below. width: of a level. beside: further
+        marks.
     """
     tokens, aside = token_labels(frame), template_positions(frame)
     rows = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
     x = axes.token_axis(tokens, "start", 0.5, aside)
     looks = {"x": x if last else axes.quiet(x), "x2": "end:Q", "color": hue}
     marks = [
-        draw.rows(band_rows).mark_rect(opacity=opacity).encode(y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", **looks)
+        draw.rows(band_rows)
+        .mark_rect(opacity=opacity)
+        .encode(y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", **looks)
         for low, high, opacity in bands
         if len(band_rows := rows.dropna(subset=[low, high]).dropna(axis="columns"))
     ]
@@ -142,24 +163,39 @@ def profile(
     marks.append(levels.mark_rule(strokeWidth=width).encode(strokeDash=dash))
     if "zero" in rows and rows["zero"].any():
         marks.append(
-            axes.zero_marks(levels.encode(x=axes.token_axis(tokens, "position", 0.5, aside), x2=alt.Undefined))
+            axes.zero_marks(
+                levels.encode(x=axes.token_axis(tokens, "position", 0.5, aside), x2=alt.Undefined)
+            )
         )
     panel = mark_template(alt.layer(*marks, *beside), aside)
-    return panel.properties(width=TOKENS_WIDTH, height=height, **({"title": draw.heading(title)} if title else {}))
+    return panel.properties(
+        width=TOKENS_WIDTH, height=height, **({"title": draw.heading(title)} if title else {})
+    )
 
 
-def token_bars(rows: Frame, tokens: list[str], hue: Any, title: str, numbered: Frame | None = None) -> Any:
-    """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a sum. `numbered`: rows whose
-    `value` stands at the end of their bar."""
+def token_bars(
+    rows: Frame, tokens: list[str], hue: Any, title: str, numbered: Frame | None = None
+) -> Any:
+    """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a
+    sum. `numbered`: rows whose `value` stands at the end of their bar."""
     data = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
     x = axes.token_axis(tokens, "start", 0.5)
     marks = (
         draw.rows(data)
         .mark_rect()
-        .encode(x=x, x2="end:Q", y=alt.Y("low:Q", title=title), y2="high:Q", color=hue, tooltip=draw.tooltips(rows))
+        .encode(
+            x=x,
+            x2="end:Q",
+            y=alt.Y("low:Q", title=title),
+            y2="high:Q",
+            color=hue,
+            tooltip=draw.tooltips(rows),
+        )
     )
     if numbered is not None and len(numbered):
-        numbers = draw.rows(numbered).mark_text(dy=alt.expr("datum.high > 0 ? -7 : 9"), fontWeight="bold")
+        numbers = draw.rows(numbered).mark_text(
+            dy=alt.expr("datum.high > 0 ? -7 : 9"), fontWeight="bold"
+        )
         above = axes.token_axis(tokens, "position", 0.5)
         marks += numbers.encode(x=above, y="high:Q", text=alt.Text("value:Q", format="+.3g"))
     zero = draw.line_at("y", "low", 0.0, dash=[1, 0])
@@ -167,12 +203,19 @@ def token_bars(rows: Frame, tokens: list[str], hue: Any, title: str, numbered: F
 
 
 LIGHT = "datum.value < 0.435"
-"""Where viridis over 0 to 1 is so dark that a white number has a contrast of 4.5; elsewhere a black one has."""
+"""Where viridis over 0 to 1 is so dark that a white number has a contrast of 4.5; elsewhere a black
+one has.
+"""
 
 
 def gradient(title: str | None, length: int = 260, **looks: Any) -> alt.Legend:
     """A horizontal legend of colours below the chart."""
-    place: dict[str, Any] = {"orient": "bottom", "direction": "horizontal", "gradientLength": length, "titleLimit": 0}
+    place: dict[str, Any] = {
+        "orient": "bottom",
+        "direction": "horizontal",
+        "gradientLength": length,
+        "titleLimit": 0,
+    }
     return alt.Legend(title=title, **(place | looks))
 
 
@@ -180,49 +223,75 @@ def log_colour(values: Column, title: str) -> alt.Color:
     """A logarithmic scale over the values that are not 0, with round numbers in its legend."""
     positive = values[values > 0] if (values > 0).any() else pd.Series([0.1, 1.0])
     ticks = axes.log_axis(positive)[1]
-    legend = gradient(f"{title} (log scale)", 320, values=ticks["values"], labelExpr=ticks["labelExpr"])
+    legend = gradient(
+        f"{title} (log scale)", 320, values=ticks["values"], labelExpr=ticks["labelExpr"]
+    )
     domain = [float(positive.min()), float(positive.max())]
-    return alt.Color("value:Q", scale=alt.Scale(type="log", scheme="viridis", domain=domain), legend=legend)
+    return alt.Color(
+        "value:Q", scale=alt.Scale(type="log", scheme="viridis", domain=domain), legend=legend
+    )
 
 
 def heat(
-    cells: Frame, x: alt.X, y: alt.Y, colour: Any, *, digits: str = "", light: str = LIGHT, **ends: str
+    cells: Frame,
+    x: alt.X,
+    y: alt.Y,
+    colour: Any,
+    *,
+    digits: str = "",
+    light: str = LIGHT,
+    **ends: str,
 ) -> list[Any]:
     """The marks: cells, and the number of each where `digits` has its format.
 
-    cells: `value` and what the axes name. light: the expression that says where a number is white. ends: `x2` and `y2`,
-    the columns where a cell ends, of an axis of numbers.
+    cells: `value` and what the axes name. light: the expression that says where a number is white.
+    ends: `x2` and `y2`, the columns where a cell ends, of an axis of numbers.
     """
     base = draw.rows(cells).encode(x=x, y=y)
     sides = {side: f"{column}:Q" for side, column in ends.items()}
     marks = [base.mark_rect().encode(color=colour, tooltip=draw.tooltips(cells), **sides)]
     if digits:
         ink = alt.condition(light, alt.value("#ffffff"), alt.value("#000000"))
-        marks.append(base.mark_text(fontSize=9).encode(text=alt.Text("value:Q", format=digits), color=ink))
+        marks.append(
+            base.mark_text(fontSize=9).encode(text=alt.Text("value:Q", format=digits), color=ink)
+        )
     return marks
 
 
 def layers_by(cells: Frame, x: str, scale: alt.Scale, **looks: Any) -> list[Any]:
     """A row a layer, the first at the bottom, and a column an `x`; `looks` are `heat`'s."""
     across = alt.X(f"{x}:O", title=x, axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap=True))
-    up = alt.Y("layer:O", title="layer", sort="descending", axis=alt.Axis(ticks=False, labelOverlap=True))
+    up = alt.Y(
+        "layer:O", title="layer", sort="descending", axis=alt.Axis(ticks=False, labelOverlap=True)
+    )
     legend = alt.Legend(title=None, orient="right", gradientLength=80, format=".2~g", tickCount=3)
     return heat(cells, across, up, alt.Color("value:Q", scale=scale, legend=legend), **looks)
 
 
 Interval = tuple[str, str, float | int]
 """Two columns, and the width of the rule between them."""
-SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
+SQUARE: dict[str, Any] = {
+    "symbolType": "square",
+    "symbolSize": 70,
+    "symbolStrokeWidth": 6,
+    "columns": 3,
+}
 """A legend of bars."""
 
 
 def rules(rows: Frame, along: str, place: Any, low: str, high: str, **looks: Any) -> list[Any]:
-    """The marks: a rule from `low` to `high` at each row's place on the axis `along`, where it has both."""
+    """The marks: a rule from `low` to `high` at each row's place on the axis `along`, where it has
+    both.
+    """
     rows = rows.dropna(subset=[low, high])
     across, colour = ("y" if along == "x" else "x"), looks.pop("color")
     base = draw.rows(draw.without_nan(rows)).mark_rule(**{"strokeWidth": 1.2} | looks)
     return (
-        [base.encode(**{along: place, across: f"{low}:Q", f"{across}2": f"{high}:Q", "color": colour})]
+        [
+            base.encode(
+                **{along: place, across: f"{low}:Q", f"{across}2": f"{high}:Q", "color": colour}
+            )
+        ]
         if len(rows)
         else []
     )
@@ -240,14 +309,18 @@ def bars(
     size: float | int = 0,
     **bar: Any,
 ) -> list[Any]:
-    """The marks: rules for the intervals, and a bar, or a point of this `size`, for each row's `value` (`shown`).
+    """The marks: rules for the intervals, and a bar, or a point of this `size`, for each row's
+    `value` (`shown`).
 
-    name: the axis of names, upright (`alt.Y`) for horizontal bars. value: title, scale and axis of the other one.
+    name: the axis of names, upright (`alt.Y`) for horizontal bars. value: title, scale and axis of
+        the other one.
     offset: keeps apart what has one name. shape: of points. bar: further properties of the mark.
     """
     along, across, number = ("x", "y", alt.Y) if isinstance(name, alt.X) else ("y", "x", alt.X)
     places = {along: name} | ({} if offset is None else {f"{along}Offset": offset})
-    base = draw.rows(draw.without_nan(rows)).encode(color=hue, tooltip=draw.tooltips(rows), **places)
+    base = draw.rows(draw.without_nan(rows)).encode(
+        color=hue, tooltip=draw.tooltips(rows), **places
+    )
     marks: list[Any] = [
         base.transform_filter(f"isValid(datum.{low})")
         .mark_rule(strokeWidth=width)
@@ -255,20 +328,30 @@ def bars(
         for low, high, width in intervals
     ]
     base = base.encode(**{across: number(f"{'shown' if 'shown' in rows else 'value'}:Q", **value)})
-    mark = base.mark_point(filled=True, size=size, opacity=1, **bar) if size else base.mark_bar(**bar)
+    mark = (
+        base.mark_point(filled=True, size=size, opacity=1, **bar) if size else base.mark_bar(**bar)
+    )
     marks.append(mark if shape is None else mark.encode(shape=shape))
     return marks + ([axes.zero_marks(base)] if "zero" in rows and rows["zero"].any() else [])
 
 
-def looks_by_name(field: str, looks: Mapping[str, tuple[str, str]], **legend: Any) -> dict[str, Any]:
-    """Colour and shape of each name; `looks`: by name what the theme calls its colour, and its shape."""
+def looks_by_name(
+    field: str, looks: Mapping[str, tuple[str, str]], **legend: Any
+) -> dict[str, Any]:
+    """Colour and shape of each name; `looks`: by name what the theme calls its colour, and its
+    shape.
+    """
     hue = draw.hue(field, {name: colour for name, (colour, _) in looks.items()}, **legend)
     scale = alt.Scale(domain=list(looks), range=[shape for _, shape in looks.values()])
     return {"color": hue, "shape": alt.Shape(f"{field}:N", scale=scale, legend=hue["legend"])}
 
 
-def mark_cells(rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], size: int = 34) -> Any:
-    """A mark where each row and column meet; `looks`: of `looks_by_name`, and an offset where several meet."""
+def mark_cells(
+    rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], size: int = 34
+) -> Any:
+    """A mark where each row and column meet; `looks`: of `looks_by_name`, and an offset where
+    several meet.
+    """
     points = draw.rows(rows).mark_point(filled=True, size=size, strokeWidth=2, opacity=1)
     return points.encode(x=column, y=row, tooltip=draw.tooltips(rows), **looks)
 

@@ -1,7 +1,7 @@
 """What every measurement returns: a tidy table, and where it came from.
 
-A `Result` is a frozen dataclass around a pandas DataFrame (one row is one measurement) and the `Provenance` of the run.
-Saving is atomic: a file appears whole or not at all.
+A `Result` is a frozen dataclass around a pandas DataFrame (one row is one measurement) and the
+`Provenance` of the run. Saving is atomic: a file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pandas as pd
 
@@ -38,8 +48,9 @@ if TYPE_CHECKING:
 
     from ostools.ground.lens import TransformerBridge
 
-    # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type checker objects to each
-    # step. It sees `Any` here; at run time (and under beartype in the tests) the names are what they say.
+    # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type
+    # checker objects to each step. It sees `Any` here; at run time (and under beartype in the
+    # tests) the names are what they say.
     Frame: TypeAlias = Any
     Column: TypeAlias = Any
     Row: TypeAlias = Any
@@ -50,8 +61,9 @@ else:
 
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
-"""How far a measured number may move under another number of threads or other CPU kernels, which add in another order; of the
-largest number in its column, by the arithmetic that computed it. In 16 bits every sum is rounded, and nothing is promised."""
+"""How far a measured number may move under another number of threads or other CPU kernels, which
+add in another order; of the largest number in its column, by the arithmetic that computed it. In 16
+bits every sum is rounded, and nothing is promised."""
 
 
 @cache
@@ -60,8 +72,8 @@ def _versions() -> dict[str, str]:
 
 
 def _arithmetic() -> dict[str, Any]:
-    """In which order torch adds here: by how many threads, and by which of its CPU kernels. And attention's scores in 16 bits,
-    where the dtype's name has no "-eager"."""
+    """In which order torch adds here: by how many threads, and by which of its CPU kernels. And
+    attention's scores in 16 bits, where the dtype's name has no "-eager"."""
     import torch
 
     kernels = torch.backends.cpu.get_cpu_capability()
@@ -73,11 +85,13 @@ def _arithmetic() -> dict[str, Any]:
 class Provenance:
     """Everything needed to get the same numbers again.
 
-    `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture, dtype, device, attention
-    implementation, ...), empty where there is none; `parameters` the arguments of the measurement, `token_ids` the prompt as
-    the model saw it, `edits` the edits of the forward pass that were active, each with the number of its with-block in this
-    process. `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within what the same
-    command agrees under others (`AGREES_WITHIN`); empty in files that were written before it was noted.
+    `model` is the `ModelDescription` as a mapping (name, revision, weight hash, architecture,
+    dtype, device, attention implementation, ...), empty where there is none; `parameters` the
+    arguments of the measurement, `token_ids` the prompt as the model saw it, `edits` the edits of
+    the forward pass that were active, each with the number of its with-block in this process.
+    `arithmetic`: the threads and the CPU kernels of torch, which decide the last bits, and within
+    what the same command agrees under others (`AGREES_WITHIN`); empty in files that were written
+    before it was noted.
     """
 
     model: Mapping[str, Any]
@@ -99,17 +113,24 @@ class Provenance:
 
         parameters |= {"own_files": dict(LOADED)} if LOADED else {}
         described = asdict(describe(model))  # first, as it refuses what is no model
-        edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
+        edits = tuple(
+            f"{edit.kind} at {edit.where} (block {edit.block})"
+            for edit in hooks.active_edits(model)
+        )
         return cls(described, parameters, token_ids, _versions(), edits, arithmetic=_arithmetic())
 
     @classmethod
     def without_model(cls, **parameters: Any) -> Provenance:
-        """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that define them."""
+        """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that
+        define them.
+        """
         return cls({}, parameters, None, _versions(), arithmetic=_arithmetic())
 
     @property
     def mitigation(self) -> str | None:
-        """The one mitigation that all of it was measured under; None where there was none, or several."""
+        """The one mitigation that all of it was measured under; None where there was none, or
+        several.
+        """
         mitigation, status = (self.parameters.get(name) for name in ("mitigation", "status"))
         if not isinstance(mitigation, str) or mitigation == NONE:
             return None
@@ -124,9 +145,9 @@ class Provenance:
 class Result:
     """A tidy table `frame` with the `provenance` of its numbers.
 
-    A class says how it is shown: `chart` draws it, `findings` puts it into sentences, `tables` are what a terminal shows (none:
-    the `summary`, or the `frame`). What draws and says is imported when it is called, so that a result can be measured and
-    saved without it.
+    A class says how it is shown: `chart` draws it, `findings` puts it into sentences, `tables` are
+    what a terminal shows (none: the `summary`, or the `frame`). What draws and says is imported
+    when it is called, so that a result can be measured and saved without it.
     """
 
     tables: ClassVar[tuple[TableHead, ...]] = ()
@@ -154,14 +175,16 @@ class Result:
         """The chart of this result (Altair); shows itself in a notebook, without a network.
 
         Args:
-            size: "column" (3.3 inches wide) or "page" (6.8) of a paper, "slide" (letters of 19 points where it fills a
-                slide), or a width in inches. Panels become narrower and long words take several lines; a file is scaled down
-                by what is still too wide. Such a chart is finished: it is shown and saved, and not layered with others.
-                None: as wide as a screen has room for.
-            title: False leaves out the title and the notes below it, for a figure whose caption says them.
+            size: "column" (3.3 inches wide) or "page" (6.8) of a paper, "slide" (letters of 19
+                points where it fills a slide), or a width in inches. Panels become narrower and
+                long words take several lines; a file is scaled down by what is still too wide. Such
+                a chart is finished: it is shown and saved, and not layered with others. None: as
+                wide as a screen has room for.
+            title: False leaves out the title and the notes below it, for a figure whose caption
+                says them.
 
-        `.save("figure.pdf")` of a chart embeds its fonts; the text of `.save("figure.svg")` is text.
-        Raises `InputError` for a size that cannot be used.
+        `.save("figure.pdf")` of a chart embeds its fonts; the text of `.save("figure.svg")` is
+        text. Raises `InputError` for a size that cannot be used.
         """
         from ostools.reporting.charts import finished
 
@@ -174,21 +197,29 @@ class Result:
         )
 
     def findings(self) -> list[str]:
-        """Sentences that the numbers say, the most important one first; none of a result that has no words."""
+        """Sentences that the numbers say, the most important one first; none of a result that has
+        no words.
+        """
         return []
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""
+        """What a notebook shows: the chart, or why there is none and the first rows; in a terminal
+        one line.
+        """
         from ostools.reporting.style.notebook import result_bundle
 
         return result_bundle(self)
 
-    def save(self, path: str | Path, *, size: str | float | int | None = None, title: bool = True) -> Path:
-        """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending of `path`.
+    def save(
+        self, path: str | Path, *, size: str | float | int | None = None, title: bool = True
+    ) -> Path:
+        """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending
+        of `path`.
 
-        `size` and `title`: of a picture (.png .svg .pdf), as in `plot`. HTML needs no network, and static pictures no
-        browser. Raises `InputError` for another ending, for a path that cannot be written, and for a size
-        or a title of what is no picture; what was at `path` before then still stands.
+        `size` and `title`: of a picture (.png .svg .pdf), as in `plot`. HTML needs no network, and
+        static pictures no browser. Raises `InputError` for another ending, for a path that cannot
+        be written, and for a size or a title of what is no picture; what was at `path` before then
+        still stands.
         """
         target = checked_output(path)
         ending = target.suffix.lower()
@@ -196,7 +227,9 @@ class Result:
             raise InputError(
                 f"size and title are of a picture: expected a name ending in {' '.join(FIXED)}, found {target}"
             )
-        return self._save_as(target, ending, {} if size is None and title else {"size": size, "title": title})
+        return self._save_as(
+            target, ending, {} if size is None and title else {"size": size, "title": title}
+        )
 
     def as_json(self) -> dict[str, Any]:
         """`provenance` and `rows` as plain values; what is missing or not finite is None."""
@@ -210,23 +243,32 @@ class Result:
             return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
         if ending in PICTURES:
             chart = self.plot(**layout or {})
-            return write_atomically(target, lambda part: chart.save(str(part), format=cast(Any, ending[1:])))
+            return write_atomically(
+                target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]))
+            )
         return save_table(self.frame, self.provenance.as_dict(), target, encoded_fields(self))
 
 
 def load_result(path: str | Path) -> Result:
-    """The result that `Result.save` wrote: its class, all of its tables and its provenance, to the last bit.
+    """The result that `Result.save` wrote: its class, all of its tables and its provenance, to the
+    last bit.
 
-    It is drawn (`.plot()`), compared (`ost.compare`) and saved like a new one. Tuples in `provenance.parameters` are lists.
+    It is drawn (`.plot()`), compared (`ost.compare`) and saved like a new one. Tuples in
+    `provenance.parameters` are lists.
 
-    path: a .parquet or .json file; CSV has no place for where numbers come from. Nothing in the file is run: the class is found
-    by its name among the results of ostools. Raises `InputError` for a file that holds no result.
+    path: a .parquet or .json file; CSV has no place for where numbers come from. Nothing in the
+    file is run: the class is found by its name among the results of ostools. Raises `InputError`
+    for a file that holds no result.
     """
     source = checked_path(path)
     if source.suffix.lower() not in (".parquet", ".json"):
-        raise InputError(f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}")
+        raise InputError(
+            f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}"
+        )
     if not source.is_file():
-        raise InputError(f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}")
+        raise InputError(
+            f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}"
+        )
     import ostools.measure
     import ostools.paper
     import ostools.sweep  # noqa: F401 -- the classes by whose name the file is read
@@ -235,7 +277,9 @@ def load_result(path: str | Path) -> Result:
         read = _read_parquet if source.suffix.lower() == ".parquet" else _read_json
         frame, provenance, stored = read(source)
         _refuse_rounded_scores(frame, provenance)
-        return _built(stored["class"], {**decoded_fields(stored, frame, _built), "provenance": provenance})
+        return _built(
+            stored["class"], {**decoded_fields(stored, frame, _built), "provenance": provenance}
+        )
     except (InputError, OSError, MemoryError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())[:200]}") from None
     except Exception as error:  # whatever a broken or hostile file makes a reader raise
@@ -246,10 +290,15 @@ def load_result(path: str | Path) -> Result:
 
 
 def _refuse_rounded_scores(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> None:
-    """`InputError` for 16-bit numbers from before their scores were float32, which today's names would take for others."""
+    """`InputError` for 16-bit numbers from before their scores were float32, which today's names
+    would take for others.
+    """
     if "scores_in_16_bits" in provenance.get("arithmetic", {}):
         return
-    dtypes = {str(provenance.get("model", {}).get("dtype")), *(frame["dtype"].astype(str) if "dtype" in frame else ())}
+    dtypes = {
+        str(provenance.get("model", {}).get("dtype")),
+        *(frame["dtype"].astype(str) if "dtype" in frame else ()),
+    }
     if narrow := sorted(dtypes & {"bfloat16", "float16"}):
         raise InputError(
             f"expected {narrow[0]} with attention's scores in float32, found a result of an earlier ostools, which rounded "
@@ -261,17 +310,23 @@ def _read_parquet(source: Path) -> tuple[pd.DataFrame, Any, Any]:
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(source)
-    size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    size = sum(
+        metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)
+    )
     size = max(size, 8 * metadata.num_rows * metadata.num_columns)
     if size > free_memory().bytes // 4:
-        raise InputError(f"expected a table that fits into the memory, found {size / 2**30:.1f} GiB")
+        raise InputError(
+            f"expected a table that fits into the memory, found {size / 2**30:.1f} GiB"
+        )
     frame = pd.read_parquet(source)
     return frame, frame.attrs["ostools"], _stored(frame.attrs.get("ostools_result"))
 
 
 def _read_json(source: Path) -> tuple[pd.DataFrame, Any, Any]:
     if source.stat().st_size > free_memory().bytes // 16:  # plain values take more than their text
-        raise InputError(f"expected a file that fits into the memory, found {source.stat().st_size / 2**30:.1f} GiB")
+        raise InputError(
+            f"expected a file that fits into the memory, found {source.stat().st_size / 2**30:.1f} GiB"
+        )
     document = json.loads(source.read_text("utf-8"))
     stored = _stored(document.get("result"))
     if any(row.keys() != stored["dtypes"].keys() for row in document["rows"]):
@@ -290,7 +345,9 @@ def _stored(value: Any) -> Mapping[str, Any]:
 
 
 def _built(name: str, values: Mapping[str, Any]) -> Result:
-    """A result of the class of ostools with that name. Raises `ValueError` for fields that are not the class's own."""
+    """A result of the class of ostools with that name. Raises `ValueError` for fields that are not
+    the class's own.
+    """
     classes, waiting = {}, [Result]
     while waiting:
         kind = waiting.pop()

@@ -1,8 +1,9 @@
-"""Files of results: written whole or not at all; and a result as plain JSON values and back, to the last bit.
+"""Files of results: written whole or not at all; and a result as plain JSON values and back, to the
+last bit.
 
-Its tables are stored with their dtypes, and so is whatever else its fields hold. Nothing is pickled and nothing is imported by
-a name in a file. A value that has no form here (an object of another class) cannot be stored, and the whole result is then
-stored as its table alone.
+Its tables are stored with their dtypes, and so is whatever else its fields hold. Nothing is pickled
+and nothing is imported by a name in a file. A value that has no form here (an object of another
+class) cannot be stored, and the whole result is then stored as its table alone.
 """
 
 from __future__ import annotations
@@ -53,20 +54,34 @@ def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) 
     values = {name: _decoded(value, build) for name, value in stored["fields"].items()}
     if list(stored["dtypes"]) != [*base.columns]:
         raise ValueError("columns that are not those of the table")
-    columns = {name: base[name].tolist() for name in stored["dtypes"] if name not in stored["columns"]}
-    return {"frame": _frame(stored["dtypes"], {**columns, **stored["columns"]}, len(base)), **values}
+    columns = {
+        name: base[name].tolist() for name in stored["dtypes"] if name not in stored["columns"]
+    }
+    return {
+        "frame": _frame(stored["dtypes"], {**columns, **stored["columns"]}, len(base)),
+        **values,
+    }
 
 
 def _column_types(frame: pd.DataFrame) -> Plain:
-    """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or Parquet would change."""
+    """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or
+    Parquet would change.
+    """
     odd_columns = {
-        str(name): [_encoded(value) for value in column] for name, column in frame.items() if _is_odd(column)
+        str(name): [_encoded(value) for value in column]
+        for name, column in frame.items()
+        if _is_odd(column)
     }
-    return {"dtypes": {str(name): str(column.dtype) for name, column in frame.items()}, "columns": odd_columns}
+    return {
+        "dtypes": {str(name): str(column.dtype) for name, column in frame.items()},
+        "columns": odd_columns,
+    }
 
 
 def _is_odd(column: pd.Series) -> bool:
-    return column.dtype == object or (column.dtype.kind == "f" and bool(np.isinf(column.to_numpy()).any()))
+    return column.dtype == object or (
+        column.dtype.kind == "f" and bool(np.isinf(column.to_numpy()).any())
+    )
 
 
 def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: int) -> pd.DataFrame:
@@ -82,7 +97,10 @@ def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: in
         if dtype.startswith("float"):
             values = [math.nan if value is None or value is pd.NA else value for value in values]
         elif dtype in ("Int64", "boolean"):
-            values = [pd.NA if value is None or value is pd.NA or value != value else value for value in values]
+            values = [
+                pd.NA if value is None or value is pd.NA or value != value else value
+                for value in values
+            ]
         series_by_name[name] = pd.Series(values, dtype=dtype, index=range(rows))
     return pd.DataFrame(series_by_name, index=pd.RangeIndex(rows))
 
@@ -187,18 +205,29 @@ def _no_result(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def save_table(
-    frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path, result: Mapping[str, Any] | None = None
+    frame: pd.DataFrame,
+    provenance: Mapping[str, Any],
+    target: Path,
+    result: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers come from.
+    """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers
+    come from.
 
-    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV has no place for it. So has
-    what else `load_result` needs, if it is given (`frame.attrs["ostools_result"]`, "result").
+    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV
+    has no place for it. So has what else `load_result` needs, if it is given
+    (`frame.attrs["ostools_result"]`, "result").
     """
-    return write_atomically(target, lambda part: _write_table(frame, provenance, part, target.suffix.lower(), result))
+    return write_atomically(
+        target, lambda part: _write_table(frame, provenance, part, target.suffix.lower(), result)
+    )
 
 
 def _write_table(
-    frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path, ending: str, result: Mapping[str, Any] | None
+    frame: pd.DataFrame,
+    provenance: Mapping[str, Any],
+    part: Path,
+    ending: str,
+    result: Mapping[str, Any] | None,
 ) -> None:
     if ending == ".parquet":
         table = frame.copy()
@@ -214,7 +243,9 @@ def _write_table(
 
 
 def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is None."""
+    """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is
+    None.
+    """
     # Not by DataFrame.to_json, which rounds to decimals and not to digits: 1.2e-14 would be 1e-14.
     rows = frame.to_dict("records")
     for row in rows:
@@ -224,30 +255,43 @@ def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[st
     return {"provenance": provenance, "rows": rows}
 
 
-def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path") -> Path:
-    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
-    names what it was asked by: an argument, or an option."""
+def checked_output(
+    path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path"
+) -> Path:
+    """The path, if a result can be written there; called before anything is computed. Raises
+    `InputError` otherwise, which names what it was asked by: an argument, or an option."""
     target = checked_path(path, option)
     if target.suffix.lower() not in endings:
-        raise InputError(f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+        raise InputError(
+            f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}"
+        )
     if os.path.isdir(target):
         raise InputError(f"{option} {target}: expected a file, found a directory")
     if not os.path.isdir(target.parent):
-        raise InputError(f"{option} {target}: the directory {target.parent} does not exist; make it first")
+        raise InputError(
+            f"{option} {target}: the directory {target.parent} does not exist; make it first"
+        )
     try:
         if target.exists() and not os.access(target, os.W_OK):
             raise InputError(f"{option} {target}: no permission to write there")
-        # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
+        # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing
+        # shows does.
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise InputError(f"{option} {target}: cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{option} {target}: cannot be written: {error.strerror or error}"
+        ) from error
     return target
 
 
 def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `target`, flush it to disk, and rename it into place."""
+    """Let `write` fill a temporary file beside `target`, flush it to disk, and rename it into
+    place.
+    """
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=target.suffix)
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name[:40]}.", suffix=target.suffix
+        )
         os.close(handle)
         part = Path(name)
         try:

@@ -14,14 +14,17 @@ _GREATEST = 10
 
 @dataclass(frozen=True)
 class TableHead:
-    """A table of a result, as a terminal shows it. A class of results names its own: `class Spectra(Result, tables=(...))`.
+    """A table of a result, as a terminal shows it. A class of results names its own: `class
+    Spectra(Result, tables=(...))`.
 
     table: an attribute of the result, or a method without arguments.
-    columns: names with blanks between them, of which those that the table lacks are left out; none: all.
+    columns: names with blanks between them, of which those that the table lacks are left out; none:
+        all.
     across: the columns whose values stand side by side.
     greatest: the column by whose size the rows are ordered.
     groups: one row a group, with the number of its rows and the means of `columns`.
-    title: an attribute of the result that says what the table holds; none: the names of class and table.
+    title: an attribute of the result that says what the table holds; none: the names of class and
+        table.
     """
 
     table: str = "frame"
@@ -61,7 +64,9 @@ class TableHead:
         means, groups = self._present(table), self.groups.split()
         numbers = table.assign(**{name: table[name].astype("Float64") for name in means})
         grouped = numbers.groupby(groups, sort=False)
-        return grouped.agg(rows=(groups[0], "size"), **{name: (name, "mean") for name in means}).reset_index()
+        return grouped.agg(
+            rows=(groups[0], "size"), **{name: (name, "mean") for name in means}
+        ).reset_index()
 
     def _side_by_side(self, table: Any) -> Any:
         """The table with a column for each number and each value of `across`."""
@@ -76,7 +81,12 @@ class TableHead:
         # A key that is the same in all rows says nothing.
         index = [name for name in keys if table[name].nunique() > 1] or keys[-1:]
         wide = table.pivot_table(
-            index=index, columns=self.across.split(), values=numbers, aggfunc="first", sort=False, dropna=False
+            index=index,
+            columns=self.across.split(),
+            values=numbers,
+            aggfunc="first",
+            sort=False,
+            dropna=False,
         )
         wide.columns = [" ".join(map(str, (*name[1:], name[0]))) for name in wide]
         return wide.dropna(how="all").reset_index()

@@ -1,4 +1,6 @@
-"""Sweeps: a file asks for many measurements. They are run cell by cell, resumed by the same command, and read as one table."""
+"""Sweeps: a file asks for many measurements. They are run cell by cell, resumed by the same
+command, and read as one table.
+"""
 
 from ostools.sweep.corpus.corpus import corpus
 from ostools.sweep.corpus.result import Corpus, CorpusCollapse, read_corpus

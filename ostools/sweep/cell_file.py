@@ -46,7 +46,9 @@ class BadRowsError(ValueError):
     """A file, or rows, that cannot be those of a measurement. The message says what is wrong."""
 
 
-def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
+def file_of(
+    keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str
+) -> bytes:
     """Return the rows of a cell as the Parquet file that is stored, with the hashes of the versions
     and of the checkpoint's files.
 
@@ -57,7 +59,9 @@ def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code
         values = table[name].to_numpy(dtype=float, na_value=np.nan)
         if (infinite := np.isinf(values)).any():
             row = int(infinite.argmax())
-            raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {values[row]}")
+            raise BadRowsError(
+                f"row {row}: expected {name} to be a finite number or missing, found {values[row]}"
+            )
     source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
     attributes = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
     attributes = {**table.attrs, "ostools": attributes}

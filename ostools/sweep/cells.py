@@ -1,6 +1,7 @@
 """The cells of a sweep and their keys.
 
-A cell's key is a hash of everything that defines its numbers, so the same command again finds what is there.
+A cell's key is a hash of everything that defines its numbers, so the same command again finds what
+is there.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class KeyedCell:
 
     @property
     def identity(self) -> str:
-        """The cell but for its lengths and its code: what a later version of the same numbers replaces."""
+        """The cell but for its lengths and its code: what a later version of the same numbers
+        replaces.
+        """
         return json.dumps([self.cell.columns, self.cell.options])
 
     @property
@@ -71,7 +74,9 @@ class KeyedCell:
         return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
 
     def missing(self, stored: Iterable[frozenset[int]]) -> KeyedCell | None:
-        """The lengths that are in none of `stored`, as a cell of their own; None where there are none."""
+        """The lengths that are in none of `stored`, as a cell of their own; None where there are
+        none.
+        """
         missing_lengths = set(self.cell.lengths).difference(*stored)
         return self.at(missing_lengths) if missing_lengths else None
 
@@ -82,7 +87,9 @@ def to_load(cell: Cell) -> tuple[str, str]:
 
 
 def cells_of(sweep: Sweep) -> list[Cell]:
-    """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one cell."""
+    """Every cell, ordered so that each model is loaded once in a dtype. What is asked twice is one
+    cell.
+    """
     cells: dict[Cell, None] = {}
     form_once, mitigation_once = cache(_form_and_label), cache(_mitigation_label)
     options = {measurement: measurement.as_json for measurement in sweep.measurements}
@@ -122,8 +129,8 @@ def _cell_text(definition: Task | Mitigation, label: str, spec: str) -> str:
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its lengths where a row depends on
-    the others (`Swept.depends_on_lengths`).
+    """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its
+    lengths where a row depends on the others (`Swept.depends_on_lengths`).
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
@@ -134,7 +141,9 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
         {
             **cell.columns,
             "options": cell.options,
-            "whole": list(cell.lengths) if MEASUREMENTS[cell.measurement].swept.depends_on_lengths else None,
+            "whole": list(cell.lengths)
+            if MEASUREMENTS[cell.measurement].swept.depends_on_lengths
+            else None,
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
@@ -144,8 +153,8 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
 
 
 def sources(definitions: Sequence[Any]) -> dict[str, Any]:
-    """What defines tasks and mitigations beside this package's code: the packages that their classes come from, and the files
-    that they name, as hashes."""
+    """What defines tasks and mitigations beside this package's code: the packages that their
+    classes come from, and the files that they name, as hashes."""
     return {
         "plugins": [_plugin_source(type(definition)) for definition in definitions],
         "files": [_files(definition) for definition in definitions],
@@ -175,16 +184,22 @@ def _file_hash(path: Path) -> str:
 
 
 def _plugin_source(kind: type) -> list[str]:
-    """The hashes of the packages that a task's or mitigation's class comes from, where they are another distribution's:
-    of every file, as a class may call or read any of them."""
+    """The hashes of the packages that a task's or mitigation's class comes from, where they are
+    another distribution's: of every file, as a class may call or read any of them."""
     hashes = []
-    for name in sorted({base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES):
+    for name in sorted(
+        {base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES
+    ):
         package = sys.modules[name]
         roots = [Path(root) for root in getattr(package, "__path__", ())]
         files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
         if not roots and getattr(package, "__file__", None):
             files = [("", Path(str(package.__file__)))]
-        files = [(place, file) for place, file in sorted(files) if "__pycache__" not in file.parts and file.is_file()]
+        files = [
+            (place, file)
+            for place, file in sorted(files)
+            if "__pycache__" not in file.parts and file.is_file()
+        ]
         hashes.append(digest([[place, _file_hash(file)] for place, file in files]))
     return hashes
 
@@ -196,7 +211,8 @@ def digest(value: Any) -> str:
 
 
 def checkpoint_hash(source: Checkpoint) -> str:
-    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of a GGUF file that file's own.
+    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of a GGUF
+    file that file's own.
 
     Cost: reading them once."""
     if source.sha256 is not None:
@@ -216,20 +232,28 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 def code_version() -> str:
     """The hash of what this package does, of the versions of what it computes with, and of Python.
 
-    What it does is the syntax of its modules without docstrings and comments: the version of a clone stays as it is while its
-    numbers change.
+    What it does is the syntax of its modules without docstrings and comments: the version of a
+    clone stays as it is while its numbers change.
     """
     versions = {name: version(name) for name in _VERSIONS}
-    return digest({"syntax": _syntax_hashes(), "versions": versions, "python": platform.python_version()})
+    return digest(
+        {"syntax": _syntax_hashes(), "versions": versions, "python": platform.python_version()}
+    )
 
 
 def _syntax_hashes() -> Mapping[str, str]:
     """Of each module that may decide a number: all but those that draw, tell and ask."""
     home = Path(__file__).parents[1]
     # `hooks` and `mitigations` are links in a clone, which rglob does not follow.
-    files = [file for room in (home, home / "hooks", home / "mitigations") for file in room.rglob("*.py")]
+    files = [
+        file for room in (home, home / "hooks", home / "mitigations") for file in room.rglob("*.py")
+    ]
     names = {file.relative_to(home.parent).as_posix(): file for file in sorted(files)}
-    return {name: syntax_hash(file.read_text("utf-8")) for name, file in names.items() if not name.startswith(_TELLING)}
+    return {
+        name: syntax_hash(file.read_text("utf-8"))
+        for name, file in names.items()
+        if not name.startswith(_TELLING)
+    }
 
 
 def syntax_hash(source: str) -> str:

@@ -1,7 +1,9 @@
-"""Executors of a sweep: each takes cells, and gives every one back with its rows, or with what went wrong in words.
+"""Executors of a sweep: each takes cells, and gives every one back with its rows, or with what went
+wrong in words.
 
-An executor stores nothing. Wherever a cell is measured, the checkpoint and the code are checked to be those that its key was
-made of. `ThisProcess` measures one cell after the other; `ray_cluster` has the executor of a cluster.
+An executor stores nothing. Wherever a cell is measured, the checkpoint and the code are checked to
+be those that its key was made of. `ThisProcess` measures one cell after the other; `ray_cluster`
+has the executor of a cluster.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Terms:
-    """What every cell is measured under: the device, the hash of each model's checkpoint, the version of the code; and where
-    those weights lie that are not on the device, on which no number depends."""
+    """What every cell is measured under: the device, the hash of each model's checkpoint, the
+    version of the code; and where those weights lie that are not on the device, on which no number
+    depends."""
 
     device: str
     checkpoints: Mapping[str, str]
@@ -65,11 +68,13 @@ def source_of(cell: Cell) -> Checkpoint:
     return locate(cell.model, None, weights_dtype(cell))
 
 
-def forecast(cell: Cell, source: Checkpoint, device: str, device_map: str | None = None) -> Forecast:
+def forecast(
+    cell: Cell, source: Checkpoint, device: str, device_map: str | None = None
+) -> Forecast:
     """What measuring `cell` on the model at `source` will hold, the loaded model included.
 
-    Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have) it forecasts nothing: the
-    error comes when the cell is measured.
+    Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have)
+    it forecasts nothing: the error comes when the cell is measured.
     """
     kind = device.partition(":")[0]
     try:
@@ -84,12 +89,19 @@ def forecast(cell: Cell, source: Checkpoint, device: str, device_map: str | None
 def _work(cell: Cell, model: Unloaded) -> int:
     measurement, form = MEASUREMENTS[cell.measurement], form_of(cell.task, cell.measurement)
     names = full_signature(measurement.memory).parameters
-    values: dict[str, Any] = {"task": form, "lengths": cell.lengths, "dtypes": [cell.dtype], "seeds": cell.seeds}
+    values: dict[str, Any] = {
+        "task": form,
+        "lengths": cell.lengths,
+        "dtypes": [cell.dtype],
+        "seeds": cell.seeds,
+    }
     values |= {"mitigation": cell.mitigated, **cell.arguments, **measurement.swept.fixed}
     if "pos" in names:
         longest = model.longest(form, cell.lengths, mitigation=cell.mitigated, seed=cell.seed)
         values["pos"] = longest.tokens + longest.answer
-    return measurement.memory(model, **{name: value for name, value in values.items() if name in names})
+    return measurement.memory(
+        model, **{name: value for name, value in values.items() if name in names}
+    )
 
 
 CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]
@@ -101,7 +113,9 @@ class Executor(ABC):
 
     @abstractmethod
     def device(self, device: str) -> str:
-        """The device that a sweep's `device` means to whoever measures. Raises `InputError` where there is none."""
+        """The device that a sweep's `device` means to whoever measures. Raises `InputError` where
+        there is none.
+        """
 
     @abstractmethod
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
@@ -128,7 +142,9 @@ class Bench:
         self._loaded: tuple[tuple[str, str], TransformerBridge] | None = None
 
     def measure_planned(self, keyed_cell: KeyedCell) -> Rows | str:
-        """`measure`, where the plugins and files that the key was made of are still, on this node, what they were."""
+        """`measure`, where the plugins and files that the key was made of are still, on this node,
+        what they were.
+        """
         cell, terms = keyed_cell.cell, self.terms
         try:
             key = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
@@ -137,35 +153,39 @@ class Bench:
         except BaseException as error:  # a file that is gone, a plugin that another node lacks
             return in_words(error)
         if key != keyed_cell.base:
-            return (
-                f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
-            )
+            return f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
         return self.measure(cell)
 
     def measure(self, cell: Cell) -> Rows | str:
         """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
 
-        Where memory runs out it is tried again in smaller chunks; then the failure says what was forecast and what there is.
-        The seconds that it took, and the share of the chunks, are in the provenance: rows hold numbers alone.
+        Where memory runs out it is tried again in smaller chunks; then the failure says what was
+        forecast and what there is. The seconds that it took, and the share of the chunks, are in
+        the provenance: rows hold numbers alone.
         """
         start, model = time.perf_counter(), None
         try:
             model = self._model(cell)
             with enough_threads([model]):
                 (table, provenance), share = chunks_that_fit(
-                    lambda: measure(model, cell), lambda error: InsufficientMemoryError(in_words(error))
+                    lambda: measure(model, cell),
+                    lambda error: InsufficientMemoryError(in_words(error)),
                 )
             took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
             took |= {} if share == 1.0 else {"chunk_share": share}
             return table, replace(provenance, parameters={**provenance.parameters, **took})
         except INTERRUPTS:
             raise
-        except BaseException as error:  # a plugin's sys.exit(), or a panic of a library in Rust, ends its cell alone
+        except (
+            BaseException
+        ) as error:  # a plugin's sys.exit(), or a panic of a library in Rust, ends its cell alone
             words = str(error) if isinstance(error, InsufficientMemoryError) else in_words(error)
             if not is_out_of_memory(error):
                 return words
         free_what_is_left()  # behind the handler: until then the error's traceback holds what did not fit
-        return self._lacking("while the model was loaded" if model is None else "while it was measured", cell, words)
+        return self._lacking(
+            "while the model was loaded" if model is None else "while it was measured", cell, words
+        )
 
     def _lacking(self, stage: str, cell: Cell, words: str) -> str:
         device = self.terms.device
@@ -183,7 +203,9 @@ class Bench:
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )
             if code_version() != self.terms.code:
-                raise InputError("expected the versions that the sweep was planned with, found others here")
+                raise InputError(
+                    "expected the versions that the sweep was planned with, found others here"
+                )
             where = {"device": self.terms.device, "device_map": self.terms.device_map}
             from ostools.models import load_model
 

@@ -59,7 +59,9 @@ class Options(Strict):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement of a sweep: its function, that of its memory, what a sweep knows of it, and what a file may ask of it."""
+    """A measurement of a sweep: its function, that of its memory, what a sweep knows of it, and
+    what a file may ask of it.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -68,7 +70,9 @@ class Measurement:
     options: type[Options]
 
 
-def _measurement(record: MeasurementRecord, swept: Swept, memory: Callable[..., int]) -> Measurement:
+def _measurement(
+    record: MeasurementRecord, swept: Swept, memory: Callable[..., int]
+) -> Measurement:
     function, name = record.function, record.name.replace("_", "-")
     parameters, hints = inspect.signature(function).parameters, full_hints(function)
     fields: dict[str, Any] = {"name": (Literal[name], name)}
@@ -84,7 +88,9 @@ def _measurement(record: MeasurementRecord, swept: Swept, memory: Callable[..., 
 
 
 def _of_a_file(hint: Any) -> Any:
-    """A parameter's type as a sweep file has it: a tuple for whatever may be a list, `float` where a whole number may stand."""
+    """A parameter's type as a sweep file has it: a tuple for whatever may be a list, `float` where
+    a whole number may stand.
+    """
     if get_origin(hint) is Annotated:
         kind, *constraints = get_args(hint)
         return Annotated[_of_a_file(kind), *constraints]
@@ -101,14 +107,18 @@ def _of_a_file(hint: Any) -> Any:
 
 MEASUREMENTS: dict[str, Measurement] = {
     measurement.name: measurement
-    for record in sorted(RECORDS.values(), key=lambda record: (record.function.__module__, record.name))
+    for record in sorted(
+        RECORDS.values(), key=lambda record: (record.function.__module__, record.name)
+    )
     if record.sweep is not None and record.memory is not None
     for measurement in (_measurement(record, record.sweep(), record.memory()),)
 }
 
 
 def measure(model: TransformerBridge, cell: Cell) -> Rows:
-    """The rows of a cell, with the cell's own columns in front. Raises what the measurement refuses."""
+    """The rows of a cell, with the cell's own columns in front. Raises what the measurement
+    refuses.
+    """
     measurement = MEASUREMENTS[cell.measurement]
     table, provenance = measurement.swept.measured(measurement.function, model, cell)
     rows = table.drop(columns=[name for name in cell.columns if name in table])

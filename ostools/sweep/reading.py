@@ -1,6 +1,7 @@
 """Reads the directory of a sweep: what was asked, what of it is there, and its rows as one table.
 
-Cost: one read of every file that was asked for, its bytes held against the hash in its name; about a millisecond a file.
+Cost: one read of every file that was asked for, its bytes held against the hash in its name; about
+a millisecond a file.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from ostools.sweep.store import MANIFEST, Failure, Store
 
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")
-"""States of a cell: all of it is measured; what is not measured has failed; something is still to be measured."""
+"""States of a cell: all of it is measured; what is not measured has failed; something is still to
+be measured.
+"""
 
 
 @dataclass(frozen=True)
 class AskedCell:
-    """A cell that was asked for, and what there is of it: the lengths that are `measured`, the records of the others that
-    failed, and of each of its files what its numbers come from (`Provenance` as a mapping)."""
+    """A cell that was asked for, and what there is of it: the lengths that are `measured`, the
+    records of the others that failed, and of each of its files what its numbers come from
+    (`Provenance` as a mapping)."""
 
     keyed_cell: KeyedCell
     measured: tuple[int, ...]
@@ -43,8 +47,13 @@ class AskedCell:
     @property
     def missing(self) -> tuple[int, ...]:
         """The lengths that are neither measured nor recorded as failed."""
-        known_lengths = {*self.measured, *(length for record in self.failures for length in record.lengths)}
-        return tuple(length for length in self.keyed_cell.cell.lengths if length not in known_lengths)
+        known_lengths = {
+            *self.measured,
+            *(length for record in self.failures for length in record.lengths),
+        }
+        return tuple(
+            length for length in self.keyed_cell.cell.lengths if length not in known_lengths
+        )
 
     @property
     def state(self) -> str:
@@ -56,8 +65,8 @@ class AskedCell:
 
 @dataclass(frozen=True)
 class Reading:
-    """A sweep as its directory holds it, complete or not: its cells in the order in which they were asked, and their rows by
-    measurement, each with the place of its cell."""
+    """A sweep as its directory holds it, complete or not: its cells in the order in which they were
+    asked, and their rows by measurement, each with the place of its cell."""
 
     directory: Path
     cells: tuple[AskedCell, ...]
@@ -82,18 +91,26 @@ class Reading:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Everything that the numbers come from, each once: models (with the hash of their weights), versions, the options of
-        the measurements, when they were made; and how much of what was asked is there."""
+        """Everything that the numbers come from, each once: models (with the hash of their
+        weights), versions, the options of the measurements, when they were made; and how much of
+        what was asked is there."""
         sources = [source for cell in self.cells for source in cell.sources]
         times = sorted(str(source.get("time", "")) for source in sources)
-        options = {(cell.keyed_cell.cell.measurement, cell.keyed_cell.cell.options): None for cell in self.cells}
+        options = {
+            (cell.keyed_cell.cell.measurement, cell.keyed_cell.cell.options): None
+            for cell in self.cells
+        }
         return {
             "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
             "models": distinct(source.get("model", {}) for source in sources),
             "versions": distinct(source.get("versions", {}) for source in sources),
-            "checkpoints": distinct(checkpoint for source in sources if (checkpoint := source.get("checkpoint"))),
+            "checkpoints": distinct(
+                checkpoint for source in sources if (checkpoint := source.get("checkpoint"))
+            ),
             "code": distinct(source.get("code", "") for source in sources),
-            "measurements": [{"measurement": name, **json.loads(option_text)} for name, option_text in options],
+            "measurements": [
+                {"measurement": name, **json.loads(option_text)} for name, option_text in options
+            ],
             "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
             "time": [times[0], times[-1]] if times else [],
         }
@@ -106,12 +123,14 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 @checked_arguments(InputError)
 def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Frame:
-    """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the order of the cells.
+    """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the
+    order of the cells.
 
-    The columns model, task, dtype, mitigation, seed, measurement and options (the measurement's own, as JSON) say to which
-    cell a row belongs. checkpoint and code (hashes) say with what it was measured. A column that a measurement does not have
-    is NA. `.attrs["ostools"]` has what the numbers come from: `Reading.provenance`. Raises `InputError` for a directory
-    without a sweep. A file that is not as it was written is left out, and `say` is told of it.
+    The columns model, task, dtype, mitigation, seed, measurement and options (the measurement's
+    own, as JSON) say to which cell a row belongs. checkpoint and code (hashes) say with what it was
+    measured. A column that a measurement does not have is NA. `.attrs["ostools"]` has what the
+    numbers come from: `Reading.provenance`. Raises `InputError` for a directory without a sweep. A
+    file that is not as it was written is left out, and `say` is told of it.
     """
     reading = read(directory, say=say)
     table = reading.frame
@@ -120,7 +139,9 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Reading:
-    """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory without a sweep."""
+    """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory
+    without a sweep.
+    """
     store = Store(require_sweep(directory), say)
     keyed_cells = store.planned_cells()
     failures: dict[str, list[Failure]] = defaultdict(list)
@@ -129,7 +150,10 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     files = store.files()
     with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
         loaded = list(
-            threads.map(lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())], keyed_cells)
+            threads.map(
+                lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())],
+                keyed_cells,
+            )
         )
     parts, cells = defaultdict(list), []
     for place, (keyed_cell, loaded_files) in enumerate(zip(keyed_cells, loaded, strict=True)):
@@ -145,7 +169,11 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
             lengths |= file.lengths
             sources.append(file.source)
         # A failure counts for what no file has.
-        failed = [record for record in failures[keyed_cell.base] if (set(cell.lengths) - lengths) & set(record.lengths)]
+        failed = [
+            record
+            for record in failures[keyed_cell.base]
+            if (set(cell.lengths) - lengths) & set(record.lengths)
+        ]
         measured = tuple(length for length in cell.lengths if length in lengths)
         cells.append(AskedCell(keyed_cell, measured, tuple(failed), tuple(sources)))
     tables = {name: _joined(part, keyed_cells) for name, part in parts.items()}
@@ -175,10 +203,15 @@ def _joined(parts: Sequence[Any], keyed_cells: Sequence[KeyedCell]) -> Frame:
     try:
         joined = pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:  # such as words in one file and numbers in another
-        raise InputError(f"expected files of one measurement with columns alike: {error}") from error
+        raise InputError(
+            f"expected files of one measurement with columns alike: {error}"
+        ) from error
     table: Any = joined.replace_schema_metadata({b"pandas": pandas_metadata[0][0]}).to_pandas()
     table = table.sort_values(by=[PLACE, "length"], kind="stable", ignore_index=True)
-    cells = [{**keyed_cell.cell.columns, "options": keyed_cell.cell.options} for keyed_cell in keyed_cells]
+    cells = [
+        {**keyed_cell.cell.columns, "options": keyed_cell.cell.options}
+        for keyed_cell in keyed_cells
+    ]
     columns = pd.DataFrame(cells).iloc[table[PLACE].to_numpy()].reset_index(drop=True)
     made_by = table[list(MADE_BY)].astype("str")
     rows = table.drop(columns=[name for name in (*columns, *MADE_BY) if name in table])
@@ -186,10 +219,14 @@ def _joined(parts: Sequence[Any], keyed_cells: Sequence[KeyedCell]) -> Frame:
 
 
 def require_sweep(directory: str | Path) -> Path:
-    """The directory, if a sweep was run into it, and its files are its own. Raises `InputError` otherwise."""
+    """The directory, if a sweep was run into it, and its files are its own. Raises `InputError`
+    otherwise.
+    """
     target = checked_path(directory, "directory")
     if not (target / MANIFEST).is_file():
-        raise InputError(f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was")
+        raise InputError(
+            f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was"
+        )
     Store(target).require_ours()
     return target
 

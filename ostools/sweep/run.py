@@ -15,15 +15,24 @@ from ostools.measure.unloaded import Forecast
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
-from ostools.sweep.executor import Executor, Job, Terms, ThisProcess, forecast, source_of, weights_dtype
+from ostools.sweep.executor import (
+    Executor,
+    Job,
+    Terms,
+    ThisProcess,
+    forecast,
+    source_of,
+    weights_dtype,
+)
 from ostools.sweep.store import Failure, Store
 from ostools.sweep.sweep_file import Sweep
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only the missing lengths, each
-    with its forecast), what failed before and stays so (`failed`), and the terms of every cell."""
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only
+    the missing lengths, each with its forecast), what failed before and stays so (`failed`), and
+    the terms of every cell."""
 
     keyed_cells: tuple[KeyedCell, ...]
     pending: tuple[Job, ...]
@@ -33,7 +42,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: how many cells it measured, how many were there before, and which failed, now or before, in words."""
+    """How a run ended: how many cells it measured, how many were there before, and which failed,
+    now or before, in words.
+    """
 
     measured: int
     present: int
@@ -49,9 +60,11 @@ def plan(
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """The cells of a sweep, and which of them `directory` lacks. Cost: every checkpoint is hashed once.
+    """The cells of a sweep, and which of them `directory` lacks. Cost: every checkpoint is hashed
+    once.
 
-    Raises `InputError` for a model that is not there, and for a directory that holds something else.
+    Raises `InputError` for a model that is not there, and for a directory that holds something
+    else.
     """
     return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
 
@@ -59,7 +72,9 @@ def plan(
 def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
     store.require_ours()
     cells = cells_of(sweep)
-    widest = {cell.model: cell for cell in sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)}
+    widest = {
+        cell.model: cell for cell in sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)
+    }
     located = {name: source_of(cell) for name, cell in widest.items()}
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
@@ -76,7 +91,9 @@ def plan_of(
     failures: Sequence[Failure] = (),
     located: Mapping[str, Checkpoint] | None = None,
 ) -> Plan:
-    """What of these cells is to be measured. `failures`: of before, that stay so; `located`: the models, for the forecasts."""
+    """What of these cells is to be measured. `failures`: of before, that stay so; `located`: the
+    models, for the forecasts.
+    """
     stored = store.stored()
     failure_by_key = {(record.base, record.lengths): record for record in failures}
     pending, failed = [], []
@@ -89,7 +106,9 @@ def plan_of(
             failed.append(failure)
         else:
             memory = (
-                Forecast(0) if located is None else forecast(cell, located[cell.model], terms.device, terms.device_map)
+                Forecast(0)
+                if located is None
+                else forecast(cell, located[cell.model], terms.device, terms.device_map)
             )
             pending.append(Job(missing_cell, memory))
     return Plan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
@@ -105,7 +124,8 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Measure every cell of `sweep` that `directory` lacks. Each process loads each model once for each dtype.
+    """Measure every cell of `sweep` that `directory` lacks. Each process loads each model once for
+    each dtype.
 
     Args:
         executor: what measures; None: this process, one cell after the other.
@@ -113,8 +133,9 @@ def run(
         say: called with one line for every broken file and every failure.
         progress: called as progress(done, total) in cells.
 
-    A cell that fails is recorded with its error, and the others go on. If the run is killed at any moment, the same call
-    resumes. Raises `InputError` if the directory cannot be written, or another run is writing to it.
+    A cell that fails is recorded with its error, and the others go on. If the run is killed at any
+    moment, the same call resumes. Raises `InputError` if the directory cannot be written, or
+    another run is writing to it.
     """
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
@@ -155,8 +176,12 @@ def measure_missing(
 
 
 def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:
-    """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error in words."""
+    """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error
+    in words.
+    """
     try:
-        return file_of(keyed_cell, *rows, code=terms.code, checkpoint=terms.checkpoints[keyed_cell.cell.model])
+        return file_of(
+            keyed_cell, *rows, code=terms.code, checkpoint=terms.checkpoints[keyed_cell.cell.model]
+        )
     except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"

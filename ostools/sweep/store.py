@@ -1,8 +1,10 @@
-"""A directory of one run, and the directory of a sweep: a Parquet file per cell, a record per failure, and what was asked.
+"""A directory of one run, and the directory of a sweep: a Parquet file per cell, a record per
+failure, and what was asked.
 
-A file appears whole or not at all, and carries the hash of its bytes in its name: what was cut off or changed on disk is
-found, said and measured again. One runner at a time. Nothing depends on a clock. A power cut may take back the renames of its
-last seconds, as directories are not synced: those cells are measured again.
+A file appears whole or not at all, and carries the hash of its bytes in its name: what was cut off
+or changed on disk is found, said and measured again. One runner at a time. Nothing depends on a
+clock. A power cut may take back the renames of its last seconds, as directories are not synced:
+those cells are measured again.
 """
 
 from __future__ import annotations
@@ -53,9 +55,11 @@ class Failure:
 
 
 class OwnDirectory:
-    """A directory that one runner at a time writes to; `say` is told of every file that cannot be used.
+    """A directory that one runner at a time writes to; `say` is told of every file that cannot be
+    used.
 
-    MARK: the file by which it is known. OF: whose it is, in words. A directory that holds something else is refused.
+    MARK: the file by which it is known. OF: whose it is, in words. A directory that holds something
+    else is refused.
     """
 
     MARK: ClassVar[str]
@@ -70,7 +74,8 @@ class OwnDirectory:
         self.require_ours()
         lock = FileLock(self.directory / LOCK)
         try:
-            # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
+            # The lock before all else: a run killed before there is one leaves an empty directory,
+            # which the next one takes.
             with disk_errors(self.directory, "cannot be written"):
                 self.directory.mkdir(parents=True, exist_ok=True)
                 lock.acquire(timeout=0)
@@ -124,11 +129,15 @@ class Store(OwnDirectory):
                 self._mine = False
 
     def require_ours(self) -> None:
-        """As of every directory of ours; and a folder in it is its own, as a run removes files there."""
+        """As of every directory of ours; and a folder in it is its own, as a run removes files
+        there.
+        """
         super().require_ours()
         for folder in (self.cells, self.failed):
             if folder.is_symlink():
-                raise InputError(f"{folder}: expected a directory of this sweep's own, found a link to another")
+                raise InputError(
+                    f"{folder}: expected a directory of this sweep's own, found a link to another"
+                )
 
     def planned_cells(self) -> list[KeyedCell]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
@@ -152,25 +161,39 @@ class Store(OwnDirectory):
             ) from error
 
     def ask(self, keyed_cells: list[KeyedCell]) -> int:
-        """Add cells to what was asked; of a cell that was asked before, lengths join and newer code replaces older.
+        """Add cells to what was asked; of a cell that was asked before, lengths join and newer code
+        replaces older.
 
-        Gives the number of cells that were measured and are replaced: their files stay, and the tables leave them out.
+        Gives the number of cells that were measured and are replaced: their files stay, and the
+        tables leave them out.
         """
-        cell_by_identity, replaced = {keyed_cell.identity: keyed_cell for keyed_cell in self.planned_cells()}, 0
+        cell_by_identity, replaced = (
+            {keyed_cell.identity: keyed_cell for keyed_cell in self.planned_cells()},
+            0,
+        )
         files_by_base = self.files()
         for keyed_cell in keyed_cells:
             before = cell_by_identity.get(keyed_cell.identity)
             if before is not None and before.base != keyed_cell.base:
                 replaced += before.base in files_by_base
-            earlier = before.cell.lengths if before is not None and before.base == keyed_cell.base else ()
+            earlier = (
+                before.cell.lengths if before is not None and before.base == keyed_cell.base else ()
+            )
             cell_by_identity[keyed_cell.identity] = keyed_cell.at(earlier + keyed_cell.cell.lengths)
-        rows = [{"base": keyed_cell.base, "cell": asdict(keyed_cell.cell)} for keyed_cell in cell_by_identity.values()]
+        rows = [
+            {"base": keyed_cell.base, "cell": asdict(keyed_cell.cell)}
+            for keyed_cell in cell_by_identity.values()
+        ]
         text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
-        write_atomically(self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(
+            self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8")
+        )
         return replaced
 
     def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
-        """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
+        """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that
+        no cell is ever both.
+        """
         with disk_errors(self.failed, "cannot be written"):
             (self.failed / f"{keyed_cell.stem}.json").unlink(missing_ok=True)
         path = self.cells / f"{keyed_cell.stem}.{file_hash(content)}.parquet"
@@ -185,7 +208,10 @@ class Store(OwnDirectory):
             "error": error,
         }
         text = json.dumps(record, indent=1)
-        write_atomically(self.failed / f"{keyed_cell.stem}.json", lambda part: part.write_text(text, encoding="utf-8"))
+        write_atomically(
+            self.failed / f"{keyed_cell.stem}.json",
+            lambda part: part.write_text(text, encoding="utf-8"),
+        )
 
     def failures(self) -> list[Failure]:
         """The records of the cells that failed."""
@@ -197,7 +223,9 @@ class Store(OwnDirectory):
             try:
                 record = json.loads(content)
                 lengths = tuple(map(int, record["lengths"]))
-                failures.append(Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"])))
+                failures.append(
+                    Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"]))
+                )
             except UNREADABLE:
                 self._drop(path, "no record of a failure")
         return failures
@@ -232,22 +260,30 @@ class Store(OwnDirectory):
                 path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> bytes | None:
-        """None where it cannot be read today: it may be whole, and is left where it is; or a run has thrown it away."""
+        """None where it cannot be read today: it may be whole, and is left where it is; or a run
+        has thrown it away.
+        """
         try:
             return read_bytes(path, TABLE_LIMIT)
         except FileNotFoundError:
             return None
         except (OSError, InputError) as error:
-            self.say(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; it is left out")
+            self.say(
+                f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; it is left out"
+            )
             return None
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
-    """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
+    """The files whose names are of a form of ours, in order; whatever else lies there is not ours
+    to touch.
+    """
     with disk_errors(folder, "cannot be read"):
         if not folder.is_dir():
             return []
-        return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
+        return sorted(
+            path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file()
+        )
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""A sweep file: YAML read as hostile input, and what it may ask for, checked before anything is loaded.
+"""A sweep file: YAML read as hostile input, and what it may ask for, checked before anything is
+loaded.
 
 An unknown key or name is refused with the nearest right one.
 """
@@ -11,7 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union
 
 import yaml
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    ValidationError,
+)
 
 from ostools import mitigations, tasks
 from ostools.ground.arguments import checked_arguments
@@ -31,14 +38,20 @@ _MOST_BYTES = 1 << 20  # of a sweep file: one of thousands of cells has a few hu
 
 def _lengths(value: Any) -> Any:
     parts = listed(value)
-    if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
+    if not parts or not all(
+        isinstance(part, int | str) and not isinstance(part, bool) for part in parts
+    ):
         raise ValueError("expected lengths such as 4:64 or [8, 16, 32]")
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
 
 
 def _measurement(value: Any) -> Any:
     spec = {"name": value} if isinstance(value, str) else value
-    if isinstance(spec, dict) and isinstance(spec.get("name"), str) and spec["name"] not in MEASUREMENTS:
+    if (
+        isinstance(spec, dict)
+        and isinstance(spec.get("name"), str)
+        and spec["name"] not in MEASUREMENTS
+    ):
         raise unknown_name("measurement", spec["name"], MEASUREMENTS)
     return spec
 
@@ -48,7 +61,9 @@ def _schema_by_name(_: Any, handler: GetCoreSchemaHandler) -> Any:
     return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
 
-AnyOptions: TypeAlias = Annotated[Options, GetPydanticSchema(_schema_by_name), BeforeValidator(_measurement)]
+AnyOptions: TypeAlias = Annotated[
+    Options, GetPydanticSchema(_schema_by_name), BeforeValidator(_measurement)
+]
 """The options of a measurement, whose name says which."""
 _Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -56,8 +71,10 @@ _Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 class Sweep(Strict):
     """Models x tasks x dtypes x mitigations x seeds x measurements, each at all lengths.
 
-    A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model can be loaded in.
-    `device`: a kind of device, with or without a number; the executor says whether it is there, as workers have their own.
+    A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model
+    can be loaded in.
+    `device`: a kind of device, with or without a number; the executor says whether it is there, as
+        workers have their own.
     `device_map`: "auto" or "disk", for models that are larger than the memory (`load_model`).
     """
 
@@ -72,16 +89,28 @@ class Sweep(Strict):
     device_map: Literal["auto", "disk"] | None = None
 
     def checked(self) -> Sweep:
-        """The sweep, if every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
-        cells_per_dtype = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
-        cells = cells_per_dtype * sum(len(measurement.dtypes or self.dtypes) for measurement in self.measurements)
-        if cells > MOST_CELLS:  # before anything is done for each: a small file names more than a memory holds
-            raise InputError(f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several")
+        """The sweep, if every task, mitigation and dtype exists and fits. Raises `InputError` or
+        `MitigationError`.
+        """
+        cells_per_dtype = (
+            len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
+        )
+        cells = cells_per_dtype * sum(
+            len(measurement.dtypes or self.dtypes) for measurement in self.measurements
+        )
+        if (
+            cells > MOST_CELLS
+        ):  # before anything is done for each: a small file names more than a memory holds
+            raise InputError(
+                f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several"
+            )
         names = dict.fromkeys(measurement.name for measurement in self.measurements)
         for spec, name in itertools.product(dict.fromkeys(self.tasks), names):
             form_of(spec, name)
         self._require_seeds_that_act()
-        for spec in dict.fromkeys(self.mitigations):  # in their order: every process names the same one
+        for spec in dict.fromkeys(
+            self.mitigations
+        ):  # in their order: every process names the same one
             if spec != NONE:
                 mitigations.mitigation(spec)
         for measurement in self.measurements:
@@ -92,8 +121,12 @@ class Sweep(Strict):
         return self
 
     def _require_seeds_that_act(self) -> None:
-        """Answers to one prompt are drawn by the number of the sample: a seed would seem to act there, and would not."""
-        sampled = next((options.name for options in self.measurements if options.draws == "by sample"), None)
+        """Answers to one prompt are drawn by the number of the sample: a seed would seem to act
+        there, and would not.
+        """
+        sampled = next(
+            (options.name for options in self.measurements if options.draws == "by sample"), None
+        )
         if sampled is None or self.seeds == (0,):
             return
         for spec in dict.fromkeys(self.tasks):
@@ -120,7 +153,9 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
 
 @checked_arguments(InputError)
 def read_sweep(path: str | Path) -> Sweep:
-    """The sweep of a YAML file. Raises `InputError` that names the file, the key and the nearest right name."""
+    """The sweep of a YAML file. Raises `InputError` that names the file, the key and the nearest
+    right name.
+    """
     values = read_yaml(Path(path))
     if not isinstance(values, dict):
         raise InputError(
@@ -144,7 +179,9 @@ def sweep_of(values: dict[Any, Any]) -> Sweep:
 def _in_words(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     # An unknown key before one that is missing: it is most often the missing one, misspelled.
-    first = min(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    first = min(
+        error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden"
+    )
     where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS) or "the sweep"
     if first["type"] == "extra_forbidden":
         measurement_names = [part for part in first["loc"] if part in MEASUREMENTS]
@@ -160,10 +197,11 @@ def _in_words(error: ValidationError) -> str:
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without tags, without aliases (a few lines of them expand to gigabytes) and without a key that stands twice.
+    """YAML without tags, without aliases (a few lines of them expand to gigabytes) and without a
+    key that stands twice.
 
-    Only decimal numbers are numbers: YAML 1.1 reads the range 4:8 as 248, in base sixty, and 010 as 8. `no` and `on`
-    are words.
+    Only decimal numbers are numbers: YAML 1.1 reads the range 4:8 as 248, in base sixty, and 010 as
+    8. `no` and `on` are words.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
@@ -205,7 +243,9 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8 text, found other bytes at offset {error.start}") from error
+        raise InputError(
+            f"{path}: expected UTF-8 text, found other bytes at offset {error.start}"
+        ) from error
     try:
         return yaml.load(text, Loader=_Plain)  # _Plain is a SafeLoader: it makes no objects
     except yaml.YAMLError as error:

@@ -1,7 +1,8 @@
 """The paper's prompts. `task("count-ones")` gives a task that a model answers.
 
-`task("figure-5a", CollapseTask)` gives one of pairs: two prompts for every length, whose last tokens `collapse` compares.
-`figure_5a()` to `figure_5d()`, the repeats of other tokens, pairs of token ids, and `task_pairs` are of this kind too.
+`task("figure-5a", CollapseTask)` gives one of pairs: two prompts for every length, whose last
+tokens `collapse` compares. `figure_5a()` to `figure_5d()`, the repeats of other tokens, pairs of
+token ids, and `task_pairs` are of this kind too.
 """
 
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
@@ -25,7 +26,15 @@ from ostools.tasks.pairs import (
     theorem_pair,
 )
 from ostools.tasks.questions import Question, prompts_jsonl, questions
-from ostools.tasks.repeats import REPEATS, PairsOfIds, RepeatedIds, RepeatTask, last_token, letters, words
+from ostools.tasks.repeats import (
+    REPEATS,
+    PairsOfIds,
+    RepeatedIds,
+    RepeatTask,
+    last_token,
+    letters,
+    words,
+)
 
 __all__ = [
     "APPENDIX_NAMES",

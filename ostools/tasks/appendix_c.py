@@ -1,18 +1,22 @@
-"""The prompts of the paper's Appendix C.1 and Figure 5, as printed (docs/fidelity.md), with answer keys.
+"""The prompts of the paper's Appendix C.1 and Figure 5, as printed (docs/fidelity.md), with answer
+keys.
 
-The paper's own slips are kept: the prompt of the sum ends in "answer..", that of the ones lacks a quotation mark. `tidy`
-mends them. A task generates `items` (digits, or words of a sentence), writes them into the prompt, and knows the answer from
-the items it generated, never from parsing what it wrote. A digit stream depends on the seed alone, so that the sequence of n
-items is the beginning of the sequence of n + 1 wherever the paper's form allows it. No torch is needed here.
+The paper's own slips are kept: the prompt of the sum ends in "answer..", that of the ones lacks a
+quotation mark. `tidy` mends them. A task generates `items` (digits, or words of a sentence), writes
+them into the prompt, and knows the answer from the items it generated, never from parsing what it
+wrote. A digit stream depends on the seed alone, so that the sequence of n items is the beginning of
+the sequence of n + 1 wherever the paper's form allows it. No torch is needed here.
 
-Source: "Transformers need glasses!", arXiv 2406.04267, Section 3, Appendix C.1 and Figure 5. Where the paper leaves open how a
-sequence is made (the sentence in which 'car' is counted, the interleaving), the docstring of `AppendixTask` says what was
-chosen; docs/fidelity.md has a row for each prompt.
+Source: "Transformers need glasses!", arXiv 2406.04267, Section 3, Appendix C.1 and Figure 5. Where
+the paper leaves open how a sequence is made (the sentence in which 'car' is counted, the
+interleaving), the docstring of `AppendixTask` says what was chosen; docs/fidelity.md has a row for
+each prompt.
 
-Of the requests to reason before answering, the opening and the two worked sums are the paper's, with its line breaks; its first
-sum stands without its question, which `tidy` adds. Of the other tasks the paper says "similar strategies": their examples are
-ours, one of twelve ones and one of six. The zero-shot request is ours too: the opening without its announcement of examples. So
-is the instruction to answer only, which Section 3.2 mentions and C.1 does not print.
+Of the requests to reason before answering, the opening and the two worked sums are the paper's,
+with its line breaks; its first sum stands without its question, which `tidy` adds. Of the other
+tasks the paper says "similar strategies": their examples are ours, one of twelve ones and one of
+six. The zero-shot request is ours too: the opening without its announcement of examples. So is the
+instruction to answer only, which Section 3.2 mentions and C.1 does not print (docs/fidelity.md).
 """
 
 from __future__ import annotations
@@ -52,7 +56,10 @@ _DIGIT_REQUEST = (
     "Please answer exactly as 'The answer to your question is: <ANSWER>'"
 )
 _COUNT_PROMPT = "Please count the number of ones in the following sequence:{seq}." + _MATHS_REQUEST
-_WORD_PROMPT = "Please count the number of times 'car' appears in the following sentence: '{seq}'." + _MATHS_REQUEST
+_WORD_PROMPT = (
+    "Please count the number of times 'car' appears in the following sentence: '{seq}'."
+    + _MATHS_REQUEST
+)
 
 _FORMS: dict[str, tuple[str, str]] = {
     "copy-last": (_DIGIT_REQUEST.format(place="last"), _COPY_ANSWER),
@@ -116,29 +123,35 @@ _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
 
 def options_of(name: str) -> str:
     """The options of the task of that name, as one would write them."""
-    return ", ".join(f"{option}={values}" for option, (names, values) in _OPTIONS.items() if name in names)
+    return ", ".join(
+        f"{option}={values}" for option, (names, values) in _OPTIONS.items() if name in names
+    )
 
 
 @dataclass(frozen=True)
 class AppendixTask(Task):
     """One task of the paper: what is asked, and how its sequence is made.
 
-    name: `copy-last` (1...10), `copy-first` (01...1), `copy` (the whole number; Figure 5 (c)), `sum-ones` (1+...+1),
-        `count-ones`, `count-ones-bernoulli` (each digit a one with probability `p`, else a zero), `count-ones-figure-5`
-        (the question of Figure 5 (a)), `count-word` (each word is 'car' with probability 1/2, else one of `WORDS`).
+    name: `copy-last` (1...10), `copy-first` (01...1), `copy` (the whole number; Figure 5 (c)),
+        `sum-ones` (1+...+1), `count-ones`, `count-ones-bernoulli` (each digit a one with
+        probability `p`, else a zero), `count-ones-figure-5` (the question of Figure 5 (a)),
+        `count-word` (each word is 'car' with probability 1/2, else one of `WORDS`).
     hint: append the paper's hint (copying a digit).
     separator_every: a comma after every so many digits, none at the end (tasks on digits).
-    interleave: zeros and ones in turn. Where a digit is to be copied it is a zero; `count-ones` begins with a one.
-    uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
-        ends in one or two ones after another digit, as in Figure 5 (b)).
+    interleave: zeros and ones in turn. Where a digit is to be copied it is a zero; `count-ones`
+        begins with a one.
+    uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`,
+        where the sequence then ends in one or two ones after another digit, as in Figure 5 (b)).
     base: of uniform digits to copy, how many there are: with 2 zeros and ones.
     p: probability of a one (`count-ones-bernoulli`).
-    mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2 speaks and C.1 prints
-        nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no examples or with worked ones
-        (`few_shot`; sums and counts).
-    examples: whether the worked examples stand "before" the question or "after" it, which the paper leaves open.
+    mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2
+        speaks and C.1 prints nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no
+        examples or with worked ones (`few_shot`; sums and counts).
+    examples: whether the worked examples stand "before" the question or "after" it, which the paper
+        leaves open.
     tidy: without the paper's slips of the pen (`sum-ones`, `count-ones`, `count-ones-bernoulli`).
-    corrupt: with one digit flipped: the one to copy, or of a count the middle one. A drawn digit d becomes d + 1.
+    corrupt: with one digit flipped: the one to copy, or of a count the middle one. A drawn digit d
+        becomes d + 1.
 
     Raises InputError for an unknown name or an option that the task does not have.
     """
@@ -159,12 +172,16 @@ class AppendixTask(Task):
         checked_name("task", self.name, _FORMS)
         for flag in ("hint", "interleave", "uniform", "tidy", "corrupt"):
             if not isinstance(getattr(self, flag), bool):
-                raise InputError(f"{flag}: expected True or False, found {short_repr(getattr(self, flag))}")
+                raise InputError(
+                    f"{flag}: expected True or False, found {short_repr(getattr(self, flag))}"
+                )
         checked_name("mode", self.mode, MODES)
         checked_name("place of the examples", self.examples, PLACES)
         for option, (names, _) in _OPTIONS.items():
             if getattr(self, option) != getattr(AppendixTask, option) and self.name not in names:
-                raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
+                raise InputError(
+                    f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}"
+                )
         if self.examples != "before" and self.mode != "cot-few-shot":
             raise InputError(
                 "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out"
@@ -172,11 +189,17 @@ class AppendixTask(Task):
         if self.separator_every is not None:
             whole_number("separator_every", self.separator_every, 1)
         if self.interleave and self.uniform:
-            raise InputError("interleave and uniform exclude each other: choose one way of making the sequence")
+            raise InputError(
+                "interleave and uniform exclude each other: choose one way of making the sequence"
+            )
         if whole_number("base", self.base, 2, len(_DIGITS)) != len(_DIGITS) and not self.uniform:
-            raise InputError(f"base: expected digits that are drawn, found none: write uniform=true,base={self.base}")
+            raise InputError(
+                f"base: expected digits that are drawn, found none: write uniform=true,base={self.base}"
+            )
         if not (isinstance(self.p, float) and 0 < self.p < 1):
-            raise InputError(f"p: expected a probability above 0 and below 1, found {short_repr(self.p)}")
+            raise InputError(
+                f"p: expected a probability above 0 and below 1, found {short_repr(self.p)}"
+            )
 
     @property
     def random(self) -> bool:
@@ -192,7 +215,9 @@ class AppendixTask(Task):
 
     @property
     def example_task(self) -> AppendixTask:
-        """Copying with drawn digits: the paper's own sequences all have the same answer, which examples would give away."""
+        """Copying with drawn digits: the paper's own sequences all have the same answer, which
+        examples would give away.
+        """
         copies = self.name in _COPY_NAMES
         plain = replace(self, corrupt=False)
         return replace(plain, uniform=True, interleave=False) if copies else plain
@@ -217,7 +242,9 @@ class AppendixTask(Task):
         whole_number("length", length, 1)
         stream = random.Random(f"{self.name} {seed}")
         if self.name == "count-word":
-            return tuple("car" if stream.random() < 0.5 else stream.choice(WORDS) for _ in range(length))
+            return tuple(
+                "car" if stream.random() < 0.5 else stream.choice(WORDS) for _ in range(length)
+            )
         if self.name == "count-ones-bernoulli":
             return tuple("1" if stream.random() < self.p else "0" for _ in range(length))
         if self.uniform:
@@ -241,21 +268,30 @@ class AppendixTask(Task):
         return (*digits[: length - ones], *("1",) * ones)
 
     def sequence(self, pieces: Sequence[str]) -> str:
-        """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task has them.
+        """The items as they stand in the prompt: joined, with `+`, spaces or commas where the task
+        has them.
 
         Raises `InputError` for inserted text that would break a sum.
         """
         if self.name == "sum-ones":
-            if wrong := [piece for piece in pieces if not piece.isdigit() and not isinstance(piece, Bar)]:
-                raise InputError(f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted")
+            if wrong := [
+                piece for piece in pieces if not piece.isdigit() and not isinstance(piece, Bar)
+            ]:
+                raise InputError(
+                    f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted"
+                )
             parts = groupby(pieces, lambda piece: isinstance(piece, Bar))
             return "".join(("" if is_bar else " + ").join(part) for is_bar, part in parts)
         if self.name == "count-word":
             # A comma stands at the word before it, and a word has a blank of its own before it.
             signs = (piece.rstrip() if isinstance(piece, Bar) else piece for piece in pieces)
-            return "".join(f" {piece}" if piece[:1].isalnum() else piece for piece in signs).removeprefix(" ")
+            return "".join(
+                f" {piece}" if piece[:1].isalnum() else piece for piece in signs
+            ).removeprefix(" ")
         every = self.separator_every or max(len(pieces), 1)
-        return ",".join("".join(pieces[start : start + every]) for start in range(0, len(pieces), every))
+        return ",".join(
+            "".join(pieces[start : start + every]) for start in range(0, len(pieces), every)
+        )
 
     def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
         form = _FORMS[self.name][0]
@@ -273,7 +309,9 @@ class AppendixTask(Task):
         return before, self.sequence(pieces), after
 
     def key(self, pieces: Sequence[str]) -> str:
-        """The right answer for these items, as the digits or the number alone; the whole number as it stands, commas too."""
+        """The right answer for these items, as the digits or the number alone; the whole number as
+        it stands, commas too.
+        """
         if self.name == "copy-last":
             return pieces[-1]
         if self.name == "copy-first":
@@ -307,10 +345,13 @@ class AppendixTask(Task):
 
 @cache
 def few_shot(name: str, tidy: bool = False) -> str:
-    """The request with the two worked examples of a task. Raises `KeyError` for a task that has none."""
+    """The request with the two worked examples of a task. Raises `KeyError` for a task that has
+    none.
+    """
     first, second = (_example(name, sequence) for sequence in _SEQUENCES[name])
     if name == "sum-ones" and not tidy:
-        # As in C.1: the first sum without its question, its terms on the line of the first sentence.
+        # As in C.1: the first sum without its question, its terms on the line of the first
+        # sentence.
         first = first[1:]
         first = [" ".join(first[:2]), *first[2:]]
     return "\n".join([_OPENING, *first, *second])

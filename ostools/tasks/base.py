@@ -1,6 +1,8 @@
-"""Task that a model answers: a sequence, the words around it, and the answer, known from what was generated.
+"""Task that a model answers: a sequence, the words around it, and the answer, known from what was
+generated.
 
-A third party's task is a subclass, found by the entry-point group `ostools.tasks`. No torch is needed here.
+A third party's task is a subclass, found by the entry-point group `ostools.tasks`. No torch is
+needed here.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from ostools.ground.whole_numbers import checked_seeds
 
 
 class AnyTask(ABC):
-    """Facts that every task states: one that a model answers (`Task`), and pairs of prompts to compare (`CollapseTask`).
+    """Facts that every task states: one that a model answers (`Task`), and pairs of prompts to
+    compare (`CollapseTask`).
 
     name: how results and commands call it.
     """
@@ -28,15 +31,18 @@ class AnyTask(ABC):
 
     @property
     def trained_as(self) -> str | None:
-        """Under which name a model's card lists the lengths that it was trained on; None where no training can be meant."""
+        """Under which name a model's card lists the lengths that it was trained on; None where no
+        training can be meant.
+        """
         return None
 
 
 class Task(AnyTask):
-    """One kind of question, at every length. Subclasses are small frozen dataclasses whose fields define their prompts.
+    """One kind of question, at every length. Subclasses are small frozen dataclasses whose fields
+    define their prompts.
 
-    A mitigation may insert text between the items: what stands in the prompt then are `pieces`, the items among them in
-    their order. `sequence`, `parts` and `key` take either.
+    A mitigation may insert text between the items: what stands in the prompt then are `pieces`, the
+    items among them in their order. `sequence`, `parts` and `key` take either.
     """
 
     @property
@@ -51,21 +57,28 @@ class Task(AnyTask):
 
     @property
     def lead(self) -> str:
-        """Text between the prompt and the answer line: a line end, or a blank after a line begun for the model."""
+        """Text between the prompt and the answer line: a line end, or a blank after a line begun
+        for the model.
+        """
         return "\n"
 
     @property
     def example_task(self) -> Task:
-        """The task whose questions are worked examples in a few-shot prompt: with answers that differ, where it has such."""
+        """The task whose questions are worked examples in a few-shot prompt: with answers that
+        differ, where it has such.
+        """
         return self
 
     def corrupted(self) -> Task:
-        """Return the task of the corrupt run of activation patching (`ost.patch`): its prompt at a length and seed differs from
-        this one's in what decides the answer, and in nothing else. Raises `InputError` for a task that has none."""
+        """Return the task of the corrupt run of activation patching (`ost.patch`): its prompt at a
+        length and seed differs from this one's in what decides the answer, and in nothing else.
+        Raises `InputError` for a task that has none."""
         raise InputError(f"{self.name} has no corrupt form: give the corrupt prompt itself")
 
     def named_answer(self, line: str, pieces: Sequence[str]) -> str | None:
-        """The answer that a line names, right or wrong, where the prompt lists all that could be answers; else None."""
+        """The answer that a line names, right or wrong, where the prompt lists all that could be
+        answers; else None.
+        """
         return None
 
     @abstractmethod
@@ -82,17 +95,22 @@ class Task(AnyTask):
 
     @abstractmethod
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
-        """Indices of the items that carry the answer: the last digit of 1...10, every one that is counted."""
+        """Indices of the items that carry the answer: the last digit of 1...10, every one that is
+        counted.
+        """
 
     def answer_line(self, answer: str) -> str:
-        """The final line in which the prompt asks for the answer; the bare answer where it asks for none."""
+        """The final line in which the prompt asks for the answer; the bare answer where it asks for
+        none.
+        """
         return answer
 
     def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
-        """Whether a line could be the answer, right or wrong, where no form is asked for and it is no number.
+        """Whether a line could be the answer, right or wrong, where no form is asked for and it is
+        no number.
 
-        The first such line is read as the answer; what stands before it is a preamble. Every line that is not blank, unless a
-        task says more of its answers.
+        The first such line is read as the answer; what stands before it is a preamble. Every line
+        that is not blank, unless a task says more of its answers.
         """
         return True
 
@@ -106,8 +124,12 @@ class Task(AnyTask):
 
 
 def seeds_of(task: AnyTask, seeds: Any) -> list[int]:
-    """The seeds that a task is asked with; more than the default are refused for one that draws nothing."""
+    """The seeds that a task is asked with; more than the default are refused for one that draws
+    nothing.
+    """
     seed_list = checked_seeds(seeds)
     if seed_list != [0] and not task.random:
-        raise InputError(f"{task.name} draws nothing at random, found seeds {seed_list}: leave them out")
+        raise InputError(
+            f"{task.name} draws nothing at random, found seeds {seed_list}: leave them out"
+        )
     return seed_list

@@ -1,8 +1,9 @@
-"""Copying what stands to the left or to the right of a query, which the sequence holds once or twice.
+"""Copying what stands to the left or to the right of a query, which the sequence holds once or
+twice.
 
-A causal model finds the right neighbour by induction; for the left one it has to keep what stood before. The four cases
-(left or right, unique or not) are those of "Born a Transformer -- Always a Transformer?" (arXiv 2505.21785); the words of the
-prompt are ours. No torch is needed here.
+A causal model finds the right neighbour by induction; for the left one it has to keep what stood
+before. The four cases (left or right, unique or not) are those of "Born a Transformer -- Always a
+Transformer?" (arXiv 2505.21785); the words of the prompt are ours. No torch is needed here.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class CopyBeside(Task):
         checked_name("side", self.side, SIDES)
         checked_name("occurrence", self.occurrence, OCCURRENCES)
         if self.unique and self.occurrence != "last":
-            raise InputError("occurrence: expected a Q that stands there twice, found unique=true: write unique=false")
+            raise InputError(
+                "occurrence: expected a Q that stands there twice, found unique=true: write unique=false"
+            )
 
     @property
     def random(self) -> bool:

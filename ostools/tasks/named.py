@@ -1,4 +1,6 @@
-"""Tasks by name: the paper's, and those of other distributions by the entry-point group `ostools.tasks`."""
+"""Tasks by name: the paper's, and those of other distributions by the entry-point group
+`ostools.tasks`.
+"""
 
 from __future__ import annotations
 
@@ -41,27 +43,35 @@ def task(spec: str | Task) -> Task: ...
 @overload
 def task(spec: str | CollapseTask, kind: type[CollapseTask]) -> CollapseTask: ...
 def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
-    """The task that a text describes: `count-ones`, `count-ones:mode=cot-zero-shot`, `copy-last:uniform=true`.
+    """The task that a text describes: `count-ones`, `count-ones:mode=cot-zero-shot`,
+    `copy-last:uniform=true`.
 
-    kind: `Task`, what a model answers; `CollapseTask`, the pairs of prompts that `collapse` compares, by a name of
-        `COLLAPSE_TASKS`: `figure-5a`, `letters:items=ids`, `count-ones`. A task stays itself.
+    kind: `Task`, what a model answers; `CollapseTask`, the pairs of prompts that `collapse`
+        compares, by a name of `COLLAPSE_TASKS`: `figure-5a`, `letters:items=ids`, `count-ones`. A
+        task stays itself.
 
-    Raises `InputError` for an unknown name or option, with the nearest, and for a distribution that cannot be used.
+    Raises `InputError` for an unknown name or option, with the nearest, and for a distribution that
+    cannot be used.
     """
     if isinstance(spec, kind):
         return spec
     if not isinstance(spec, str):
-        raise InputError(f"expected a task or its name, such as 'copy-last', found {type(spec).__name__}")
+        raise InputError(
+            f"expected a task or its name, such as 'copy-last', found {type(spec).__name__}"
+        )
     return _pairs(spec) if kind is CollapseTask else _REGISTRY.make(spec)
 
 
 def repeating(spec: str) -> CollapseTask:
-    """Pairs in which v* is v with its last token once more: `figure-5a`, `letters:items=ids`, `text`.
+    """Pairs in which v* is v with its last token once more: `figure-5a`, `letters:items=ids`,
+    `text`.
 
     Raises `InputError` for any other name, and proposes these alone.
     """
     if not isinstance(spec, str):
-        raise InputError(f"expected the name of a task, such as 'figure-5a', found {short_repr(spec)}")
+        raise InputError(
+            f"expected the name of a task, such as 'figure-5a', found {short_repr(spec)}"
+        )
     name = spec.partition(":")[0].strip()
     if name in REPEATING_TASKS:
         return _pairs(spec)

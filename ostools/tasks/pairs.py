@@ -1,13 +1,15 @@
-"""The pair of Theorem 4.2 / B.3, built on token ids and proved: v of n tokens, v* = v with its last token once more.
+"""The pair of Theorem 4.2 / B.3, built on token ids and proved: v of n tokens, v* = v with its last
+token once more.
 
-Text alone makes no pair: a tokenizer may merge the repeated item ('1' + '1' -> '11'), and then v* is another sequence.
-No torch is needed here.
+Text alone makes no pair: a tokenizer may merge the repeated item ('1' + '1' -> '11'), and then v*
+is another sequence. No torch is needed here.
 
-The prompts of Figure 5, (a) to (d), are such pairs. Nothing stands between the question and the sequence, as in the paper's
-counting prompts ("... following sequence:{seq}"): after a space, some tokenizers would give the first digit another token than
-the others. (b) is "digits sampled uniformly ending with either a single one or two ones": v ends in a single one and v* in two,
-in every pair. The paper does not say which digit stands before them. Here it is never a one: else the pair of that seed would
-end in two ones and three. Source: arXiv 2406.04267, section 4 and Figure 5.
+The prompts of Figure 5, (a) to (d), are such pairs. Nothing stands between the question and the
+sequence, as in the paper's counting prompts ("... following sequence:{seq}"): after a space, some
+tokenizers would give the first digit another token than the others. (b) is "digits sampled
+uniformly ending with either a single one or two ones": v ends in a single one and v* in two, in
+every pair. The paper does not say which digit stands before them. Here it is never a one: else the
+pair of that seed would end in two ones and three. Source: arXiv 2406.04267, section 4 and Figure 5.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ TASK_PAIRS = tuple(name for name in NAMES if name not in _WITHOUT_END)
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Interface to a tokenizer: texts to ids, its special tokens around each as around any prompt, and an id shown."""
+    """Interface to a tokenizer: texts to ids, its special tokens around each as around any prompt,
+    and an id shown.
+    """
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The token ids of each text."""
@@ -47,9 +51,9 @@ class Encoder(Protocol):
 class Pair:
     """Two prompts whose last-token representations are compared, `ids` (v) and `extended` (v*).
 
-    kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is made; "one-more-digit":
-        v* has one more item, after a separator; "task": a task's prompt with one more item, and text
-        after the sequence. Of the last two no theorem speaks.
+    kind: "theorem": v* is v with its last token repeated once, which is proved when the pair is
+        made; "one-more-digit": v* has one more item, after a separator; "task": a task's prompt
+        with one more item, and text after the sequence. Of the last two no theorem speaks.
     length: how many items v has (not tokens).
 
     Raises `InputError` for a "theorem" pair of which this does not hold.
@@ -62,7 +66,9 @@ class Pair:
 
     def __post_init__(self) -> None:
         if not self.ids or not self.extended:
-            raise InputError("a pair needs two prompts of at least one token each, found an empty one")
+            raise InputError(
+                "a pair needs two prompts of at least one token each, found an empty one"
+            )
         if self.kind == "theorem" and not repeats_last(self.ids, self.extended):
             raise InputError(
                 f"no theorem pair at length {self.length}: expected v* = v with its last token {self.ids[-1]} once more, "
@@ -71,10 +77,11 @@ class Pair:
 
 
 class CollapseTask(AnyTask):
-    """Pairs that `collapse` compares: for every length n a pair of prompts, built and proved on token ids.
+    """Pairs that `collapse` compares: for every length n a pair of prompts, built and proved on
+    token ids.
 
-    items: "text" tokenizes each prompt whole, and refuses a tokenizer that merges what is repeated. "ids" puts every item in by
-        its own token id, even if the tokenizer would merge it.
+    items: "text" tokenizes each prompt whole, and refuses a tokenizer that merges what is repeated.
+        "ids" puts every item in by its own token id, even if the tokenizer would merge it.
     """
 
     items: ItemsAs
@@ -86,7 +93,9 @@ class CollapseTask(AnyTask):
 
     @abstractmethod
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterable[Pair]:
-        """The pairs of every kind at every length. Raises `InputError` where this tokenizer makes none."""
+        """The pairs of every kind at every length. Raises `InputError` where this tokenizer makes
+        none.
+        """
 
 
 class FormPairs(CollapseTask):
@@ -113,7 +122,9 @@ class NextPairs(FormPairs):
         return self.form.name
 
     @abstractmethod
-    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> Mapping[int, tuple[int, ...]]:
+    def ids(
+        self, encoder: Encoder, counts: Sequence[int], seed: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """The token ids of the prompt with each number of items."""
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
@@ -123,14 +134,17 @@ class NextPairs(FormPairs):
 
 @dataclass(frozen=True)
 class TaskPairs(NextPairs):
-    """The prompts of Appendix C.1 with n and n + 1 items, and the text after the sequence: no theorem speaks of them, but they
-    are what a model is asked. Raises `InputError` for a task whose prompt ends in its sequence."""
+    """The prompts of Appendix C.1 with n and n + 1 items, and the text after the sequence: no
+    theorem speaks of them, but they are what a model is asked. Raises `InputError` for a task whose
+    prompt ends in its sequence."""
 
     form: AppendixTask
 
     def __post_init__(self) -> None:
         if not isinstance(self.form, AppendixTask):
-            raise InputError(f"expected a task such as ost.tasks.task('count-ones'), found {short_repr(self.form)}")
+            raise InputError(
+                f"expected a task such as ost.tasks.task('count-ones'), found {short_repr(self.form)}"
+            )
         if self.form.name in _WITHOUT_END:
             raise unknown_name("task with text after its sequence", self.form.name, TASK_PAIRS)
 
@@ -139,7 +153,9 @@ class TaskPairs(NextPairs):
         return self.form.prompt(6)
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        return dict(zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True))
+        return dict(
+            zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True)
+        )
 
 
 def task_pairs(form: AppendixTask | str) -> TaskPairs:
@@ -150,7 +166,9 @@ def task_pairs(form: AppendixTask | str) -> TaskPairs:
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
     """The proof: v*[:n] == v, v*[n] == v[n-1], and v* ends there."""
     n = len(ids)
-    return len(extended) == n + 1 and tuple(extended[:n]) == tuple(ids) and extended[n] == ids[n - 1]
+    return (
+        len(extended) == n + 1 and tuple(extended[:n]) == tuple(ids) and extended[n] == ids[n - 1]
+    )
 
 
 def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
@@ -159,7 +177,9 @@ def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
 
 
 def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
-    """The one token of each item, as it stands after `before`. Raises `InputError` if it has no single token."""
+    """The one token of each item, as it stands after `before`. Raises `InputError` if it has no
+    single token.
+    """
     id_by_item: dict[str, int] = {}
     pieces = sorted(set(items))
     prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])
@@ -177,14 +197,17 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
 def require_no_merge(
     encoder: Encoder, task: str, length: int, item: str, ids: Sequence[int], extended: Sequence[int]
 ) -> None:
-    """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair of `task` on ids.
+    """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair
+    of `task` on ids.
 
-    `ids` are the tokens of a prompt that ends in `item`, `extended` those of the same text with `item` once more.
+    `ids` are the tokens of a prompt that ends in `item`, `extended` those of the same text with
+    `item` once more.
     """
     if repeats_last(ids, extended):
         return
     common = next(
-        (i for i, (a, b) in enumerate(zip(ids, extended, strict=False)) if a != b), min(len(ids), len(extended))
+        (i for i, (a, b) in enumerate(zip(ids, extended, strict=False)) if a != b),
+        min(len(ids), len(extended)),
     )
     # One token more to the left, so that a merge across the end of v shows whole.
     start = max(0, min(common, len(ids) - 1))
@@ -199,15 +222,16 @@ def require_no_merge(
 
 @dataclass(frozen=True)
 class Figure5Task(FormPairs):
-    """A question followed by a sequence that ends the prompt, so that its last token can be repeated.
+    """A question followed by a sequence that ends the prompt, so that its last token can be
+    repeated.
 
     name: "figure-5a" to "figure-5d".
     form: the paper's prompt and its digits.
     mitigation: what is inserted between the digits ((d): a comma after every third).
-    kinds: the pairs it makes. "one-more-digit" is reported apart, and made only where the next digit comes after a comma: its
-        two prompts differ by two tokens, so that no theorem applies.
-    items: "text" tokenizes each prompt whole and refuses a tokenizer that merges repeated digits; "ids" puts every digit
-        in by its own token id, whatever the tokenizer would merge.
+    kinds: the pairs it makes. "one-more-digit" is reported apart, and made only where the next
+        digit comes after a comma: its two prompts differ by two tokens, so that no theorem applies.
+    items: "text" tokenizes each prompt whole and refuses a tokenizer that merges repeated digits;
+        "ids" puts every digit in by its own token id, whatever the tokenizer would merge.
     """
 
     name: str
@@ -228,7 +252,9 @@ class Figure5Task(FormPairs):
         return self.question + "".join(insert(self.mitigation, self.digits(length, seed)))
 
     def digits(self, length: int, seed: int = 0) -> tuple[str, ...]:
-        """The `length` digits of v: those of `form`; where they are drawn they end in a single one, and v* in two."""
+        """The `length` digits of v: those of `form`; where they are drawn they end in a single one,
+        and v* in two.
+        """
         digits = self.form.items(length, seed)
         if not self.form.random or digits[-2:] != ("1", "1"):
             return digits
@@ -243,49 +269,74 @@ class Figure5Task(FormPairs):
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         """The pairs of every kind at every length, each proved on its token ids.
 
-        Raises `InputError` where the tokenizer merges what is repeated (`items="text"`), or has no token for a digit alone.
+        Raises `InputError` where the tokenizer merges what is repeated (`items="text"`), or has no
+        token for a digit alone.
         """
         all_lengths = set(lengths)
         if "one-more-digit" in self.kinds:
             all_lengths |= {length + 1 for length in lengths}
         items = {length: self.digits(length, seed) for length in sorted(all_lengths)}
-        ids = self._ids_of_text(encoder, items, lengths) if self.items == "text" else self._ids_of_items(encoder, items)
+        ids = (
+            self._ids_of_text(encoder, items, lengths)
+            if self.items == "text"
+            else self._ids_of_items(encoder, items)
+        )
         for length in lengths:
             for kind in self.kinds:
                 if kind == "theorem":
                     yield theorem_pair(length, ids[length])
-                elif not repeats_last(ids[length], ids[length + 1]):  # else it is the theorem's pair again
+                elif not repeats_last(
+                    ids[length], ids[length + 1]
+                ):  # else it is the theorem's pair again
                     yield Pair(kind, length, ids[length], ids[length + 1])
 
     def _ids_of_text(
         self, encoder: Encoder, items: Mapping[int, tuple[str, ...]], lengths: Sequence[int]
     ) -> dict[int, tuple[int, ...]]:
-        """Token ids of each prompt, tokenized whole; the text with its last digit once more has to give v*."""
-        texts = {length: self.question + "".join(insert(self.mitigation, digits)) for length, digits in items.items()}
+        """Token ids of each prompt, tokenized whole; the text with its last digit once more has to
+        give v*.
+        """
+        texts = {
+            length: self.question + "".join(insert(self.mitigation, digits))
+            for length, digits in items.items()
+        }
         repeated = {length: texts[length] + items[length][-1] for length in lengths}
         distinct = list(dict.fromkeys([*texts.values(), *repeated.values()]))
         ids = dict(zip(distinct, encoder.ids(distinct), strict=True))
         for length in lengths:
             text = texts[length]
-            require_no_merge(encoder, self.name, length, items[length][-1], ids[text], ids[repeated[length]])
+            require_no_merge(
+                encoder, self.name, length, items[length][-1], ids[text], ids[repeated[length]]
+            )
         return {length: ids[text] for length, text in texts.items()}
 
-    def _ids_of_items(self, encoder: Encoder, items: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
+    def _ids_of_items(
+        self, encoder: Encoder, items: Mapping[int, tuple[str, ...]]
+    ) -> dict[int, tuple[int, ...]]:
         pieces = {length: insert(self.mitigation, digits) for length, digits in items.items()}
         digits = set().union(*items.values())
         id_by_item = item_ids(encoder, self.question, digits)
-        id_by_item |= item_ids(encoder, self.question + min(digits), set().union(*pieces.values()) - digits)
+        id_by_item |= item_ids(
+            encoder, self.question + min(digits), set().union(*pieces.values()) - digits
+        )
         (question,) = encoder.ids([self.question])
-        return {length: (*question, *(id_by_item[piece] for piece in parts)) for length, parts in pieces.items()}
+        return {
+            length: (*question, *(id_by_item[piece] for piece in parts))
+            for length, parts in pieces.items()
+        }
 
 
 def figure_5a(items: ItemsAs = "text") -> Figure5Task:
     """Figure 5 (a): "How many ones are in the following sequences?" and ones."""
-    return Figure5Task("figure-5a", AppendixTask("count-ones-figure-5"), Mitigation(), ("theorem",), items)
+    return Figure5Task(
+        "figure-5a", AppendixTask("count-ones-figure-5"), Mitigation(), ("theorem",), items
+    )
 
 
 def figure_5b(items: ItemsAs = "text") -> Figure5Task:
-    """Figure 5 (b): the same question and uniformly sampled digits; v ends in a single one, v* in two."""
+    """Figure 5 (b): the same question and uniformly sampled digits; v ends in a single one, v* in
+    two.
+    """
     form = AppendixTask("count-ones-figure-5", uniform=True)
     return Figure5Task("figure-5b", form, Mitigation(), ("theorem",), items)
 
@@ -296,9 +347,16 @@ def figure_5c(items: ItemsAs = "text") -> Figure5Task:
 
 
 def figure_5d(items: ItemsAs = "text") -> Figure5Task:
-    """Figure 5 (d): (c) with a comma after every third digit; pairs "theorem" and, apart, "one-more-digit"."""
+    """Figure 5 (d): (c) with a comma after every third digit; pairs "theorem" and, apart,
+    "one-more-digit".
+    """
     kinds: tuple[PairKind, ...] = ("theorem", "one-more-digit")
     return Figure5Task("figure-5d", AppendixTask("copy"), Separator(every=3), kinds, items)
 
 
-FIGURE_5 = {"figure-5a": figure_5a, "figure-5b": figure_5b, "figure-5c": figure_5c, "figure-5d": figure_5d}
+FIGURE_5 = {
+    "figure-5a": figure_5a,
+    "figure-5b": figure_5b,
+    "figure-5c": figure_5c,
+    "figure-5d": figure_5d,
+}

@@ -1,7 +1,8 @@
 """Questions without a model: what is asked, under which id, and what the right answer is.
 
-For models that run elsewhere (behind an API, in another program): the prompts go out with their ids, and answers come back with
-them. `render_prompt` puts the same question into a model's tokens. No torch is needed here.
+For models that run elsewhere (behind an API, in another program): the prompts go out with their
+ids, and answers come back with them. `render_prompt` puts the same question into a model's tokens.
+No torch is needed here.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ _DIGEST = 12  # hexadecimal digits of the prompt's SHA-256 in an id
 class Question:
     """One question as text.
 
-    text: the whole prompt, as a mitigation rewrote it. pieces: the items with what was inserted between them. key: the right
-    answer; line: the right final line. rewritten: whether a mitigation changed the text. mitigation: its name, "none" for none.
-    counts: the parts of the sequence whose counts a mitigation asks for before the final line; 0 where none does.
-    prefill: the words of the answer line with which a few-shot prompt ends; None where the model writes the whole line.
+    text: the whole prompt, as a mitigation rewrote it. pieces: the items with what was inserted
+    between them. key: the right answer; line: the right final line. rewritten: whether a mitigation
+    changed the text. mitigation: its name, "none" for none.
+    counts: the parts of the sequence whose counts a mitigation asks for before the final line; 0
+        where none does.
+    prefill: the words of the answer line with which a few-shot prompt ends; None where the model
+        writes the whole line.
     """
 
     task: Task
@@ -47,7 +51,8 @@ class Question:
 
     @property
     def id(self) -> str:
-        """A name that is the same on every machine: task, items, seed, mitigation, and the first digits of the text's SHA-256.
+        """A name that is the same on every machine: task, items, seed, mitigation, and the first
+        digits of the text's SHA-256.
 
         A prompt that changed by one character has another id.
         """
@@ -56,7 +61,9 @@ class Question:
 
     @property
     def reasons(self) -> bool:
-        """Whether the prompt asks for words before the final line: for reasoning, or for a count of each part."""
+        """Whether the prompt asks for words before the final line: for reasoning, or for a count of
+        each part.
+        """
         return self.task.reasons or self.counts > 0
 
     @property
@@ -75,14 +82,17 @@ class Question:
         return None
 
 
-def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation | None = None) -> Question:
+def question(
+    form: Task, length: int, *, seed: int = 0, mitigation: Mitigation | None = None
+) -> Question:
     """The task's question at `length` items, as `mitigation` rewrites it.
 
-    The answer key is the generator's, and stands whatever was inserted (`mitigations.insert`). Of a mitigation with hooks this
-    is the part that is text.
+    The answer key is the generator's, and stands whatever was inserted (`mitigations.insert`). Of a
+    mitigation with hooks this is the part that is text.
 
-    Raises `InputError` for a length that the task cannot have, and for a right answer that is not one line (a line end inserted
-    into what is to be copied: no final line could be it); `MitigationError` where the key would change.
+    Raises `InputError` for a length that the task cannot have, and for a right answer that is not
+    one line (a line end inserted into what is to be copied: no final line could be it);
+    `MitigationError` where the key would change.
     """
     items = form.items(length, whole_number("seed", seed))
     pieces = items if mitigation is None else insert(mitigation, items, form.key)
@@ -104,20 +114,34 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
         )
     rewritten, counts = text != form.prompt(length, seed), _counts(form, pieces, mitigation)
     return Question(
-        form, length, seed, mitigations.label(mitigation), text, pieces, key, line, rewritten, counts=counts
+        form,
+        length,
+        seed,
+        mitigations.label(mitigation),
+        text,
+        pieces,
+        key,
+        line,
+        rewritten,
+        counts=counts,
     )
 
 
 def _counts(form: Task, pieces: Sequence[str], mitigation: Mitigation | None) -> int:
     """Number of parts whose counts a mitigation asks for; 0 where none does.
 
-    Raises `InputError` for a task whose answer is not the sum of those of the parts, and for one that asks for no final line.
+    Raises `InputError` for a task whose answer is not the sum of those of the parts, and for one
+    that asks for no final line.
     """
     asking = next((part for part in mitigations.parts(mitigation) if part.counts_parts), None)
     if asking is None:
         return 0
     kept_pieces = (piece for piece in pieces if not isinstance(piece, Label))
-    parts = [tuple(group) for is_bar, group in groupby(kept_pieces, lambda piece: isinstance(piece, Bar)) if not is_bar]
+    parts = [
+        tuple(group)
+        for is_bar, group in groupby(kept_pieces, lambda piece: isinstance(piece, Bar))
+        if not is_bar
+    ]
     whole = form.key([piece for part in parts for piece in part])
     if not form.numeric or sum(int(form.key(part)) for part in parts) != int(whole):
         raise InputError(
@@ -139,10 +163,11 @@ def questions(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
 ) -> list[Question]:
-    """The task's questions for a model that runs elsewhere, at every length and seed; arguments as of `ostools.evaluate`.
+    """The task's questions for a model that runs elsewhere, at every length and seed; arguments as
+    of `ostools.evaluate`.
 
-    Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a mitigation that changes the
-    forward pass: a model that is asked by text has none to change.
+    Raises `InputError` as `question` does, for seeds of a task that draws nothing, and for a
+    mitigation that changes the forward pass: a model that is asked by text has none to change.
     """
     form, length_list = task(task_or_name), checked_lengths(lengths)
     acting = mitigations.optional(mitigation)
@@ -152,14 +177,19 @@ def questions(
                 f"{mitigations.label(part)} changes the forward pass, and a model that is asked by text has none to change: "
                 "expected a mitigation that only rewrites prompts"
             )
-    return [question(form, n, seed=seed, mitigation=acting) for n in length_list for seed in seeds_of(form, seeds)]
+    return [
+        question(form, n, seed=seed, mitigation=acting)
+        for n in length_list
+        for seed in seeds_of(form, seeds)
+    ]
 
 
 def prompts_jsonl(question_list: Iterable[Question]) -> str:
     """The questions as JSON Lines, one object a line.
 
-    Keys: id (`Question.id`, which an answer has to repeat), task, length, seed, mitigation, prompt (what to send, as it
-    stands), key (the right answer) and line (the right final line). The last two are for people: send neither.
+    Keys: id (`Question.id`, which an answer has to repeat), task, length, seed, mitigation, prompt
+    (what to send, as it stands), key (the right answer) and line (the right final line). The last
+    two are for people: send neither.
     """
     return "".join(json.dumps(as_row(item)) + "\n" for item in checked_questions(question_list))
 
@@ -169,7 +199,9 @@ def checked_questions(value: Any) -> tuple[Question, ...]:
     is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
     items: tuple[Any, ...] = tuple(value) if is_several else (value,)
     if wrong := [item for item in items if not isinstance(item, Question)]:
-        raise InputError(f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}")
+        raise InputError(
+            f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}"
+        )
     return items
 
 

@@ -1,6 +1,8 @@
-"""Prompts other than ones that end in one token again and again: letters, words, the last token of any text; and token ids.
+"""Prompts other than ones that end in one token again and again: letters, words, the last token of
+any text; and token ids.
 
-Theorem 4.2 speaks of every such sequence; Figure 5 shows ones. Length n is the number of copies at the end.
+Theorem 4.2 speaks of every such sequence; Figure 5 shows ones. Length n is the number of copies at
+the end.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ TEXT = "The farmer walked to the old mill by the river, and the wind turned the 
 class RepeatTask(CollapseTask):
     """A text followed by `item` n times: v_n. With one more it is v*.
 
-    item: what is repeated, such as "a" or " and" (the space belongs to it). None: the last token of the text itself, by its
-        id, so that v_1 is the text as it stands.
+    item: what is repeated, such as "a" or " and" (the space belongs to it). None: the last token of
+        the text itself, by its id, so that v_1 is the text as it stands.
 
-    Raises `InputError` for an empty item, and for an empty text if its own last token is meant or if items are put in by their
-    ids (an item's one token is found after a text).
+    Raises `InputError` for an empty item, and for an empty text if its own last token is meant or
+    if items are put in by their ids (an item's one token is found after a text).
     """
 
     name: str
@@ -46,11 +48,17 @@ class RepeatTask(CollapseTask):
         checked_name("items", self.items, ("text", "ids"))
         if not isinstance(self.prompt, str) or not isinstance(self.item, str | None):
             wrong = self.prompt if not isinstance(self.prompt, str) else self.item
-            raise InputError(f"{self.name}: expected a prompt and an item as texts, found {short_repr(wrong)}")
+            raise InputError(
+                f"{self.name}: expected a prompt and an item as texts, found {short_repr(wrong)}"
+            )
         if self.item == "" or (self.item is None and not self.prompt):
-            raise InputError(f"{self.name}: expected something to repeat, found no text: give an item such as 'a'")
+            raise InputError(
+                f"{self.name}: expected something to repeat, found no text: give an item such as 'a'"
+            )
         if self.items == "ids" and not self.prompt:
-            raise InputError(f"{self.name}: items='ids' finds the item's token after a text, found none: give one")
+            raise InputError(
+                f"{self.name}: items='ids' finds the item's token after a text, found none: give one"
+            )
 
     @property
     def example(self) -> str:
@@ -58,9 +66,12 @@ class RepeatTask(CollapseTask):
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         if self.item is not None and self.items == "text":
-            # Each prompt tokenized whole; with the item once more, the text has to be tokenized into v*.
+            # Each prompt tokenized whole; with the item once more, the text has to be tokenized
+            # into v*.
             counts = sorted({*lengths, *(n + 1 for n in lengths)})
-            ids = dict(zip(counts, encoder.ids([self.prompt + self.item * n for n in counts]), strict=True))
+            ids = dict(
+                zip(counts, encoder.ids([self.prompt + self.item * n for n in counts]), strict=True)
+            )
             for n in lengths:
                 require_no_merge(encoder, self.name, n, self.item, ids[n], ids[n + 1])
                 yield theorem_pair(n, ids[n])
@@ -97,8 +108,8 @@ class TaskOfIds(CollapseTask):
 class RepeatedIds(TaskOfIds):
     """Token ids followed by the id `item` n times: v_n. With one more it is v*.
 
-    ids: what stands before; it may be empty if there is an item. A `Prompt` is taken for its ids. item: None for the last of
-        the ids, so that v_1 is the ids as they stand.
+    ids: what stands before; it may be empty if there is an item. A `Prompt` is taken for its ids.
+        item: None for the last of the ids, so that v_1 is the ids as they stand.
 
     Raises `InputError` for ids that are not whole numbers, and if there is nothing to repeat.
     """
@@ -113,7 +124,9 @@ class RepeatedIds(TaskOfIds):
         if self.item is not None:
             _row([self.item])
         elif not row:
-            raise InputError(f"{self.name}: expected something to repeat, found no ids: give some, or item=")
+            raise InputError(
+                f"{self.name}: expected something to repeat, found no ids: give some, or item="
+            )
 
     @property
     def example(self) -> str:
@@ -133,13 +146,15 @@ class RepeatedIds(TaskOfIds):
 
 @dataclass(frozen=True)
 class PairsOfIds(TaskOfIds):
-    """Prompts that are compared two by two: for every length, the token ids of the one and of the other.
+    """Prompts that are compared two by two: for every length, the token ids of the one and of the
+    other.
 
-    at: length (how many items, for tables and charts) -> two rows of ids, or two `Prompt`s. Theorem 4.2 speaks of a pair whose
-        second row is the first with its last id once more ("theorem"), and of no other pair ("task").
+    at: length (how many items, for tables and charts) -> two rows of ids, or two `Prompt`s. Theorem
+        4.2 speaks of a pair whose second row is the first with its last id once more ("theorem"),
+        and of no other pair ("task").
 
-    Raises `InputError` for what is not a pair of rows of whole numbers, for two rows that end in different ids (their distance
-    would be that of the two tokens), and for a length without a pair.
+    Raises `InputError` for what is not a pair of rows of whole numbers, for two rows that end in
+    different ids (their distance would be that of the two tokens), and for a length without a pair.
     """
 
     at: Mapping[int, tuple[Ids, Ids]]
@@ -150,11 +165,15 @@ class PairsOfIds(TaskOfIds):
             raise InputError(
                 f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found {self.at!r:.60}"
             )
-        object.__setattr__(self, "at", {n: self._pair(n, id_rows) for n, id_rows in self.at.items()})
+        object.__setattr__(
+            self, "at", {n: self._pair(n, id_rows) for n, id_rows in self.at.items()}
+        )
 
     def _pair(self, length: int, id_rows: Any) -> tuple[tuple[int, ...], ...]:
         if not isinstance(id_rows, tuple | list) or len(id_rows) != 2:
-            raise InputError(f"{self.name} at length {length}: expected two rows of ids, found {id_rows!r:.60}")
+            raise InputError(
+                f"{self.name} at length {length}: expected two rows of ids, found {id_rows!r:.60}"
+            )
         first, second = map(_row, id_rows)
         if not first or not second or first[-1] != second[-1]:
             raise InputError(
@@ -170,7 +189,9 @@ class PairsOfIds(TaskOfIds):
         for n in lengths:
             if n not in self.at:
                 known_lengths = ", ".join(map(str, sorted(self.at)[:8]))
-                raise InputError(f"{self.name}: expected a length with a pair ({known_lengths}), found {n}")
+                raise InputError(
+                    f"{self.name}: expected a length with a pair ({known_lengths}), found {n}"
+                )
             ids, extended = map(_row, self.at[n])
             yield Pair("theorem" if repeats_last(ids, extended) else "task", n, ids, extended)
 
@@ -182,7 +203,9 @@ def _row(ids: Any) -> tuple[int, ...]:
     except (TypeError, ValueError, RuntimeError):  # no row, or rows of several ids
         row = (-1,)
     if not all(type(item) is int and item >= 0 for item in row):
-        raise InputError(f"expected a row of token ids (whole numbers from 0), found {short_repr(ids)}")
+        raise InputError(
+            f"expected a row of token ids (whole numbers from 0), found {short_repr(ids)}"
+        )
     return row
 
 
@@ -197,7 +220,9 @@ def words(items: ItemsAs = "text") -> RepeatTask:
 
 
 def last_token(prompt: str = TEXT) -> RepeatTask:
-    """Any text, its last token repeated (by its id: the token's text could become another token beside a copy)."""
+    """Any text, its last token repeated (by its id: the token's text could become another token
+    beside a copy).
+    """
     return RepeatTask("text", prompt, None, "ids")
 
 

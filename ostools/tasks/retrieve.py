@@ -1,8 +1,10 @@
-"""Key-value retrieval, of which Section 5 of the paper speaks: does the answer depend on where in the prompt it stands?
+"""Key-value retrieval, of which Section 5 of the paper speaks: does the answer depend on where in
+the prompt it stands?
 
-The task of Liu et al. 2023, "Lost in the Middle" (arXiv 2307.03172), section 3: a JSON object of random pairs, one a line, and
-the request for the value of one of them. A seed fixes the pair that is asked for and all the others; `position` moves only
-that pair: the prompts of a sweep over positions hold the same records and the same question. No torch is needed here.
+The task of Liu et al. 2023, "Lost in the Middle" (arXiv 2307.03172), section 3: a JSON object of
+random pairs, one a line, and the request for the value of one of them. A seed fixes the pair that
+is asked for and all the others; `position` moves only that pair: the prompts of a sweep over
+positions hold the same records and the same question. No torch is needed here.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ PLACES = ("first", "middle", "last", DRAWN_POSITION)
 RECORDS = ("uuid", "words")
 """Records that are generated; anything else is the path of a file."""
 
-_BEFORE = "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
+_BEFORE = (
+    "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
+)
 _RECORD = re.compile(r'"(?:[^"\\]|\\.)*": "(?:[^"\\]|\\.)*"')
 
 _DIGITS = "0123456789"
@@ -41,18 +45,21 @@ Pair = tuple[str, str]
 class RetrieveTask(Task):
     """`length` key-value records, and the question for the value of the one at `position`.
 
-    position: "first", "middle", "last", the record's index from 0, or a fraction of the way from the first to the last; or
-        "drawn": an index as likely as any other, which the records themselves decide, so that each seed and length has its own.
-    records: "uuid": random UUIDs as keys and values, as Liu et al. have them (some 75 tokens a record, where digits are
-        tokens of their own); "words": a word as key and a digit as value, for small models, where values repeat beyond ten
-        records; or the path of a file in the
-        format of Liu et al. (JSON lines with `ordered_kv_records`, `key`, `value`), of which line `seed` (from 0) is taken:
-        the pair that it asks for, among the first `length` - 1 others in their order.
+    position: "first", "middle", "last", the record's index from 0, or a fraction of the way from
+        the first to the last; or "drawn": an index as likely as any other, which the records
+        themselves decide, so that each seed and length has its own.
+    records: "uuid": random UUIDs as keys and values, as Liu et al. have them (some 75 tokens a
+        record, where digits are tokens of their own); "words": a word as key and a digit as value,
+        for small models, where values repeat beyond ten records; or the path of a file in the
+        format of Liu et al. (JSON lines with `ordered_kv_records`, `key`, `value`), of which line
+        `seed` (from 0) is taken: the pair that it asks for, among the first `length` - 1 others in
+        their order.
 
-    corrupt: with the value of the wanted record and the next other one exchanged (after the last comes the first).
+    corrupt: with the value of the wanted record and the next other one exchanged (after the last
+        comes the first).
 
-    A mitigation can insert blank text between records; any other would leave no JSON object, and is refused. Raises
-    `InputError` for a position or a file that is not of this form.
+    A mitigation can insert blank text between records; any other would leave no JSON object, and is
+    refused. Raises `InputError` for a position or a file that is not of this form.
     """
 
     name: ClassVar[str] = "retrieve-at-position"
@@ -74,8 +81,12 @@ class RetrieveTask(Task):
             raise InputError(f"position: expected the index of a record, from 0, found {place!r}")
         if isinstance(place, float) and not 0 <= place <= 1:
             raise InputError(f"position: expected a fraction from 0.0 to 1.0, found {place}")
-        if not isinstance(self.records, str) or (self.records not in RECORDS and not Path(self.records).is_file()):
-            raise InputError(f"records: expected {' or '.join(RECORDS)}, or a file, found {self.records!r}")
+        if not isinstance(self.records, str) or (
+            self.records not in RECORDS and not Path(self.records).is_file()
+        ):
+            raise InputError(
+                f"records: expected {' or '.join(RECORDS)}, or a file, found {self.records!r}"
+            )
 
     @property
     def random(self) -> bool:
@@ -97,10 +108,14 @@ class RetrieveTask(Task):
         """The index, from 0, of the wanted one among `length` records."""
         if isinstance(self.position, int):
             if self.position >= length:
-                raise InputError(f"position {self.position}: expected an index below {length}, the number of records")
+                raise InputError(
+                    f"position {self.position}: expected an index below {length}, the number of records"
+                )
             return self.position
         if self.position == DRAWN_POSITION:
-            raise InputError("position 'drawn': expected one that the length decides, found one that the records do")
+            raise InputError(
+                "position 'drawn': expected one that the length decides, found one that the records do"
+            )
         share = {"first": 0.0, "middle": 0.5, "last": 1.0}.get(str(self.position), self.position)
         return int(float(share) * (length - 1) + 0.5)
 
@@ -112,7 +127,9 @@ class RetrieveTask(Task):
         pairs = [*other_pairs[:place], target_pair, *other_pairs[place:]]
         if self.corrupt:
             _exchange_values(pairs, place)
-        return tuple(": ".join(json.dumps(word, ensure_ascii=False) for word in pair) for pair in pairs)
+        return tuple(
+            ": ".join(json.dumps(word, ensure_ascii=False) for word in pair) for pair in pairs
+        )
 
     def _drawn_pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
         if self.records not in RECORDS:
@@ -121,12 +138,16 @@ class RetrieveTask(Task):
         if self.records == "words":
             first, *other_pairs = _words(stream, length)
         else:
-            texts = [str(uuid.UUID(int=stream.getrandbits(128), version=4)) for _ in range(2 * length)]
+            texts = [
+                str(uuid.UUID(int=stream.getrandbits(128), version=4)) for _ in range(2 * length)
+            ]
             first, *other_pairs = zip(texts[::2], texts[1::2], strict=True)
         return first, other_pairs
 
     def sequence(self, pieces: Sequence[str]) -> str:
-        """The JSON object, one record a line; blank text inserted after a record stands after its line's end."""
+        """The JSON object, one record a line; blank text inserted after a record stands after its
+        line's end.
+        """
         last = len(pieces) - 1
         for place, piece in enumerate(pieces):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):
@@ -135,7 +156,9 @@ class RetrieveTask(Task):
                     "between two of them, such as a line end (in bash: --mitigation $'separator:text=\\n')"
                 )
         return "".join(
-            ("{" if place == 0 else " ") + piece + ("}" if place == last else ",\n") if _is_record(piece) else piece
+            ("{" if place == 0 else " ") + piece + ("}" if place == last else ",\n")
+            if _is_record(piece)
+            else piece
             for place, piece in enumerate(pieces)
         )
 
@@ -163,7 +186,8 @@ class RetrieveTask(Task):
     def named_answer(self, line: str, pieces: Sequence[str]) -> str | None:
         """The value that stands first in the line, as a word of its own.
 
-        (Liu et al. ask whether the wanted one stands anywhere: a model that lists many would always be right.)
+        (Liu et al. ask whether the wanted one stands anywhere: a model that lists many would always
+        be right.)
         """
         values = {value for _, value in self.pairs(pieces)}
         words = "|".join(sorted(map(re.escape, values), key=len, reverse=True))
@@ -172,7 +196,12 @@ class RetrieveTask(Task):
 
     def pairs(self, pieces: Sequence[str]) -> list[Pair]:
         """The records, key and value, in the order of the prompt."""
-        return [pair for piece in pieces if _is_record(piece) for pair in json.loads(f"{{{piece}}}").items()]
+        return [
+            pair
+            for piece in pieces
+            if _is_record(piece)
+            for pair in json.loads(f"{{{piece}}}").items()
+        ]
 
     def _target_pair(self, pieces: Sequence[str]) -> Pair:
         pairs = self.pairs(pieces)
@@ -181,19 +210,24 @@ class RetrieveTask(Task):
     def _place(self, pairs: Sequence[Pair]) -> int:
         if self.position != DRAWN_POSITION:
             return self.index(len(pairs))
-        # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one must not yet have a place.
+        # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one
+        # must not yet have a place.
         return random.Random(f"{self.name} {DRAWN_POSITION} {sorted(pairs)}").randrange(len(pairs))
 
 
 def _exchange_values(pairs: list[Pair], place: int) -> None:
-    """Exchange the value of the pair at `place` with the next one that differs. Raises `InputError` where all are alike."""
+    """Exchange the value of the pair at `place` with the next one that differs. Raises `InputError`
+    where all are alike.
+    """
     for step in range(1, len(pairs)):
         partner = (place + step) % len(pairs)
         (key, value), (partner_key, partner_value) = pairs[place], pairs[partner]
         if value != partner_value:
             pairs[place], pairs[partner] = (key, partner_value), (partner_key, value)
             return
-    raise InputError("corrupt: expected records of two values at least, found one value: ask at a greater length")
+    raise InputError(
+        "corrupt: expected records of two values at least, found one value: ask at a greater length"
+    )
 
 
 def _is_record(piece: str) -> bool:
@@ -201,14 +235,25 @@ def _is_record(piece: str) -> bool:
 
 
 def _words(stream: random.Random, length: int) -> list[Pair]:
-    """Single words as keys as long as there are enough of them, else pairs of words; digits as values, all different as long as
-    there are enough of them: an answer then says which record was read.
+    """Single words as keys as long as there are enough of them, else pairs of words; digits as
+    values, all different as long as there are enough of them: an answer then says which record was
+    read.
     """
-    names = list(WORDS) if length <= len(WORDS) else [f"{first}-{last}" for first in WORDS for last in WORDS]
+    names = (
+        list(WORDS)
+        if length <= len(WORDS)
+        else [f"{first}-{last}" for first in WORDS for last in WORDS]
+    )
     if length > len(names):
-        raise InputError(f"records 'words': expected at most {len(names)} of them, found {length}; use 'uuid'")
+        raise InputError(
+            f"records 'words': expected at most {len(names)} of them, found {length}; use 'uuid'"
+        )
     keys = stream.sample(names, length)
-    values = stream.sample(_DIGITS, length) if length <= len(_DIGITS) else stream.choices(_DIGITS, k=length)
+    values = (
+        stream.sample(_DIGITS, length)
+        if length <= len(_DIGITS)
+        else stream.choices(_DIGITS, k=length)
+    )
     return list(zip(keys, values, strict=True))
 
 

@@ -6,9 +6,9 @@ files.
 pair. `profiles`: shares, the test for a U, and profiles of many texts. `lemmas`: the lemmas and
 propositions, as functions that read as their statements. `decoder`: one decoder in pure torch.
 `positions`: its positions.
-`homogenization`: how alike the tokens of a text are. `fits`: the law by which a distance falls. `intervals`: of a mean over
-seeds, of a share of right answers, of a rank correlation. `estimates`: norms from random
-cotangents.
+`homogenization`: how alike the tokens of a text are. `fits`: the law by which a distance falls.
+`intervals`: of a mean over seeds, of a share of right answers, of a rank correlation. `estimates`:
+norms from random cotangents.
 """
 
 from ostools.theory import decoder as decoder

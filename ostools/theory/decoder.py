@@ -1,19 +1,22 @@
 """One decoder in pure torch: any depth, any dtype, any positions, every number in the open.
 
-Purpose: what the paper says of "a Transformer" can be tried on the block equation itself, with positions, mask, window, norm
-and precision as the only things that change. A pre-norm decoder with a gated MLP (Llama's block, and equal to it):
+Purpose: what the paper says of "a Transformer" can be tried on the block equation itself, with
+positions, mask, window, norm and precision as the only things that change. A pre-norm decoder with
+a gated MLP (Llama's block, and equal to it):
 
     z_i       = v_i + sum_h sum_{j<=i} alpha_ij^h W_O^h W_V^h norm1(v_j)
     v_i^(l+1) = z_i + psi(norm2(z_i)),         psi(x) = W_down (silu(W_gate x) * (W_up x))
     y_i       = norm3(v_i^(L))
 
-Cost: O(L (n^2 d + n d^2)) for n tokens. With a causal mask ONE pass holds the last-token representation of every prefix: row
-i of a long pass is the last row of a pass over i + 1 tokens, up to the rounding of kernels whose order of summation depends on
-the length. Without the mask (`causal=False`) each length needs its own pass. The blocks of `Decoder.random` do not depend on
-the depth either: its residuals v^(l) are those of the decoder with l layers and the same seed.
+Cost: O(L (n^2 d + n d^2)) for n tokens. With a causal mask ONE pass holds the last-token
+representation of every prefix: row i of a long pass is the last row of a pass over i + 1 tokens, up
+to the rounding of kernels whose order of summation depends on the length. Without the mask
+(`causal=False`) each length needs its own pass. The blocks of `Decoder.random` do not depend on the
+depth either: its residuals v^(l) are those of the decoder with l layers and the same seed.
 
-Source: Barbero et al. 2024 (arXiv 2406.04267), section 2, whose block this is with the projections put back; the paper prints
-norm1(v_i) inside the sum over j, read as norm1(v_j), since the weights of a row sum to 1.
+Source: Barbero et al. 2024 (arXiv 2406.04267), section 2, whose block this is with the projections
+put back; the paper prints norm1(v_i) inside the sum over j, read as norm1(v_j), since the weights
+of a row sum to 1.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ Pattern = Float[Tensor, "batch head query key"]
 
 NORMS = ("rms", "none")
 PARTS = ("weights", "residual", "kv")
-"""What `store` can round: all parameters; v^(0), ..., v^(L) as they lie between blocks; keys (turned by RoPE) and values."""
+"""What `store` can round: all parameters; v^(0), ..., v^(L) as they lie between blocks; keys
+(turned by RoPE) and values.
+"""
 
 _EPS = 1e-6
 
@@ -57,10 +62,14 @@ class DecoderBlock:
     W_down: Float[Tensor, "d_mlp d_model"]
 
     @classmethod
-    def random(cls, generator: torch.Generator, d_model: int, n_heads: int, d_mlp: int) -> DecoderBlock:
+    def random(
+        cls, generator: torch.Generator, d_model: int, n_heads: int, d_mlp: int
+    ) -> DecoderBlock:
         """Projections Gaussian with variance 1 / fan-in, gains 1; float64."""
         d_head, gain = d_model // n_heads, torch.ones(d_model, dtype=torch.float64)
-        W_Q, W_K, W_V = (_gaussian(generator, n_heads, d_model, d_head, fan_in=d_model) for _ in range(3))
+        W_Q, W_K, W_V = (
+            _gaussian(generator, n_heads, d_model, d_head, fan_in=d_model) for _ in range(3)
+        )
         W_O = _gaussian(generator, n_heads, d_head, d_model, fan_in=d_model)
         W_gate, W_up = (_gaussian(generator, d_model, d_mlp, fan_in=d_model) for _ in range(2))
         W_down = _gaussian(generator, d_mlp, d_model, fan_in=d_mlp)
@@ -68,13 +77,18 @@ class DecoderBlock:
 
     def to(self, dtype: torch.dtype) -> DecoderBlock:
         return DecoderBlock(
-            **{field.name: _cast(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}
+            **{
+                field.name: _cast(getattr(self, field.name), dtype)
+                for field in dataclasses.fields(self)
+            }
         )
 
 
 @dataclass(frozen=True)
 class DecoderPass:
-    """`residuals`: v^(0), ..., v^(L). `patterns`: alpha^(0), ..., alpha^(L-1). `y`: after the final norm."""
+    """`residuals`: v^(0), ..., v^(L). `patterns`: alpha^(0), ..., alpha^(L-1). `y`: after the final
+    norm.
+    """
 
     residuals: tuple[Residual, ...]
     patterns: tuple[Pattern, ...]
@@ -83,10 +97,12 @@ class DecoderPass:
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """A decoder's weights and the choices that the studies vary. Make one with `random`, or from weights of one's own.
+    """A decoder's weights and the choices that the studies vary. Make one with `random`, or from
+    weights of one's own.
 
     Attributes:
-        positions: a name of `ostools.theory.positions.ENCODINGS`; `rope_base` is read by "rope", `table_seed` by "learned".
+        positions: a name of `ostools.theory.positions.ENCODINGS`; `rope_base` is read by "rope",
+            `table_seed` by "learned".
         causal: whether query i sees keys j <= i only.
         window: how many keys a query sees, itself included, in EVERY layer; None for all.
         norm: "rms", or "none": norm(x) = x, for exact cases.
@@ -110,10 +126,16 @@ class Decoder:
         if self.norm not in NORMS:
             raise unknown_name("norm", self.norm, NORMS)
         if self.window is not None and self.window < 1:
-            raise InputError(f"window: expected at least 1 key (the token itself), found {self.window}")
+            raise InputError(
+                f"window: expected at least 1 key (the token itself), found {self.window}"
+            )
         if not self.rope_base > 0:
             raise InputError(f"rope_base: expected a positive number, found {self.rope_base}")
-        width = self.blocks[0].W_Q.shape[-1] if self.blocks and self.positions == "rope" else self.embedding.shape[1]
+        width = (
+            self.blocks[0].W_Q.shape[-1]
+            if self.blocks and self.positions == "rope"
+            else self.embedding.shape[1]
+        )
         if self.positions in ("rope", "sinusoidal") and width % 2:
             raise InputError(
                 f"positions {self.positions!r} turn pairs of coordinates: expected an even width, found {width}"
@@ -134,10 +156,11 @@ class Decoder:
         causal: bool = True,
         window: int | None = None,
     ) -> Decoder:
-        """A decoder as before training: projections Gaussian with variance 1 / fan-in, embeddings standard normal, gains 1.
+        """A decoder as before training: projections Gaussian with variance 1 / fan-in, embeddings
+        standard normal, gains 1.
 
-        In float64. The same seed gives the same weights whatever the depth (the blocks of a shallow one are the first of a
-        deep one) and the positions.
+        In float64. The same seed gives the same weights whatever the depth (the blocks of a shallow
+        one are the first of a deep one) and the positions.
 
         Raises `InputError` for sizes below 1, heads that do not divide d_model, and unknown names.
         """
@@ -155,7 +178,9 @@ class Decoder:
             embedding=_gaussian(generator, vocabulary, d_model),
             W_U=_gaussian(generator, d_model, vocabulary, fan_in=d_model),
             gain3=torch.ones(d_model, dtype=torch.float64),
-            blocks=tuple(DecoderBlock.random(generator, d_model, n_heads, d_mlp) for _ in range(n_layers)),
+            blocks=tuple(
+                DecoderBlock.random(generator, d_model, n_heads, d_mlp) for _ in range(n_layers)
+            ),
             positions=positions,
             rope_base=rope_base,
             table_seed=table_seed,
@@ -164,7 +189,8 @@ class Decoder:
         )
 
     def to(self, dtype: torch.dtype) -> Decoder:
-        """All weights, and so all arithmetic, in `dtype`; norms, scores and softmax in float32 at least, as sdpa does it.
+        """All weights, and so all arithmetic, in `dtype`; norms, scores and softmax in float32 at
+        least, as sdpa does it.
 
         Raises `InputError` for weights beyond the range of `dtype`.
         """
@@ -182,16 +208,21 @@ class Decoder:
         *,
         store: Mapping[str, torch.dtype] | None = None,
     ) -> DecoderPass:
-        """Every residual stream, every pattern, and y. Patterns take L H n^2 numbers: walk `layers` where that is too much.
+        """Every residual stream, every pattern, and y. Patterns take L H n^2 numbers: walk `layers`
+        where that is too much.
 
         Args:
-            inputs: token ids, or embeddings, to which sinusoidal or learned positions are still added.
-            store: the dtype in which a part of `PARTS` is stored; the arithmetic stays in the decoder's own dtype.
+            inputs: token ids, or embeddings, to which sinusoidal or learned positions are still
+                added.
+            store: the dtype in which a part of `PARTS` is stored; the arithmetic stays in the
+                decoder's own dtype.
         """
         steps = list(self.layers(inputs, store=store))
         residuals = tuple(residual for residual, _ in steps)
         patterns = tuple(pattern for _, pattern in steps if pattern is not None)
-        return DecoderPass(residuals, patterns, self.normed(residuals[-1], self._stored(store).gain3))
+        return DecoderPass(
+            residuals, patterns, self.normed(residuals[-1], self._stored(store).gain3)
+        )
 
     def layers(
         self,
@@ -199,14 +230,20 @@ class Decoder:
         *,
         store: Mapping[str, torch.dtype] | None = None,
     ) -> Iterator[tuple[Residual, Pattern | None]]:
-        """(v^(0), None), then (v^(l), alpha^(l-1)) for l = 1, ..., L: one layer's pattern in memory at a time."""
+        """(v^(0), None), then (v^(l), alpha^(l-1)) for l = 1, ..., L: one layer's pattern in memory
+        at a time.
+        """
         decoder, rounding = self._stored(store), dict(store or {})
         v = _rounded(decoder.embedded(inputs), rounding.get("residual"))
         yield v, None
         for block in decoder.blocks:
-            attended, pattern = decoder.attention(block, decoder.normed(v, block.gain1), rounding.get("kv"))
+            attended, pattern = decoder.attention(
+                block, decoder.normed(v, block.gain1), rounding.get("kv")
+            )
             z = v + attended
-            v = _rounded(z + decoder.mlp(block, decoder.normed(z, block.gain2)), rounding.get("residual"))
+            v = _rounded(
+                z + decoder.mlp(block, decoder.normed(z, block.gain2)), rounding.get("residual")
+            )
             yield v, pattern
 
     def embedded(self, inputs: Int[Tensor, "batch pos"] | Residual) -> Residual:
@@ -222,7 +259,9 @@ class Decoder:
     def _looked_up(self, tokens: Int[Tensor, "batch pos"]) -> Residual:
         outside = (tokens < 0) | (tokens >= len(self.embedding))
         if bool(outside.any()):
-            raise InputError(f"tokens: expected ids 0 to {len(self.embedding) - 1}, found {int(tokens[outside][0])}")
+            raise InputError(
+                f"tokens: expected ids 0 to {len(self.embedding) - 1}, found {int(tokens[outside][0])}"
+            )
         return self.embedding[tokens]
 
     def normed(self, x: Residual, gain: Float[Tensor, " d_model"]) -> Residual:
@@ -233,14 +272,24 @@ class Decoder:
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return gain * (wide * scale).to(x.dtype)
 
-    def attention(self, block: DecoderBlock, x: Residual, store: torch.dtype | None = None) -> tuple[Residual, Pattern]:
-        """sum_h sum_j alpha_ij^h W_O^h W_V^h x_j, and the pattern alpha; `store` rounds keys and values."""
+    def attention(
+        self, block: DecoderBlock, x: Residual, store: torch.dtype | None = None
+    ) -> tuple[Residual, Pattern]:
+        """sum_h sum_j alpha_ij^h W_O^h W_V^h x_j, and the pattern alpha; `store` rounds keys and
+        values.
+        """
         q, k, v = self.projected(block, x)
         k, v = _rounded(k, store), _rounded(v, store)
         pattern = self.pattern(q, k)
-        heads = einsum(pattern, v.to(pattern), "batch head query key, batch head key d_head -> batch head query d_head")
+        heads = einsum(
+            pattern,
+            v.to(pattern),
+            "batch head query key, batch head key d_head -> batch head query d_head",
+        )
         return einsum(
-            heads.to(v), block.W_O, "batch head pos d_head, head d_head d_model -> batch pos d_model"
+            heads.to(v),
+            block.W_O,
+            "batch head pos d_head, head d_head d_model -> batch pos d_model",
         ), pattern
 
     def projected(self, block: DecoderBlock, x: Residual) -> tuple[Projected, Projected, Projected]:
@@ -252,10 +301,14 @@ class Decoder:
         return q, k, v
 
     def pattern(self, q: Projected, k: Projected) -> Pattern:
-        """alpha_ij = softmax_j(q_i k_j / sqrt(d_head) + what ALiBi adds), over the keys that i sees, in float32 at least."""
+        """alpha_ij = softmax_j(q_i k_j / sqrt(d_head) + what ALiBi adds), over the keys that i
+        sees, in float32 at least.
+        """
         wide = torch.promote_types(q.dtype, torch.float32)
         scores = einsum(
-            q.to(wide), k.to(wide), "batch head query d_head, batch head key d_head -> batch head query key"
+            q.to(wide),
+            k.to(wide),
+            "batch head query d_head, batch head key d_head -> batch head query key",
         )
         scores = scores * q.shape[-1] ** -0.5
         n_heads, n = scores.shape[1:3]
@@ -292,10 +345,14 @@ def _rounded(x: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in `dtype`; refuses values beyond its range BEFORE the cast: float8 makes them its largest number, silently."""
+    """x in `dtype`; refuses values beyond its range BEFORE the cast: float8 makes them its largest
+    number, silently.
+    """
     if not dtype.is_floating_point:
         raise InputError(f"expected a floating-point dtype such as torch.bfloat16, found {dtype}")
     size, largest = x.detach().double().abs(), torch.finfo(dtype).max
     if not bool((size <= largest).all()):
-        raise InputError(f"{dtype} cannot hold values up to {float(size.amax()):.4g}: its largest is {largest:.4g}")
+        raise InputError(
+            f"{dtype} cannot hold values up to {float(size.amax()):.4g}: its largest is {largest:.4g}"
+        )
     return x.to(dtype)

@@ -1,12 +1,15 @@
-"""Distances between two representations, and the units in which a dtype can tell them apart (Theorem 4.2 / B.3).
+"""Distances between two representations, and the units in which a dtype can tell them apart
+(Theorem 4.2 / B.3).
 
-Pure tensor functions along the last axis. A distance is compared with the machine line, the same norm of one
-representable step in every coordinate; a fixed threshold would mean something else at every magnitude.
+Pure tensor functions along the last axis. A distance is compared with the machine line, the same
+norm of one representable step in every coordinate; a fixed threshold would mean something else at
+every magnitude.
 
-Lengths at which rounding hides a pair are named by a rule that was fixed before anything was measured. `IN_A_ROW` tried lengths
-in a row at which the pair is hidden make a range. Two such rows are one range where fewer than `IN_A_ROW` tried lengths lie
-between them: a single length apart by chance does not end it. So at least half of a range's tried lengths are hidden, and
-`HiddenRange` counts them. Fewer hidden lengths in a row are chance, and no range.
+Lengths at which rounding hides a pair are named by a rule that was fixed before anything was
+measured. `IN_A_ROW` tried lengths in a row at which the pair is hidden make a range. Two such rows
+are one range where fewer than `IN_A_ROW` tried lengths lie between them: a single length apart by
+chance does not end it. So at least half of a range's tried lengths are hidden, and `HiddenRange`
+counts them. Fewer hidden lengths in a row are chance, and no range.
 """
 
 from __future__ import annotations
@@ -42,17 +45,23 @@ def vector_norm(x: Vectors, norm: str) -> Scalars:
     if norm not in _ORDERS:
         raise unknown_name("norm", norm, _ORDERS)
     if norm == "linf":
-        return torch.maximum(x.amax(-1), -x.amin(-1))  # the same number as torch's own norm, five times as fast
+        return torch.maximum(
+            x.amax(-1), -x.amin(-1)
+        )  # the same number as torch's own norm, five times as fast
     return torch.linalg.vector_norm(x, ord=_ORDERS[norm], dim=-1)
 
 
 def distance(x: Vectors, y: Vectors, norm: str) -> Scalars:
     """||x - y||_p, or for "cosine" 1 - cos(x, y), along the last axis.
 
-    The cosine distance is computed as ||x/|x| - y/|y|||^2 / 2, the same number without its cancellation; it is NaN where
-    one of the two is 0 and has no direction.
+    The cosine distance is computed as ||x/|x| - y/|y|||^2 / 2, the same number without its
+    cancellation; it is NaN where one of the two is 0 and has no direction.
     """
-    return vector_norm(x - y, norm) if norm != "cosine" else direction_distance(direction(x), direction(y))
+    return (
+        vector_norm(x - y, norm)
+        if norm != "cosine"
+        else direction_distance(direction(x), direction(y))
+    )
 
 
 def direction(x: Vectors) -> Vectors:
@@ -66,10 +75,12 @@ def direction_distance(x: Vectors, y: Vectors) -> Scalars:
 
 
 def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:
-    """The step from each |magnitude| to the next representable number of `dtype`, in float64 (one ULP).
+    """The step from each |magnitude| to the next representable number of `dtype`, in float64 (one
+    ULP).
 
-    2^e eps for 2^e <= |magnitude| < 2^(e+1), and the subnormal step below the smallest normal number. Raises `InputError`
-    for a magnitude that `dtype` cannot hold, and for one that is not finite.
+    2^e eps for 2^e <= |magnitude| < 2^(e+1), and the subnormal step below the smallest normal
+    number. Raises `InputError` for a magnitude that `dtype` cannot hold, and for one that is not
+    finite.
     """
     info = torch.finfo(dtype)
     size = magnitude.double().abs()
@@ -77,7 +88,8 @@ def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Ten
         raise InputError(
             f"spacing of {dtype}: expected finite magnitudes up to {info.max:.4g}, found {float(size.max())}"
         )
-    # Without its mantissa a float64 is the power of two below it. Below the smallest normal number the steps stay the same.
+    # Without its mantissa a float64 is the power of two below it. Below the smallest normal number
+    # the steps stay the same.
     bits = size.clamp_min(info.smallest_normal).view(torch.int64)
     return bits.bitwise_and_(_NO_MANTISSA).view(torch.float64).mul_(info.eps)
 
@@ -85,38 +97,52 @@ def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Ten
 def steps_between(y: Vectors, y_star: Vectors, dtype: torch.dtype) -> Vectors:
     """u_k: the spacing of `dtype` at max(|y_k|, |y*_k|), in float64.
 
-    Its norm is the machine line: the distance of vectors one step apart everywhere. A distance over it is in ULPs.
+    Its norm is the machine line: the distance of vectors one step apart everywhere. A distance over
+    it is in ULPs.
     """
     return spacing(torch.maximum(y.double().abs(), y_star.double().abs()), dtype)
 
 
 def total_variation(p: Vectors, q: Vectors) -> Scalars:
-    """The paper's delta = sum_k |p_k - q_k| of two distributions: the L1 norm, without the factor 1/2; at most 2."""
+    """The paper's delta = sum_k |p_k - q_k| of two distributions: the L1 norm, without the factor
+    1/2; at most 2.
+    """
     return (p - q).abs().sum(-1)
 
 
 def proof_variation(
     alpha: Vectors, alpha_star: Vectors, last: Int[Tensor, "*batch"]
 ) -> tuple[Scalars, Scalars, Scalars]:
-    """delta, the own weight and the KL divergence of two rows of attention, as the proof of Theorem B.3 pairs them.
+    """delta, the own weight and the KL divergence of two rows of attention, as the proof of Theorem
+    B.3 pairs them.
 
-    alpha: the row of token n, 0 after it. alpha_star: the row of the repeated token, which stands at `last`, 0 after it.
+    alpha: the row of token n, 0 after it. alpha_star: the row of the repeated token, which stands
+        at `last`, 0 after it.
 
-    delta = sum_(i<n) |alpha_(n,i) - alpha*_(n+1,i)| + |alpha_(n,n) - alpha*_(n+1,n)|, without the factor 1/2 (equation 2); own
-    = alpha*_(n+1,n+1). The proof bounds the difference of two attention outputs by delta + own, for values of unit norm. That
-    sum is the L1 distance of the two rows over all n + 1 tokens, alpha being 0 at the last. KL(alpha || alpha*) is over the
-    same n + 1 tokens, in nats: finite wherever alpha* sees what alpha sees, and infinite where it does not (a sliding window
-    that moved on). KL(alpha* || alpha) is always infinite. Pinsker: delta + own <= sqrt(2 KL).
+    delta = sum_(i<n) |alpha_(n,i) - alpha*_(n+1,i)| + |alpha_(n,n) - alpha*_(n+1,n)|, without the
+    factor 1/2 (equation 2); own = alpha*_(n+1,n+1). The proof bounds the difference of two
+    attention outputs by delta + own, for values of unit norm. That sum is the L1 distance of the
+    two rows over all n + 1 tokens, alpha being 0 at the last. KL(alpha || alpha*) is over the same
+    n + 1 tokens, in nats: finite wherever alpha* sees what alpha sees, and infinite where it does
+    not (a sliding window that moved on). KL(alpha* || alpha) is always infinite. Pinsker: delta +
+    own <= sqrt(2 KL).
     """
     at = last[..., None]
     self_weight = alpha_star.gather(-1, at)[..., 0]
     delta = (alpha - alpha_star).abs().scatter(-1, at, 0.0).sum(-1)
     divergence = torch.where(alpha > 0, alpha * (alpha.log() - alpha_star.log()), 0.0).sum(-1)
-    return delta, self_weight, divergence.clamp_min(0.0)  # the sum of a row with itself may be rounded to below 0
+    return (
+        delta,
+        self_weight,
+        divergence.clamp_min(0.0),
+    )  # the sum of a row with itself may be rounded to below 0
 
 
-def head_chunks(x: Float[Tensor, "*batch d_model"], n_heads: int) -> Float[Tensor, "*batch head chunk"]:
-    """A vector in `n_heads` pieces of d_model / n_heads: one reading of Figure 5's "over each head".
+def head_chunks(
+    x: Float[Tensor, "*batch d_model"], n_heads: int
+) -> Float[Tensor, "*batch head chunk"]:
+    """A vector in `n_heads` pieces of d_model / n_heads: one reading of Figure 5's "over each
+    head".
 
     Raises `InputError` where n_heads does not divide d_model.
     """
@@ -133,8 +159,9 @@ IN_A_ROW = 8
 
 @dataclass(frozen=True)
 class HiddenRange:
-    """One range of lengths: `first` and `last`, `lengths_tried` from one to the other, and at how many of these
-    the pair is `hidden` (at both ends it is). `following`: how many longer lengths were tried."""
+    """One range of lengths: `first` and `last`, `lengths_tried` from one to the other, and at how
+    many of these the pair is `hidden` (at both ends it is). `following`: how many longer lengths
+    were tried."""
 
     first: int
     last: int
@@ -149,7 +176,9 @@ class HiddenRange:
 
 
 def hidden_ranges(hidden: Sequence[bool], lengths: Sequence[int]) -> list[HiddenRange]:
-    """The ranges of a curve, the shortest lengths first; `hidden[i]`: whether the pair is hidden at `lengths[i]`, ascending."""
+    """The ranges of a curve, the shortest lengths first; `hidden[i]`: whether the pair is hidden at
+    `lengths[i]`, ascending.
+    """
     spans: list[tuple[int, int]] = []
     for is_hidden, run in groupby(range(len(lengths)), key=lambda index: bool(hidden[index])):
         indices = list(run)

@@ -1,16 +1,19 @@
-"""How alike the tokens of one text are in a layer: the spectrum of the matrix of their states, and their cosines.
+"""How alike the tokens of one text are in a layer: the spectrum of the matrix of their states, and
+their cosines.
 
     sigma_k                         singular values of X, one row a token
     matrix entropy                  H = - sum_k p_k log p_k,   p_k = sigma_k^2 / sum_j sigma_j^2         (nats)
     effective rank                  exp(- sum_k q_k log q_k),  q_k = sigma_k / sum_j sigma_j
     mean cosine                     mean over pairs i < j of <x_i, x_j> / (|x_i| |x_j|)
 
-Equal tokens have H = 0, rank 1 and cosine 1; n orthonormal ones H = log n, rank n and cosine 0. The entropy weighs directions
-by their energy: one token of great norm, a massive activation, brings it near 0 whatever the others do. The rank weighs them
-by their size, so that more of the others shows in it.
+Equal tokens have H = 0, rank 1 and cosine 1; n orthonormal ones H = log n, rank n and cosine 0. The
+entropy weighs directions by their energy: one token of great norm, a massive activation, brings it
+near 0 whatever the others do. The rank weighs them by their size, so that more of the others shows
+in it.
 
-Source: matrix entropy as in Queipo-de-Llano et al. 2025 (arXiv 2510.06477); effective rank: Roy and Vetterli, The effective
-rank (2007), EUSIPCO; cosines of all pairs as in Yusupov et al. 2025 (arXiv 2508.17126).
+Source: matrix entropy as in Queipo-de-Llano et al. 2025 (arXiv 2510.06477); effective rank: Roy and
+Vetterli, The effective rank (2007), EUSIPCO; cosines of all pairs as in Yusupov et al. 2025 (arXiv
+2508.17126).
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from ostools.ground.errors import InputError
 
 
 class Likeness(NamedTuple):
-    """How alike the rows of a matrix are; `normalised_entropy` is H / log min(n, d), 1 where no direction stands out."""
+    """How alike the rows of a matrix are; `normalised_entropy` is H / log min(n, d), 1 where no
+    direction stands out.
+    """
 
     entropy: float
     normalised_entropy: float
@@ -34,10 +39,11 @@ class Likeness(NamedTuple):
 
 
 def likeness(states: Float[Tensor, "pos d_model"]) -> Likeness:
-    """Entropy, effective rank and mean cosine of the rows, in float64. Cost: the singular values of one matrix.
+    """Entropy, effective rank and mean cosine of the rows, in float64. Cost: the singular values of
+    one matrix.
 
-    Raises `InputError` for fewer than two rows, for a row of zeros, which has no direction, and for numbers that are not
-    finite.
+    Raises `InputError` for fewer than two rows, for a row of zeros, which has no direction, and for
+    numbers that are not finite.
     """
     rows = states.double()
     norms = rows.norm(dim=1)
@@ -53,7 +59,9 @@ def likeness(states: Float[Tensor, "pos d_model"]) -> Likeness:
     directions = rows / norms[:, None]
     cosines = (directions @ directions.T).triu(1).sum() / (len(rows) * (len(rows) - 1) / 2)
     most = torch.tensor(float(min(rows.shape)), dtype=rows.dtype).log()
-    return Likeness(float(entropy), float(entropy / most), float(_entropy(values).exp()), float(cosines))
+    return Likeness(
+        float(entropy), float(entropy / most), float(_entropy(values).exp()), float(cosines)
+    )
 
 
 def _entropy(weights: Float[Tensor, " direction"]) -> Float[Tensor, ""]:

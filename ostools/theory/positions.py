@@ -1,11 +1,13 @@
 """How a decoder is told where its tokens stand: sinusoidal, rotary, ALiBi, learned, or not at all.
 
-Two are added to the embeddings (`sinusoidal`, `learned`), one turns queries and keys (`rotated`), one is added to the scores
-(`alibi`). Theorem 4.2 assumes that what they say "decays to 0 with the distance, e.g. as in RoPE"; which of them do is for
-`studies.laboratory` to measure. Tables are computed in float64: cast them to the dtype that they are used in.
+Two are added to the embeddings (`sinusoidal`, `learned`), one turns queries and keys (`rotated`),
+one is added to the scores (`alibi`). Theorem 4.2 assumes that what they say "decays to 0 with the
+distance, e.g. as in RoPE"; which of them do is for `studies.laboratory` to measure. Tables are
+computed in float64: cast them to the dtype that they are used in.
 
-Sources: Vaswani et al. 2017 (arXiv 1706.03762, section 3.5); Su et al. 2021 (RoFormer, arXiv 2104.09864), in Llama's layout;
-Press, Smith, Lewis 2022 (ALiBi, arXiv 2108.12409) and its published code for head counts that are no power of two.
+Sources: Vaswani et al. 2017 (arXiv 1706.03762, section 3.5); Su et al. 2021 (RoFormer, arXiv
+2104.09864), in Llama's layout; Press, Smith, Lewis 2022 (ALiBi, arXiv 2108.12409) and its published
+code for head counts that are no power of two.
 """
 
 from __future__ import annotations
@@ -20,25 +22,33 @@ from torch import Tensor
 ENCODINGS = ("sinusoidal", "rope", "alibi", "learned", "none")
 """The encodings by name."""
 
-# torch fills a tensor of normals in chunks of so many: tables of whole chunks begin alike whatever their length.
+# torch fills a tensor of normals in chunks of so many: tables of whole chunks begin alike whatever
+# their length.
 _CHUNK = 16
 
 
 def sinusoidal(n: int, d_model: int) -> Float[Tensor, "pos d_model"]:
-    """p_(i, 2k) = sin(i / 10000^(2k / d)), p_(i, 2k + 1) = cos of the same, for positions i = 0, ..., n - 1; d_model even."""
+    """p_(i, 2k) = sin(i / 10000^(2k / d)), p_(i, 2k + 1) = cos of the same, for positions i = 0,
+    ..., n - 1; d_model even.
+    """
     angles = _angles(n, d_model, 10_000.0)
     return rearrange([angles.sin(), angles.cos()], "part pos pair -> pos (pair part)")
 
 
 def learned(n: int, d_model: int, seed: int) -> Float[Tensor, "pos d_model"]:
-    """A table of independent standard normals, as before training. A longer one begins with a shorter one's rows."""
+    """A table of independent standard normals, as before training. A longer one begins with a
+    shorter one's rows.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows = math.ceil(n / _CHUNK) * _CHUNK
     return torch.randn(rows, d_model, generator=generator, dtype=torch.float64)[:n]
 
 
-def rotated(x: Float[Tensor, "*batch pos d_head"], base: float) -> Float[Tensor, "*batch pos d_head"]:
-    """R_i x_i: coordinates k and k + d_head / 2 of position i turned by the angle i base^(-2k / d_head); d_head even.
+def rotated(
+    x: Float[Tensor, "*batch pos d_head"], base: float
+) -> Float[Tensor, "*batch pos d_head"]:
+    """R_i x_i: coordinates k and k + d_head / 2 of position i turned by the angle i base^(-2k /
+    d_head); d_head even.
 
     The score of R_i q with R_j k depends on i - j only.
     """
@@ -49,10 +59,12 @@ def rotated(x: Float[Tensor, "*batch pos d_head"], base: float) -> Float[Tensor,
 
 
 def rotary_envelope(distance: int, width: int, base: float) -> float:
-    """mean_j |S_j(m)| / mean_j |S_j(0)| with S_j(m) = sum_(i<j) e^(i m base^(-2i / width)), at the distance m = `distance`.
+    """mean_j |S_j(m)| / mean_j |S_j(0)| with S_j(m) = sum_(i<j) e^(i m base^(-2i / width)), at the
+    distance m = `distance`.
 
-    RoFormer's long-term decay (its section 3.4.3): what bounds a score at that distance. The proof of Theorem B.3 needs that
-    one step changes a score ever less, which is another quantity: at most |q| |k| 2 sin(1/2), at every distance alike.
+    RoFormer's long-term decay (its section 3.4.3): what bounds a score at that distance. The proof
+    of Theorem B.3 needs that one step changes a score ever less, which is another quantity: at most
+    |q| |k| 2 sin(1/2), at every distance alike.
     """
     angles = distance * base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     sums = torch.complex(angles.cos(), angles.sin()).cumsum(0)
@@ -67,7 +79,8 @@ def _angles(n: int, width: int, base: float) -> Float[Tensor, "pos pair"]:
 def alibi_slopes(n_heads: int) -> Float[Tensor, " head"]:
     """2^(-8 h / H) for h = 1, ..., H, H a power of two.
 
-    Else the slopes of the largest power of two below H, then every other slope of the next power of two, as published.
+    Else the slopes of the largest power of two below H, then every other slope of the next power of
+    two, as published.
     """
     power = 2 ** int(math.log2(n_heads))
     exact = _geometric(power)
@@ -86,7 +99,9 @@ def alibi(n: int, n_heads: int) -> Float[Tensor, "head query key"]:
 
 
 def visible(n: int, causal: bool, window: int | None) -> Bool[Tensor, "query key"]:
-    """Which keys a query sees: those up to itself if `causal`, and of these the last `window` (itself counts) if given."""
+    """Which keys a query sees: those up to itself if `causal`, and of these the last `window`
+    (itself counts) if given.
+    """
     back = torch.arange(n)[:, None] - torch.arange(n)[None, :]
     mask = torch.ones(n, n, dtype=torch.bool)
     if causal:

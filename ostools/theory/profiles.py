@@ -35,7 +35,9 @@ from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import whole_number
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded
 
-ProfileShape = Literal["U-shape", "inverted U", "rises at the start only", "rises at the end only", "no shape shown"]
+ProfileShape = Literal[
+    "U-shape", "inverted U", "rises at the start only", "rises at the end only", "no shape shown"
+]
 Profile = Float[np.ndarray, " pos"]
 
 BLOCKS = 5
@@ -59,14 +61,18 @@ class TestedValue:
 
 @dataclass(frozen=True)
 class EndContrasts:
-    """First and last third of profiles beside the middle one, in decades (differences of log10 norms)."""
+    """First and last third of profiles beside the middle one, in decades (differences of log10
+    norms).
+    """
 
     start: TestedValue
     end: TestedValue
 
     @property
     def verdict(self) -> ProfileShape:
-        """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier by chance than either."""
+        """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier
+        by chance than either.
+        """
         return named_by_ends(self.start, self.end)
 
 
@@ -95,9 +101,15 @@ def shares(values: Profile) -> Profile:
 
 
 def effective_tokens(share: Profile) -> float:
-    """exp(entropy): over how many tokens the total is spread; 1 for one token, n for n equal ones, 0 for none."""
+    """exp(entropy): over how many tokens the total is spread; 1 for one token, n for n equal ones,
+    0 for none.
+    """
     positive_share = share[share > 0]
-    return float(np.exp(-(positive_share * np.log(positive_share)).sum())) if len(positive_share) else 0.0
+    return (
+        float(np.exp(-(positive_share * np.log(positive_share)).sum()))
+        if len(positive_share)
+        else 0.0
+    )
 
 
 def rank_correlation(first: Profile, second: Profile) -> float:
@@ -110,23 +122,33 @@ def rank_correlation(first: Profile, second: Profile) -> float:
 
 
 def u_shape(log10_norms: Profile) -> UShape:
-    """Test a profile of at least `SHORTEST` tokens, all of them finite (a norm of zero has no logarithm)."""
+    """Test a profile of at least `SHORTEST` tokens, all of them finite (a norm of zero has no
+    logarithm).
+    """
     blocks = means_of_blocks(log10_norms)
     start, middle, end = blocks.reshape(3, -1)
     thirds = (float(start.mean()), float(middle.mean()), float(end.mean()))
     return UShape(_contrast(start, middle), _contrast(end, middle), thirds)
 
 
-def means_of_blocks(log10_norms: Float[np.ndarray, "*profile pos"]) -> Float[np.ndarray, "*profile block"]:
+def means_of_blocks(
+    log10_norms: Float[np.ndarray, "*profile pos"],
+) -> Float[np.ndarray, "*profile block"]:
     """The means of a profile's blocks, equally many in each third."""
     count = BLOCKS if log10_norms.shape[-1] >= _LONG else _SHORT_BLOCKS
-    return np.stack([block.mean(-1) for block in np.array_split(log10_norms, 3 * count, axis=-1)], axis=-1)
+    return np.stack(
+        [block.mean(-1) for block in np.array_split(log10_norms, 3 * count, axis=-1)], axis=-1
+    )
 
 
-def _contrast(first: Float[np.ndarray, " block"], second: Float[np.ndarray, " block"]) -> TestedValue:
+def _contrast(
+    first: Float[np.ndarray, " block"], second: Float[np.ndarray, " block"]
+) -> TestedValue:
     """Difference of two means of blocks, by Welch's t: one third may scatter more than the other."""
     freedom = len(first) - 2
-    parts = np.array([(_around_line(third) ** 2).sum() / freedom / len(first) for third in (first, second)])
+    parts = np.array(
+        [(_around_line(third) ** 2).sum() / freedom / len(first) for third in (first, second)]
+    )
     variance = float(parts.sum())
     joint = freedom / float(((parts / variance) ** 2).sum()) if variance > 0 else 1.0
     return by_student(float(first.mean() - second.mean()), variance**0.5, joint)
@@ -140,7 +162,9 @@ def by_student(value: float, error: float, freedom: float) -> TestedValue:
     half = float(stdtrit(freedom, 0.975)) * error
     if error == 0:
         return TestedValue(value, value, value, 1.0 if value == 0 else 0.0)
-    return TestedValue(value, value - half, value + half, float(2 * stdtr(freedom, -abs(value) / error)))
+    return TestedValue(
+        value, value - half, value + half, float(2 * stdtr(freedom, -abs(value) / error))
+    )
 
 
 def _around_line(values: Float[np.ndarray, " place"]) -> Float[np.ndarray, " place"]:
@@ -158,28 +182,42 @@ FEWEST_TOKENS = 15
 
 
 def checked_bins(bins: int, lengths: Sequence[int]) -> int:
-    """At most one bin a token of the shortest: finer ones would show what no token says. Raises `InputError` for more."""
+    """At most one bin a token of the shortest: finer ones would show what no token says. Raises
+    `InputError` for more.
+    """
     if whole_number("bins", bins, 1) > min(lengths):
-        raise InputError(f"bins: expected at most {min(lengths)}, the tokens of the shortest, found {bins}")
+        raise InputError(
+            f"bins: expected at most {min(lengths)}, the tokens of the shortest, found {bins}"
+        )
     return int(bins)
 
 
 def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarray, "window bin"]:
-    """The share of every bin of relative position over its even share, 1 / bins: 1 everywhere where all tokens are equal.
+    """The share of every bin of relative position over its even share, 1 / bins: 1 everywhere where
+    all tokens are equal.
 
-    Token i of n covers [i / n, (i + 1) / n) of a window, bin b of B [b / B, (b + 1) / B); a token on the border of two bins
-    counts in each by the part of it that lies there, so that the mean over the bins is the sum of the shares.
+    Token i of n covers [i / n, (i + 1) / n) of a window, bin b of B [b / B, (b + 1) / B); a token
+    on the border of two bins counts in each by the part of it that lies there, so that the mean
+    over the bins is the sum of the shares.
     """
-    pos, token, place = shares.shape[-1], np.arange(shares.shape[-1])[:, None], np.arange(bins)[None, :]
+    pos, token, place = (
+        shares.shape[-1],
+        np.arange(shares.shape[-1])[:, None],
+        np.arange(bins)[None, :],
+    )
     # Whole numbers, in units of 1 / (n B): where B divides n every part is exactly 0 or 1.
-    start, stop = np.maximum(token * bins, place * pos), np.minimum((token + 1) * bins, (place + 1) * pos)
+    start, stop = (
+        np.maximum(token * bins, place * pos),
+        np.minimum((token + 1) * bins, (place + 1) * pos),
+    )
     return bins * (shares @ (np.clip(stop - start, 0, None) / bins))
 
 
 def interval_of_mean(
     means: Float[np.ndarray, "text bin"],
 ) -> tuple[Float[np.ndarray, " bin"], Float[np.ndarray, " bin"]]:
-    """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than three texts, which show no spread.
+    """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than three
+    texts, which show no spread.
 
     At the `expanded` level, as a percentile interval of few texts is too narrow."""
     if len(means) < FEWEST:
@@ -190,20 +228,24 @@ def interval_of_mean(
 
 
 def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.ndarray, "window 2"]:
-    """The mean log10 of the first, and of the last third, minus the middle one, of every window: the contrasts of
-    `profiles.u_shape`, without its intervals. At least `FEWEST_TOKENS` tokens."""
+    """The mean log10 of the first, and of the last third, minus the middle one, of every window:
+    the contrasts of `profiles.u_shape`, without its intervals. At least `FEWEST_TOKENS` tokens."""
     blocks = means_of_blocks(log10_values)
     start, middle, end = blocks.reshape(len(blocks), 3, -1).mean(2).T
     return np.stack([start - middle, end - middle], axis=1)
 
 
 def ends_over_texts(contrasts: Float[np.ndarray, "text 2"]) -> EndContrasts:
-    """Means over texts: whether the mean contrasts are zero, by Student's t with a degree of freedom less than texts.
+    """Means over texts: whether the mean contrasts are zero, by Student's t with a degree of
+    freedom less than texts.
 
-    Here texts are the draws, where `profiles.u_shape` has only the scatter of the tokens of one prompt. At least three texts.
+    Here texts are the draws, where `profiles.u_shape` has only the scatter of the tokens of one
+    prompt. At least three texts.
     """
     texts = len(contrasts)
     errors = contrasts.std(0, ddof=1) / texts**0.5
     means = contrasts.mean(0)
-    start, end = (by_student(float(m), float(e), float(texts - 1)) for m, e in zip(means, errors, strict=True))
+    start, end = (
+        by_student(float(m), float(e), float(texts - 1)) for m, e in zip(means, errors, strict=True)
+    )
     return EndContrasts(start, end)

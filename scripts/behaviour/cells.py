@@ -49,7 +49,9 @@ BATCH = 12
 
 @dataclass(frozen=True)
 class Asked:
-    """Questions of one cell. `lengths` None: the two at which the cell `base` has most nearly half of its answers right."""
+    """Questions of one cell. `lengths` None: the two at which the cell `base` has most nearly half
+    of its answers right.
+    """
 
     task: str
     lengths: tuple[int, ...] | None
@@ -61,18 +63,32 @@ class Asked:
         """Ask and store; without the probability of the right line, which would double the cost."""
         form, acting = tasks.task(self.task), mitigations.optional(self.mitigation)
         lengths = middle(answers(self.base)) if self.lengths is None else self.lengths
-        prompts = [elicit(model, form, n, CHAT, seed=seed, mitigation=acting) for n in lengths for seed in self.seeds]
-        rows, how = TaskAnswers(model, prompts, acting, batch_size=BATCH, probability=False).rows(None)
-        names = {"task": tasks.label(form), "mitigation": mitigations.label(acting), "elicitation": CHAT}
+        prompts = [
+            elicit(model, form, n, CHAT, seed=seed, mitigation=acting)
+            for n in lengths
+            for seed in self.seeds
+        ]
+        rows, how = TaskAnswers(model, prompts, acting, batch_size=BATCH, probability=False).rows(
+            None
+        )
+        names = {
+            "task": tasks.label(form),
+            "mitigation": mitigations.label(acting),
+            "elicitation": CHAT,
+        }
         how |= {"lengths": list(lengths), "seeds": list(self.seeds), "trained_length": None}
         provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
         frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
         frame = frame[list(COLUMNS)].astype(COLUMNS)
-        Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=False)).save(path_of(name))
+        Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=False)).save(
+            path_of(name)
+        )
 
 
 def middle(base: Evaluation) -> tuple[int, ...]:
-    """The two lengths at which the share of right answers is nearest to one half, the shorter where two are as near."""
+    """The two lengths at which the share of right answers is nearest to one half, the shorter where
+    two are as near.
+    """
     rows: Any = base.summary
     nearest = sorted(zip((rows["accuracy"] - 0.5).abs(), rows["length"], strict=True))[:2]
     return tuple(sorted(int(length) for _, length in nearest))
@@ -104,7 +120,9 @@ STATES = {
     "commas-rest": Asked(COMMAS, REST),
     "ones-states": partial(states.measure, asked=("ones", "ones-rest"), exact=(*CORE, *REST)),
     "commas-states": partial(states.measure, asked=("commas", "commas-rest"), exact=(*CORE, *REST)),
-    "bits-states": partial(states.measure, asked=("bits",), exact=(8, 10, 12, 32), exact_seeds=TWELVE),
+    "bits-states": partial(
+        states.measure, asked=("bits",), exact=(8, 10, 12, 32), exact_seeds=TWELVE
+    ),
     "ones-probe": partial(states.probe, kept=("ones-states",), is_random=False),
     "commas-probe": partial(states.probe, kept=("commas-states",), is_random=False),
 }
@@ -128,13 +146,17 @@ CELLS: dict[str, Any] = {
     **STATES,
     **MORE,
     **mitigated(
-        BITS, "bits", ("separator-1", "partition", "separator-3", "repeat-prompt", "sharper", "window", "hint")
+        BITS,
+        "bits",
+        ("separator-1", "partition", "separator-3", "repeat-prompt", "sharper", "window", "hint"),
     ),
     **mitigated(DIGITS, "digits", ("separator-1", "hint", "repeat-prompt", "separator-3")),
     "fair-bits-states": partial(states.measure, asked=("fair-bits",)),
     "bits-probe": partial(states.probe, kept=("bits-states", "fair-bits-states"), is_random=True),
     **REASONED,
-    "threes": Asked("count-ones:separator_every=3", (3, 5, 8, 9, 10, 12, 16, 20, 24, 32, 48, 64, 128)),
+    "threes": Asked(
+        "count-ones:separator_every=3", (3, 5, 8, 9, 10, 12, 16, 20, 24, 32, 48, 64, 128)
+    ),
     **LONGER,
     "random-weights": partial(states.measure_random, asked=("bits", "fair-bits")),
 }
@@ -156,6 +178,11 @@ def measure(model: TransformerBridge, directory: Path, minutes: float) -> None:
             else:
                 cast(Callable[..., None], cell)(model, name=name, directory=directory)
         except (ost.InputError, mitigations.MitigationError, FileNotFoundError) as error:
-            print(f"{name}: left out: {error}", flush=True)  # what it needs is not measured, or not there
+            print(
+                f"{name}: left out: {error}", flush=True
+            )  # what it needs is not measured, or not there
             continue
-        print(f"{name}: {time.process_time() - start:.0f} s of CPU, {time.perf_counter() - wall:.0f} s", flush=True)
+        print(
+            f"{name}: {time.process_time() - start:.0f} s of CPU, {time.perf_counter() - wall:.0f} s",
+            flush=True,
+        )

@@ -1,4 +1,6 @@
-"""Tables of docs/findings/behaviour.md on whether errors are collapse: distances, float32, probes, what separates."""
+"""Tables of docs/findings/behaviour.md on whether errors are collapse: distances, float32, probes,
+what separates.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,22 @@ def stored(name: str) -> Frame:
 
 
 def states(name: str) -> Frame:
-    """The states of a cell's questions, with every answer to them; of those that are the same tokens the first."""
-    answered = asked(name)[["length", "seed", "correct", "number"]].rename(columns={"correct": "right"})
+    """The states of a cell's questions, with every answer to them; of those that are the same
+    tokens the first.
+    """
+    answered = asked(name)[["length", "seed", "correct", "number"]].rename(
+        columns={"correct": "right"}
+    )
     rows = (
-        stored(f"{name}-states").drop(columns=["correct", "number"]).merge(answered, how="left", on=["length", "seed"])
+        stored(f"{name}-states")
+        .drop(columns=["correct", "number"])
+        .merge(answered, how="left", on=["length", "seed"])
     )
     form = cells.tasks.task(cells.CELLS[name].task)
-    same = [(int(n), form.items(int(n), int(seed))) for n, seed in zip(rows["length"], rows["seed"], strict=True)]
+    same = [
+        (int(n), form.items(int(n), int(seed)))
+        for n, seed in zip(rows["length"], rows["seed"], strict=True)
+    ]
     return rows[~pd.Series(same).duplicated()].reset_index(drop=True)
 
 
@@ -46,8 +57,12 @@ def pairs(name: str, position: str = ANSWER) -> Frame:
     """The questions whose pair was measured there: n and n + 1 items, with another right answer."""
     rows = states(name)
     columns = {f"{part}_{position}": part for part in ("distance", "noise", "norm")}
-    rows = rows[rows[f"distance_{position}"].notna() & (rows["next_key"] != rows["key"])].rename(columns=columns)
-    return rows.assign(hidden=is_hidden(rows["distance"], rows["noise"], rows["distance"])).reset_index(drop=True)
+    rows = rows[rows[f"distance_{position}"].notna() & (rows["next_key"] != rows["key"])].rename(
+        columns=columns
+    )
+    return rows.assign(
+        hidden=is_hidden(rows["distance"], rows["noise"], rows["distance"])
+    ).reset_index(drop=True)
 
 
 def measured_states() -> Iterator[str]:
@@ -61,7 +76,14 @@ def positions_table() -> Table:
     """Where y is read: what comes next, and how far apart n and n + 1 are."""
     least = "least of distance / noise (at)"
     yield from header(
-        "question", "y at", "next token (how often)", "pairs", "below the noise", "distance", "noise", least
+        "question",
+        "y at",
+        "next token (how often)",
+        "pairs",
+        "below the noise",
+        "distance",
+        "noise",
+        least,
     )
     for name in measured_states():
         every = states(name)
@@ -70,14 +92,18 @@ def positions_table() -> Table:
             ratio, tokens = found["distance"] / found["noise"], "–"
             if place != PARTING:
                 counts = every[f"next_{place}_bfloat16"].value_counts()
-                tokens = ", ".join(f"`{token}` ({count})" for token, count in list(counts.items())[:3])
+                tokens = ", ".join(
+                    f"`{token}` ({count})" for token, count in list(counts.items())[:3]
+                )
             spans = [
                 f"{found[part].median():.3g} ({found[part].min():.2g} to {found[part].max():.2g})"
                 for part in ("distance", "noise")
             ]
             lowest = f"{ratio.min():.1f} ({found.loc[ratio.idxmin(), 'length']})"
             words = PLACE_WORDS.get(place, f"“{place}”")
-            yield row(WORDS[name], words, tokens, len(found), int(found["hidden"].sum()), *spans, lowest)
+            yield row(
+                WORDS[name], words, tokens, len(found), int(found["hidden"].sum()), *spans, lowest
+            )
 
 
 def pairs_table() -> Table:
@@ -96,7 +122,9 @@ def pairs_table() -> Table:
                 if len(ok) > 1
                 else f"{said(answered)[0]}{'' if ok.all() else ' (wrong)'}"
             )
-            ratios = [part.get_group(length).eval("distance / noise").mean() for part in every.values()]
+            ratios = [
+                part.get_group(length).eval("distance / noise").mean() for part in every.values()
+            ]
             yield row(
                 WORDS[name],
                 length,
@@ -107,8 +135,12 @@ def pairs_table() -> Table:
 
 
 def said_table() -> Table:
-    """Of each wrong number, how far the questions are from the one to which it would be right: least and most."""
-    yield from header("question", "said", "at", "distance / noise, “answer”", "where the two right answers part")
+    """Of each wrong number, how far the questions are from the one to which it would be right:
+    least and most.
+    """
+    yield from header(
+        "question", "said", "at", "distance / noise, “answer”", "where the two right answers part"
+    )
     for name in measured_states():
         rows = states(name)
         if f"distance_said_{ANSWER}" not in rows or rows[f"distance_said_{ANSWER}"].isna().all():
@@ -116,12 +148,22 @@ def said_table() -> Table:
         rows = rows[rows[f"distance_said_{ANSWER}"].notna()]
         for number, part in rows.groupby("number"):
             ratios = [
-                part[f"distance_said_{place}"].astype(float) / part[f"noise_said_{place}"].astype(float)
+                part[f"distance_said_{place}"].astype(float)
+                / part[f"noise_said_{place}"].astype(float)
                 for place in (ANSWER, PARTING)
             ]
             lengths = part["length"].tolist()
-            at = ", ".join(map(str, lengths)) if len(lengths) < 4 else f"{lengths[0]} to {lengths[-1]} ({len(lengths)})"
-            yield row(WORDS[name], int(number), at, *(f"{each.min():.1f} to {each.max():.1f}" for each in ratios))
+            at = (
+                ", ".join(map(str, lengths))
+                if len(lengths) < 4
+                else f"{lengths[0]} to {lengths[-1]} ({len(lengths)})"
+            )
+            yield row(
+                WORDS[name],
+                int(number),
+                at,
+                *(f"{each.min():.1f} to {each.max():.1f}" for each in ratios),
+            )
 
 
 def precision_table() -> Table:
@@ -138,14 +180,27 @@ def precision_table() -> Table:
         rows = states(name)
         rows = rows[rows["right"].notna() & rows["given_float32"].notna()]
         moved = (rows["log_p_float32"] - rows["log_p_bfloat16"]).abs()
-        counts = [int(rows[column].astype(bool).sum()) for column in ("given_float32", "right", "right_float32")]
+        counts = [
+            int(rows[column].astype(bool).sum())
+            for column in ("given_float32", "right", "right_float32")
+        ]
         yield row(WORDS[name], len(rows), *counts, f"{moved.mean():.2f}, {moved.max():.2f}")
 
 
 def form_line() -> Table:
-    """How often an answer is the asked line and nothing else, and how often the packed pass writes the same number."""
-    yield from header("question", "asked", "the asked line and nothing else", "the packed pass writes the same number")
-    for name in (*measured_states(), *(["fair-bits"] if path_of("fair-bits-states").is_file() else [])):
+    """How often an answer is the asked line and nothing else, and how often the packed pass writes
+    the same number.
+    """
+    yield from header(
+        "question",
+        "asked",
+        "the asked line and nothing else",
+        "the packed pass writes the same number",
+    )
+    for name in (
+        *measured_states(),
+        *(["fair-bits"] if path_of("fair-bits-states").is_file() else []),
+    ):
         rows = stored(f"{name}-states").query("asked")
         same = rows["given_bfloat16"].dropna()
         yield row(
@@ -163,17 +218,23 @@ def predictions(name: str, site: str, test: str) -> Frame:
 
 
 def nearer(own: Frame, alone: Frame) -> str:
-    """By how much the error of a probe is smaller than that of another of the same questions, with its 95% interval."""
-    gain = (alone["said"] - alone["label"]).abs().to_numpy() - (own["said"] - own["label"]).abs().to_numpy()
+    """By how much the error of a probe is smaller than that of another of the same questions, with
+    its 95% interval.
+    """
+    gain = (alone["said"] - alone["label"]).abs().to_numpy() - (
+        own["said"] - own["label"]
+    ).abs().to_numpy()
     groups: Any = pd.Series(gain).groupby(own["group"].to_numpy()).mean()
     mean, trained = float(groups.mean()), int(own["trained"].min())
-    ends = widened(bootstrap_mean(torch.tensor(groups.to_numpy())), mean, tested=len(own), trained=trained)
+    ends = widened(
+        bootstrap_mean(torch.tensor(groups.to_numpy())), mean, tested=len(own), trained=trained
+    )
     return f"{mean:+.1f} [{float(ends.low):+.1f}, {float(ends.high):+.1f}]"
 
 
 def probe_table() -> Table:
-    """Probes of the right number, beside the model's own answers to the same questions. Of ones in a row, whose number is the
-    length of the prompt, the probe at the answer on lengths between."""
+    """Probes of the right number, beside the model's own answers to the same questions. Of ones in
+    a row, whose number is the length of the prompt, the probe at the answer on lengths between."""
     exact = ("exact: the probe", "shuffled labels", "length alone", "most common number")
     errors = ("mean error: the probe", "less than the length alone by", "the model")
     yield from header("questions", "y at", "test", "tested", *exact, *errors)
@@ -185,17 +246,30 @@ def probe_table() -> Table:
         for site, test in [
             (site, test)
             for site, test, control in summary.index
-            if control == "none" and site != "length" and (drawn or (site, test) == (ANSWER, "interpolated"))
+            if control == "none"
+            and site != "length"
+            and (drawn or (site, test) == (ANSWER, "interpolated"))
         ]:
             at: Any = summary.loc[(site, test, "none")]
             own, alone = predictions(name, site, test), predictions(name, "length", test)
-            both = answers.merge(own[["length", "seed", "label"]].drop_duplicates(), on=["length", "seed", "label"])
+            both = answers.merge(
+                own[["length", "seed", "label"]].drop_duplicates(), on=["length", "seed", "label"]
+            )
             shares = [f"{at['accuracy']:.0%} [{at['low']:.0%}, {at['high']:.0%}]"]
             shares += [f"{summary.loc[(site, test, 'shuffled'), 'accuracy']:.0%}"]
-            shares += [f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}", f"{at['chance']:.0%}"]
+            shares += [
+                f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}",
+                f"{at['chance']:.0%}",
+            ]
             model = both["absolute_error"].dropna().astype(float)
-            words = " and ".join(WORDS[cell] for cell in cells) + (", random weights" if name == _RANDOM else "")
-            mine = f"{model.mean():.1f} ({both['correct'].mean():.0%} of {len(both)} right)" if len(model) else "–"
+            words = " and ".join(WORDS[cell] for cell in cells) + (
+                ", random weights" if name == _RANDOM else ""
+            )
+            mine = (
+                f"{model.mean():.1f} ({both['correct'].mean():.0%} of {len(both)} right)"
+                if len(model)
+                else "–"
+            )
             error = f"{(own['said'] - own['label']).abs().mean():.1f}"
             less = nearer(own, alone) if drawn else "–"
             yield row(words, f"“{site}”", test, at["tested"], *shares, error, less, mine)
@@ -209,7 +283,9 @@ def answers_of(cells: Iterable[str]) -> Frame:
 
 
 def unread_table() -> Table:
-    """Of the questions that the model answers wrong, whether the probe of y at the answer is right or nearer."""
+    """Of the questions that the model answers wrong, whether the probe of y at the answer is right
+    or nearer.
+    """
     yield from header(
         "questions",
         "test",
@@ -224,20 +300,33 @@ def unread_table() -> Table:
         for test in stored(name)["test"].unique():
             own, alone = predictions(name, ANSWER, test), predictions(name, "length", test)
             both = own.merge(answers, on=["length", "seed", "label"]).merge(
-                alone[["length", "seed", "label", "right"]], on=["length", "seed", "label"], suffixes=("", "_length")
+                alone[["length", "seed", "label", "right"]],
+                on=["length", "seed", "label"],
+                suffixes=("", "_length"),
             )
-            both = both[both["absolute_error"].gt(0).fillna(False)].drop_duplicates(["length", "seed", "label"])
+            both = both[both["absolute_error"].gt(0).fillna(False)].drop_duplicates(
+                ["length", "seed", "label"]
+            )
             if both.empty:
                 continue
             off, mine = (both["said"] - both["label"]).abs(), both["absolute_error"].astype(float)
-            counts = [int(part.sum()) for part in (both["right"], off < mine, off > mine, both["right_length"])]
+            counts = [
+                int(part.sum())
+                for part in (both["right"], off < mine, off > mine, both["right_length"])
+            ]
             yield row(" and ".join(WORDS[cell] for cell in _OF[name]), test, len(both), *counts)
 
 
 def signals(name: str) -> dict[str, pd.Series]:
-    """Numbers that might separate right answers from wrong ones, by (length, seed): higher is expected of right answers."""
+    """Numbers that might separate right answers from wrong ones, by (length, seed): higher is
+    expected of right answers.
+    """
     rows = states(name).set_index(["length", "seed"])
-    found = {"shorter": pd.Series(-rows.index.get_level_values("length").to_numpy(dtype=float), rows.index)}
+    found = {
+        "shorter": pd.Series(
+            -rows.index.get_level_values("length").to_numpy(dtype=float), rows.index
+        )
+    }
     for place in (ANSWER, PARTING):
         ratio = pairs(name, place).set_index(["length", "seed"]).eval("distance / noise")
         found[f"distance / noise, {PLACE_WORDS.get(place, f'“{place}”')}"] = ratio
@@ -245,7 +334,9 @@ def signals(name: str) -> dict[str, pd.Series]:
     probe, test = f"{name}-probe", "same lengths" if name == "bits" else "interpolated"
     if path_of(probe).is_file():
         said_by = predictions(probe, ANSWER, test).drop_duplicates(["length", "seed"])
-        found["probe's error, smaller"] = -said_by.set_index(["length", "seed"]).eval("said - label").abs()
+        found["probe's error, smaller"] = (
+            -said_by.set_index(["length", "seed"]).eval("said - label").abs()
+        )
     return found
 
 
@@ -262,12 +353,17 @@ def separation_table() -> Table:
     for name in measured_states():
         right = states(name).set_index(["length", "seed"])["right"].dropna().astype(bool)
         for words, signal in signals(name).items():
-            both = pd.concat([signal.rename("signal"), right.rename("right")], axis=1, join="inner").dropna()
+            both = pd.concat(
+                [signal.rename("signal"), right.rename("right")], axis=1, join="inner"
+            ).dropna()
             cells = []
             for strata in (None, both.index.get_level_values("length").tolist()):
                 try:
                     area = separation(both["signal"].tolist(), both["right"].tolist(), strata)
-                    cells += [f"{area.right}, {area.wrong}", f"{area.area:.2f} [{area.low:.2f}, {area.high:.2f}]"]
+                    cells += [
+                        f"{area.right}, {area.wrong}",
+                        f"{area.area:.2f} [{area.low:.2f}, {area.high:.2f}]",
+                    ]
                 except InputError:
                     cells += ["–", "–"]
             yield row(WORDS[name], words, *cells)
@@ -278,7 +374,8 @@ def verdict_lines() -> Table:
     for name in measured_states():
         rows = asked(name)
         right, wrong = (
-            rows[rows["correct"].astype(bool) == ok].groupby("length").size().to_dict() for ok in (True, False)
+            rows[rows["correct"].astype(bool) == ok].groupby("length").size().to_dict()
+            for ok in (True, False)
         )
         for place in (ANSWER, PARTING):
             hidden = pairs(name, place).groupby("length")["hidden"].all().to_dict()

@@ -1,4 +1,6 @@
-"""The tables of docs/findings/behaviour.md, of the cells that `scripts.behaviour` has stored; what is not stored is in none."""
+"""The tables of docs/findings/behaviour.md, of the cells that `scripts.behaviour` has stored; what
+is not stored is in none.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,9 @@ Table = Iterator[str]
 
 def asked(name: str) -> Frame:
     """The answers of a cell, and of the cell that continues it."""
-    return pd.concat([frame_of(answers(part)) for part in measured((name, f"{name}-rest"))]).sort_values(
-        ["length", "seed"], ignore_index=True
-    )
+    return pd.concat(
+        [frame_of(answers(part)) for part in measured((name, f"{name}-rest"))]
+    ).sort_values(["length", "seed"], ignore_index=True)
 
 
 def runs(numbers: Iterable[tuple[int, Any]]) -> str:
@@ -59,7 +61,9 @@ def runs(numbers: Iterable[tuple[int, Any]]) -> str:
     parts = []
     for answer, group in groupby(numbers, key=lambda pair: pair[1]):
         lengths = [str(length) for length, _ in group]
-        parts.append(f"{answer} ({', '.join(lengths) if len(lengths) < 3 else f'{lengths[0]} to {lengths[-1]}'})")
+        parts.append(
+            f"{answer} ({', '.join(lengths) if len(lengths) < 3 else f'{lengths[0]} to {lengths[-1]}'})"
+        )
     return ", ".join(parts)
 
 
@@ -75,7 +79,9 @@ def singles_table() -> Table:
         rows: Any = asked(name)
         wrong = rows[~rows["correct"].astype(bool)]
         right = ", ".join(map(str, rows[rows["correct"].astype(bool)]["length"]))
-        yield row(WORDS[name], len(rows), right, runs(zip(wrong["length"], said(wrong), strict=True)))
+        yield row(
+            WORDS[name], len(rows), right, runs(zip(wrong["length"], said(wrong), strict=True))
+        )
 
 
 def share(right: int, of: int) -> str:
@@ -90,13 +96,25 @@ def favourites(answers: Sequence[Any], most: int = 3) -> str:
 
 def drawn_table() -> Table:
     """Drawn sequences, a row a length."""
-    yield from header("question", "items", "right", "mean absolute error", "most frequent answers (how often)")
+    yield from header(
+        "question", "items", "right", "mean absolute error", "most frequent answers (how often)"
+    )
     for name in measured(DRAWN):
         for length, rows in asked(name).groupby("length"):
-            error = rows["absolute_error"].mean() if rows["absolute_error"].notna().any() else float("nan")
+            error = (
+                rows["absolute_error"].mean()
+                if rows["absolute_error"].notna().any()
+                else float("nan")
+            )
             given = said(rows) if tasks.task(rows["task"].iloc[0]).numeric else list(rows["number"])
             right = share(int(rows["correct"].sum()), len(rows))
-            yield row(WORDS[name], length, right, "–" if pd.isna(error) else f"{error:.1f}", favourites(given))
+            yield row(
+                WORDS[name],
+                length,
+                right,
+                "–" if pd.isna(error) else f"{error:.1f}",
+                favourites(given),
+            )
 
 
 def copies_table() -> Table:
@@ -105,13 +123,19 @@ def copies_table() -> Table:
     for name in measured(COPIES):
         rows = asked(name)
         yield row(
-            WORDS[name], *("right" if ok else f"**{a}**" for ok, a in zip(rows["correct"], said(rows), strict=True))
+            WORDS[name],
+            *(
+                "right" if ok else f"**{a}**"
+                for ok, a in zip(rows["correct"], said(rows), strict=True)
+            ),
         )
 
 
 def favourites_table() -> Table:
     """Figure 4: which numbers wrong answers are, and whether they heap."""
-    yield from header("question", "wrong numbers", "most frequent", "multiples of 5: found, expected, p", "of 10")
+    yield from header(
+        "question", "wrong numbers", "most frequent", "multiples of 5: found, expected, p", "of 10"
+    )
     for name in measured((*SINGLE, "bits", "fair-bits", "word")):
         rows = asked(name)
         rows = rows[rows["absolute_error"].gt(0).fillna(False)]
@@ -126,10 +150,24 @@ def favourites_table() -> Table:
 def reasoned_table() -> Table:
     """Modes of reasoning, on the same questions as without."""
     base = answers("bits")
-    yield from header("asked", "right", "none alone right", "this one alone right", "difference, points", "verdict")
+    yield from header(
+        "asked",
+        "right",
+        "none alone right",
+        "this one alone right",
+        "difference, points",
+        "verdict",
+    )
     lengths = (12,)
     plain = at_lengths(base, lengths)
-    yield row("C.1's prompt", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
+    yield row(
+        "C.1's prompt",
+        share(int(frame_of(plain)["correct"].sum()), len(plain.frame)),
+        "",
+        "",
+        "",
+        "",
+    )
     for name in measured(cells.REASONED):
         other = answers(name)
         cut = int((frame_of(other)["kind"] == CUT_OFF).sum())
@@ -139,7 +177,9 @@ def reasoned_table() -> Table:
 
 def at_lengths(result: Evaluation, lengths: Iterable[int]) -> Evaluation:
     rows: Any = frame_of(result)
-    return from_rows(rows[rows["length"].isin(list(lengths))].reset_index(drop=True), result.provenance)
+    return from_rows(
+        rows[rows["length"].isin(list(lengths))].reset_index(drop=True), result.provenance
+    )
 
 
 def compared_row(words: str, plain: Evaluation, other: Evaluation) -> str:
@@ -147,14 +187,22 @@ def compared_row(words: str, plain: Evaluation, other: Evaluation) -> str:
     summary: Any = answer_difference(plain, other).summary.iloc[0]
     points = f"{100 * summary['difference']:+.0f} [{100 * summary['low']:+.0f}, {100 * summary['high']:+.0f}]"
     right = share(int(summary["second_right"]), int(summary["questions"]))
-    verdict = {"second is better": "helps", "first is better": "hurts"}.get(summary["verdict"], summary["verdict"])
+    verdict = {"second is better": "helps", "first is better": "hurts"}.get(
+        summary["verdict"], summary["verdict"]
+    )
     return row(words, right, summary["lost"], summary["gained"], points, verdict)
 
 
 def mitigations_table() -> Table:
     """Each mitigation against none."""
     yield from header(
-        "question", "mitigation", "right", "none alone right", "this one alone right", "difference, points", "verdict"
+        "question",
+        "mitigation",
+        "right",
+        "none alone right",
+        "this one alone right",
+        "difference, points",
+        "verdict",
     )
     shown: set[str] = set()
     for name in measured((*MITIGATED, *cells.LONGER)):
@@ -164,5 +212,13 @@ def mitigations_table() -> Table:
         words = f"{WORDS[base]}, {' and '.join(map(str, plain.summary['length']))} items"
         if words not in shown:
             shown.add(words)
-            yield row(words, "none", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
+            yield row(
+                words,
+                "none",
+                share(int(frame_of(plain)["correct"].sum()), len(plain.frame)),
+                "",
+                "",
+                "",
+                "",
+            )
         yield f"| {words} " + compared_row(f"`{cells.MITIGATIONS[label]}`", plain, other)

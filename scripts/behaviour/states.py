@@ -1,8 +1,10 @@
-"""States of the questions that `scripts.behaviour` asks: y where they are read, the distance of n and n + 1, rounding, probes.
+"""States of the questions that `scripts.behaviour` asks: y where they are read, the distance of n
+and n + 1, rounding, probes.
 
-All prompts of a cell go through one packed pass in bfloat16, and some of them through one in float32 with the same weights
-(`measure.passes.last_tokens`). Behind the begun answer line stand the right answer and the one that was given, token by token:
-whether a precision would write them, and how likely the right one is, needs no generation.
+All prompts of a cell go through one packed pass in bfloat16, and some of them through one in
+float32 with the same weights (`measure.passes.last_tokens`). Behind the begun answer line stand the
+right answer and the one that was given, token by token: whether a precision would write them, and
+how likely the right one is, needs no generation.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from scripts.behaviour.store import answers, store
 
 BFLOAT16, FLOAT32 = "bfloat16", "float32"
 PARTING = "parting"
-"""Of a pair, the token after which their right answers part: of 11 and 12 the written 1, of 9 and 10 the same as "answer"."""
+"""Of a pair, the token after which their right answers part: of 11 and 12 the written 1, of 9 and
+10 the same as "answer".
+"""
 PLACES = (ANSWER, PARTING, "prompt-end", "last-item")
 CONTROLS = ("none", "shuffled")
 Ids = tuple[int, ...]
@@ -42,7 +46,9 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Line:
-    """One question up to each position, the tokens of its right answer, and the number that was given, with its tokens."""
+    """One question up to each position, the tokens of its right answer, and the number that was
+    given, with its tokens.
+    """
 
     length: int
     seed: int
@@ -53,7 +59,9 @@ class Line:
     said: str | None = None
 
     @classmethod
-    def of(cls, model: TransformerBridge, form: Task, length: int, seed: int, given: str | None) -> Line:
+    def of(
+        cls, model: TransformerBridge, form: Task, length: int, seed: int, given: str | None
+    ) -> Line:
         prompt = render_prompt(model, form, length, seed=seed)
         ids = {position: read_at(model, prompt, position).ids for position in POSITIONS}
         begun, right = split_line(model, prompt)
@@ -65,7 +73,9 @@ class Line:
 
     @property
     def forced(self) -> list[Ids]:
-        """The prompts after which each token of the right and of the given answer, and its end, is predicted."""
+        """The prompts after which each token of the right and of the given answer, and its end, is
+        predicted.
+        """
         answers = (self.right, self.given or ())
         return [self.ids[ANSWER] + answer[:k] for answer in answers for k in range(len(answer) + 1)]
 
@@ -80,7 +90,9 @@ class Read:
 
     @classmethod
     def by(cls, model: TransformerBridge, dtype: str, lines: Iterable[Line]) -> Read:
-        distinct = list(dict.fromkeys(ids for line in lines for ids in (*line.ids.values(), *line.forced)))
+        distinct = list(
+            dict.fromkeys(ids for line in lines for ids in (*line.ids.values(), *line.forced))
+        )
         work, tree = Precision.of_name(dtype).prepared(model), prefix_tree(distinct)
         y = last_rows(work, distinct, tree, batching_of(work, [tree])).y
         return cls(work, y, {ids: index for index, ids in enumerate(distinct)})
@@ -92,7 +104,9 @@ class Read:
         return Unembedding.of(self.model)(self.y[[self.row[each] for each in ids]]).float()
 
     def writes(self, start: Ids, answer: Ids, ends: Tensor) -> tuple[bool, float]:
-        """Whether the likeliest tokens after `start` are this answer and an end; and its log probability, with an end."""
+        """Whether the likeliest tokens after `start` are this answer and an end; and its log
+        probability, with an end.
+        """
         logits = self.logits([start + answer[:k] for k in range(len(answer) + 1)])
         top, log_p = logits.argmax(-1), torch.log_softmax(logits, dim=-1)
         wanted = torch.tensor(answer)
@@ -110,10 +124,12 @@ def measure(
     exact: Sequence[int] = (),
     exact_seeds: Iterable[int] = (0,),
 ) -> None:
-    """A row a question: of those asked in the cells `asked`, and of the lengths and seeds whose pairs are measured exactly.
+    """A row a question: of those asked in the cells `asked`, and of the lengths and seeds whose
+    pairs are measured exactly.
 
-    Columns beside those of `row_of`: distance, noise and norm at each of `PLACES`, of n and n + 1 items; with `said_` before
-    the place of n items and as many as the model said, where nothing is drawn and both are measured.
+    Columns beside those of `row_of`: distance, noise and norm at each of `PLACES`, of n and n + 1
+    items; with `said_` before the place of n items and as many as the model said, where nothing is
+    drawn and both are measured.
     """
     form, lines, given = lines_of(model, asked, exact, exact_seeds)
     exactly = {(n + step, seed) for n in exact for seed in exact_seeds for step in (0, 1)}
@@ -126,15 +142,22 @@ def measure(
         by = {dtype: each for dtype, each in read.items() if dtype == BFLOAT16 or key in exactly}
         after = lines.get((line.length + 1, line.seed))
         rows.append(
-            row_of(model, line, given.get(key), by, ends) | {"next_key": None if after is None else int(after.key)}
+            row_of(model, line, given.get(key), by, ends)
+            | {"next_key": None if after is None else int(after.key)}
         )
     frame = pd.DataFrame(rows)
     following = {(n, seed): (n + 1, seed) for n in exact for seed in exact_seeds}
-    said = {} if form.random else {(n, 0): (int(line.said or n), 0) for (n, _), line in lines.items()}
+    said = (
+        {} if form.random else {(n, 0): (int(line.said or n), 0) for (n, _), line in lines.items()}
+    )
     said = {key: other for key, other in said.items() if other != key and {key, other} <= exactly}
     for place in PLACES:
-        frame = frame.join(pairs(lines, following, read, place).add_suffix(f"_{place}"), on=["length", "seed"])
-        frame = frame.join(pairs(lines, said, read, place).add_suffix(f"_said_{place}"), on=["length", "seed"])
+        frame = frame.join(
+            pairs(lines, following, read, place).add_suffix(f"_{place}"), on=["length", "seed"]
+        )
+        frame = frame.join(
+            pairs(lines, said, read, place).add_suffix(f"_said_{place}"), on=["length", "seed"]
+        )
     keep(directory, name, [line for key, line in lines.items() if key in given], read)
     store(name, frame)
 
@@ -151,7 +174,11 @@ def lines_of(
         given |= {(int(row["length"]), int(row["seed"])): row for row in frame.to_dict("records")}
     assert form is not None
     keys = {*given, *((n + step, seed) for n in exact for seed in exact_seeds for step in (0, 1))}
-    return form, {key: Line.of(model, form, *key, number_of(given.get(key))) for key in sorted(keys)}, given
+    return (
+        form,
+        {key: Line.of(model, form, *key, number_of(given.get(key))) for key in sorted(keys)},
+        given,
+    )
 
 
 def number_of(row: Mapping[str, Any] | None) -> str | None:
@@ -159,18 +186,31 @@ def number_of(row: Mapping[str, Any] | None) -> str | None:
 
 
 def row_of(
-    model: TransformerBridge, line: Line, given: Mapping[str, Any] | None, read: Mapping[str, Read], ends: Tensor
+    model: TransformerBridge,
+    line: Line,
+    given: Mapping[str, Any] | None,
+    read: Mapping[str, Read],
+    ends: Tensor,
 ) -> dict[str, Any]:
-    """Columns: length, seed, key; asked, correct, number and `form` (whether it is the asked line and nothing else); for
-    each dtype `right_*` and `given_*` (would it write that answer), `log_p_*` (of the right one), and at each position the
-    next token."""
-    row: dict[str, Any] = {"length": line.length, "seed": line.seed, "key": int(line.key), "asked": given is not None}
+    """Columns: length, seed, key; asked, correct, number and `form` (whether it is the asked line
+    and nothing else); for each dtype `right_*` and `given_*` (would it write that answer),
+    `log_p_*` (of the right one), and at each position the next token."""
+    row: dict[str, Any] = {
+        "length": line.length,
+        "seed": line.seed,
+        "key": int(line.key),
+        "asked": given is not None,
+    }
     row |= {"correct": None, "number": None, "form": None}
     if given is not None:
         row |= {"correct": bool(given["correct"]), "number": given["number"]}
-        row["form"] = line.given is not None and str(given["text"]).strip() == str(given["answer"]).strip()
+        row["form"] = (
+            line.given is not None and str(given["text"]).strip() == str(given["answer"]).strip()
+        )
     for dtype, each in read.items():
-        row[f"right_{dtype}"], row[f"log_p_{dtype}"] = each.writes(line.ids[ANSWER], line.right, ends)
+        row[f"right_{dtype}"], row[f"log_p_{dtype}"] = each.writes(
+            line.ids[ANSWER], line.right, ends
+        )
         if line.given is not None:
             row[f"given_{dtype}"] = each.writes(line.ids[ANSWER], line.given, ends)[0]
         top = each.logits([line.ids[position] for position in POSITIONS]).argmax(-1).tolist()
@@ -185,39 +225,63 @@ def pairs(
     read: Mapping[str, Read],
     place: str,
 ) -> pd.DataFrame:
-    """By length and seed how far a question is from another at a place in float32, and what bfloat16 did to the difference."""
+    """By length and seed how far a question is from another at a place in float32, and what
+    bfloat16 did to the difference.
+    """
     rows = []
     for key, other in others.items():
         pair = [lines[key], lines[other]]
         common = pair[0].right[: agreeing(pair[0].right, pair[1].right)] if place == PARTING else ()
         here, there = (line.ids[ANSWER if place == PARTING else place] + common for line in pair)
-        exact, rounded = (read[dtype].at(here) - read[dtype].at(there) for dtype in (FLOAT32, BFLOAT16))
+        exact, rounded = (
+            read[dtype].at(here) - read[dtype].at(there) for dtype in (FLOAT32, BFLOAT16)
+        )
         row = {"length": key[0], "seed": key[1], "distance": float(exact.norm())}
-        rows.append(row | {"noise": float((rounded - exact).norm()), "norm": float(read[FLOAT32].at(here).norm())})
-    return pd.DataFrame(rows, columns=["length", "seed", "distance", "noise", "norm"]).set_index(["length", "seed"])
+        rows.append(
+            row
+            | {
+                "noise": float((rounded - exact).norm()),
+                "norm": float(read[FLOAT32].at(here).norm()),
+            }
+        )
+    return pd.DataFrame(rows, columns=["length", "seed", "distance", "noise", "norm"]).set_index(
+        ["length", "seed"]
+    )
 
 
 def keep(directory: Path, name: str, lines: Sequence[Line], read: Mapping[str, Read]) -> None:
-    """y of the questions asked, in bfloat16's arithmetic, at every position, with the length, seed and right answer of each."""
+    """y of the questions asked, in bfloat16's arithmetic, at every position, with the length, seed
+    and right answer of each.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    y: dict[str, Any] = {p: np.stack([read[BFLOAT16].at(line.ids[p]).numpy() for line in lines]) for p in POSITIONS}
+    y: dict[str, Any] = {
+        p: np.stack([read[BFLOAT16].at(line.ids[p]).numpy() for line in lines]) for p in POSITIONS
+    }
     about = np.array([(line.length, line.seed, int(line.key)) for line in lines])
     with open(directory / f"{name}.npz", "wb") as file:
         np.savez(file, about=about, **y)
 
 
-def probe(model: TransformerBridge, *, name: str, directory: Path, kept: Sequence[str], is_random: bool) -> None:
-    """What ridge probes of the right number, fitted on other sequences, say of each question, from y at each position.
+def probe(
+    model: TransformerBridge, *, name: str, directory: Path, kept: Sequence[str], is_random: bool
+) -> None:
+    """What ridge probes of the right number, fitted on other sequences, say of each question, from
+    y at each position.
 
-    Columns as of `said_by_probes`; the sites are the positions, and "length". Sequences of one seed are one group.
+    Columns as of `said_by_probes`; the sites are the positions, and "length". Sequences of one seed
+    are one group.
     """
     parts = [np.load(directory / f"{each}.npz") for each in kept]
     lengths, seeds, keys = np.concatenate([part["about"] for part in parts]).T
     groups = seeds if is_random else lengths
-    labelled = Labelled.of(lengths.tolist(), seeds.tolist(), groups.tolist(), keys.tolist(), "number", is_random)
+    labelled = Labelled.of(
+        lengths.tolist(), seeds.tolist(), groups.tolist(), keys.tolist(), "number", is_random
+    )
     positions = [position for position in POSITIONS if position in parts[0]]
     places = {
-        Place(depth, position, 0): torch.from_numpy(np.concatenate([part[position] for part in parts]))
+        Place(depth, position, 0): torch.from_numpy(
+            np.concatenate([part[position] for part in parts])
+        )
         for depth, position in enumerate(positions)
     }
     said = [
@@ -228,7 +292,9 @@ def probe(model: TransformerBridge, *, name: str, directory: Path, kept: Sequenc
 
 
 def randomise(model: TransformerBridge, seed: int = 0) -> None:
-    """Give the model itself random weights: matrices normal with the configuration's spread, biases 0, gains 1."""
+    """Give the model itself random weights: matrices normal with the configuration's spread, biases
+    0, gains 1.
+    """
     original: Any = model.original_model
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -239,8 +305,12 @@ def randomise(model: TransformerBridge, seed: int = 0) -> None:
                 weight.fill_(0.0 if label.endswith("bias") else 1.0)
 
 
-def measure_random(model: TransformerBridge, *, name: str, directory: Path, asked: Sequence[str]) -> None:
-    """The probes of y at the answer from random weights. The last cell: the model has lost its own weights afterwards."""
+def measure_random(
+    model: TransformerBridge, *, name: str, directory: Path, asked: Sequence[str]
+) -> None:
+    """The probes of y at the answer from random weights. The last cell: the model has lost its own
+    weights afterwards.
+    """
     every = [lines_of(model, [cell], (), ())[1] for cell in asked]
     randomise(model)
     for cell, lines in zip(asked, every, strict=True):
@@ -248,4 +318,10 @@ def measure_random(model: TransformerBridge, *, name: str, directory: Path, aske
         about = np.array([(line.length, line.seed, int(line.key)) for line in lines.values()])
         rows = np.stack([y.at(line.ids[ANSWER]).numpy() for line in lines.values()])
         np.savez(directory / f"random-{cell}.npz", about=about, answer=rows)
-    probe(model, name=name, directory=directory, kept=[f"random-{cell}" for cell in asked], is_random=True)
+    probe(
+        model,
+        name=name,
+        directory=directory,
+        kept=[f"random-{cell}" for cell in asked],
+        is_random=True,
+    )

@@ -1,10 +1,10 @@
 """The laboratory by command: `python -m studies.laboratory WHAT [PATH]`.
 
 WHAT is a study of random decoders ("positions", "depth", "precision", "validation" or "all"),
-"trained" (the stored table of trained decoders), or "train", which trains and measures the whole grid
-in the directory PATH, goes on there after an interruption, and stores the table: three hours of one
-core. The others print their tables, or write PATH: a chart (.png .svg .pdf) or a table (.parquet
-.csv .json).
+"trained" (the stored table of trained decoders), or "train", which trains and measures the whole
+grid in the directory PATH, goes on there after an interruption, and stores the table: three hours
+of one core. The others print their tables, or write PATH: a chart (.png .svg .pdf) or a table
+(.parquet .csv .json).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m studies.laboratory", description=__doc__)
     parser.add_argument("what", choices=(*random_lab.STUDIES, "all", "trained", "train"))
-    parser.add_argument("path", type=Path, nargs="?", help="what is written; for train the directory of the models")
+    parser.add_argument(
+        "path", type=Path, nargs="?", help="what is written; for train the directory of the models"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # matrices this small are not worth sharing out
     try:
@@ -56,11 +58,19 @@ def main(arguments: list[str] | None = None) -> int:
             train_and_measure(options.path)
         elif options.what == "trained":
             trained = trained_lab()
-            show(trained, trained_chart, {title: table(trained) for title, table in TABLES.items()}, options.path)
+            show(
+                trained,
+                trained_chart,
+                {title: table(trained) for title, table in TABLES.items()},
+                options.path,
+            )
         else:
             with bar("running decoders") as progress:
                 result = random_lab.random_lab(options.what, progress=progress)
-            tables = {"How each curve falls": result.fits, "From which length on rounding hides it": result.collapse}
+            tables = {
+                "How each curve falls": result.fits,
+                "From which length on rounding hides it": result.collapse,
+            }
             show(result, random_chart, tables, options.path)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -69,7 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train_and_measure(folder: Path) -> None:
-    """Train and measure every model of the grid that `folder` does not hold yet, and store the table of all."""
+    """Train and measure every model of the grid that `folder` does not hold yet, and store the
+    table of all.
+    """
     for number, config in enumerate(grid(), start=1):
         with bar(f"training {config.name} ({number} of {len(grid())})") as progress:
             train_lab(config, folder / "models" / config.name, progress)
@@ -78,7 +90,10 @@ def train_and_measure(folder: Path) -> None:
 
 
 def show(
-    result: Result, chart: Callable[[Any], alt.TopLevelMixin], tables: Mapping[str, pd.DataFrame], path: Path | None
+    result: Result,
+    chart: Callable[[Any], alt.TopLevelMixin],
+    tables: Mapping[str, pd.DataFrame],
+    path: Path | None,
 ) -> None:
     """Print the tables; with a path, write the chart or the result there instead."""
     if path is None:

@@ -1,6 +1,7 @@
 """The laboratory's charts.
 
-`random_chart`: collapse by encoding, the assumption, depth, rounding, with bands over seeds and the fitted laws.
+`random_chart`: collapse by encoding, the assumption, depth, rounding, with bands over seeds and the
+    fitted laws.
 `trained_chart`: collapse and answers by encoding, by window, trained in or forced, and by depth.
 """
 
@@ -21,8 +22,16 @@ from studies.laboratory.trained_lab import TrainedLab
 
 _PANELS = {
     "positions": ("distance", "Collapse by encoding, 4 layers", "L2 distance at y"),
-    "layers": ("total_variation", "Total variation of attention, layer", "delta of rows n and n + 1"),
-    "assumption": ("score_step", "The assumption: a score's step at a distance", "|change of score|, rms"),
+    "layers": (
+        "total_variation",
+        "Total variation of attention, layer",
+        "delta of rows n and n + 1",
+    ),
+    "assumption": (
+        "score_step",
+        "The assumption: a score's step at a distance",
+        "|change of score|, rms",
+    ),
     "depth": ("distance", "Collapse by depth", "L2 distance at y"),
     "precision": ("pair_noise", "Rounding noise of the difference, and the distance", "L2 at y"),
     "validation": ("l1", "Collapse by encoding, run in", "L1 distance at v^(L)"),
@@ -30,13 +39,22 @@ _PANELS = {
 """By study: the quantity, the title, the axis."""
 _SERIES = {"depth": "depth", "precision": "precision"}
 """Column of the lines of a panel, where they are no encodings."""
-_FACETS = {"layers": "depth", "validation": "precision", "depth": "encoding", "precision": "encoding"}
+_FACETS = {
+    "layers": "depth",
+    "validation": "precision",
+    "depth": "encoding",
+    "precision": "encoding",
+}
 """Column of the panels of a row, where they are no quantities."""
 _X = {"assumption": "n, or the distance r of the key (tokens)"}
 _POSITIONS = {"none": "no positions"}
 _SECOND = {
     "positions": ("l1", "The same before the final norm (Theorem B.3)", "L1 distance at v^(L)"),
-    "assumption": ("total_variation", "Total variation, one layer, random tokens", "delta of rows n and n + 1"),
+    "assumption": (
+        "total_variation",
+        "Total variation, one layer, random tokens",
+        "delta of rows n and n + 1",
+    ),
 }
 """The second quantity of a study: the quantity, the title, the axis."""
 _MOST = 60
@@ -53,9 +71,15 @@ _SMALL_WIDTH, _SMALL_HEIGHT = 190, 160  # five panels in a row
 
 
 def random_chart(result: RandomLab) -> alt.VConcatChart:
-    """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max band, fitted law (dotted)."""
+    """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max
+    band, fitted law (dotted).
+    """
     frame = frame_of(result)
-    rows = [_random_row(study, frame, result.fits) for study in _PANELS if (frame["study"] == study).any()]
+    rows = [
+        _random_row(study, frame, result.fits)
+        for study in _PANELS
+        if (frame["study"] == study).any()
+    ]
     note = axes.ROUNDING_NOTE if any(has_zeros for _, has_zeros in rows) else ""
     if note and (frame["study"] == "validation").any():
         note += " In a low precision, rounding is the noise of the difference from float64."
@@ -65,13 +89,17 @@ def random_chart(result: RandomLab) -> alt.VConcatChart:
         *([note] if note else []),
     ]
     return _page(
-        [row for row, _ in rows], "What positions, depth and precision do to the last representation", subtitle
+        [row for row, _ in rows],
+        "What positions, depth and precision do to the last representation",
+        subtitle,
     )
 
 
 def _page(rows: list[alt.HConcatChart], title: str, subtitle: list[str]) -> alt.VConcatChart:
     titled = alt.TitleParams(title, subtitle=subtitle)
-    return axes.themed(alt.vconcat(*rows, title=titled, spacing=30).resolve_scale(color="independent"))
+    return axes.themed(
+        alt.vconcat(*rows, title=titled, spacing=30).resolve_scale(color="independent")
+    )
 
 
 def _random_row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, bool]:
@@ -86,23 +114,35 @@ def _random_row(study: str, frame: Frame, fits: Any) -> tuple[alt.HConcatChart, 
     else:
         separator = " " if study in ("layers", "validation") else ": "
         panels = {
-            f"{title}{separator}{_POSITIONS.get(part, part)}": (_facet_rows(study, group, quantity), y)
+            f"{title}{separator}{_POSITIONS.get(part, part)}": (
+                _facet_rows(study, group, quantity),
+                y,
+            )
             for part, group in rows.groupby(_FACETS[study], sort=False)
         }
     series = pd.concat([data[_SERIES.get(study, "encoding")] for data, _ in panels.values()])
-    names = [str(name) for name in (sorted(set(series)) if study == "depth" else dict.fromkeys(series))]
+    names = [
+        str(name) for name in (sorted(set(series)) if study == "depth" else dict.fromkeys(series))
+    ]
     width = _WIDTH if len(panels) <= 2 else _NARROW
-    charts = [_random_panel(study, name, data, axis, fits, names, width) for name, (data, axis) in panels.items()]
+    charts = [
+        _random_panel(study, name, data, axis, fits, names, width)
+        for name, (data, axis) in panels.items()
+    ]
     row = alt.hconcat(*(chart for chart, _ in charts), spacing=34).resolve_scale(color="shared")
     return row, any(has_zeros for _, has_zeros in charts)
 
 
 def _facet_rows(study: str, group: Frame, quantity: str) -> Frame:
-    """Rows of the quantity; for precision the noise of each, and once the exact distance, which hides it where it is above."""
+    """Rows of the quantity; for precision the noise of each, and once the exact distance, which
+    hides it where it is above.
+    """
     rows = group[group["quantity"] == quantity]
     if study != "precision":
         return rows
-    exact = group[(group["quantity"] == "exact_distance") & (group["precision"] == group["precision"].iloc[0])]
+    exact = group[
+        (group["quantity"] == "exact_distance") & (group["precision"] == group["precision"].iloc[0])
+    ]
     return pd.concat([exact.assign(precision=_EXACT), rows])
 
 
@@ -118,7 +158,9 @@ def _random_panel(
         title=_X.get(study, "n, copies of the token"),
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
         # Every second power of two: lengths are drawn up to 512, the assumption up to 16,384.
-        axis=alt.Axis(values=[4**power for power in range(12) if low <= 4**power], format="d", grid=False),
+        axis=alt.Axis(
+            values=[4**power for power in range(12) if low <= 4**power], format="d", grid=False
+        ),
     )
     # Depth has an order; the others are names.
     plain_names = ["float64" if name == _EXACT else name for name in names]
@@ -126,44 +168,71 @@ def _random_panel(
     legend = alt.Legend(columns=4, title=f"{series} (layers)" if study == "depth" else series)
     base = draw.rows(curves).encode(
         x=x,
-        color=alt.Color("series:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend),
-        tooltip=["series:N", "length:Q", alt.Tooltip("words:N", title="value"), alt.Tooltip("law:N", title="law")],
+        color=alt.Color(
+            "series:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=legend
+        ),
+        tooltip=[
+            "series:N",
+            "length:Q",
+            alt.Tooltip("words:N", title="value"),
+            alt.Tooltip("law:N", title="law"),
+        ],
     )
     laws = []
     if (curves["fitted"] > 0).any():
-        law = base.transform_filter("datum.fitted > 0").mark_line(strokeDash=[1.5, 2.5], strokeWidth=1.1, clip=True)
+        law = base.transform_filter("datum.fitted > 0").mark_line(
+            strokeDash=[1.5, 2.5], strokeWidth=1.1, clip=True
+        )
         laws.append(law.encode(y=alt.Y("fitted:Q", scale=scale)))
     layers = _banded(base, y, scale, axis, floor is not None, below=[], above=laws)
-    return layers.properties(width=width, height=_HEIGHT, title=_panel_title(title)), floor is not None
+    return layers.properties(
+        width=width, height=_HEIGHT, title=_panel_title(title)
+    ), floor is not None
 
 
 def _random_curves(
     data: Frame, laws: dict[str, tuple[str, int, Law]]
 ) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
-    """A row a series and drawn length: geometric mean, band, law (-1 where it was not fitted); and the axis around them.
+    """A row a series and drawn length: geometric mean, band, law (-1 where it was not fitted); and
+    the axis around them.
 
-    What is smaller than its rounding counts as that. A mean with such values in it is not more than what is drawn: it was
-    not measured, and stands below the axis.
+    What is smaller than its rounding counts as that. A mean with such values in it is not more than
+    what is drawn: it was not measured, and stands below the axis.
     """
-    data = data.assign(value=np.maximum(data["value"], data["rounding"]), below=data["value"] <= data["rounding"])
+    data = data.assign(
+        value=np.maximum(data["value"], data["rounding"]), below=data["value"] <= data["rounding"]
+    )
     curves = data.groupby(["series", "length"], sort=False)
     values, below = curves["value"], curves["below"].any()
-    bands = pd.DataFrame({"value": values.agg(_geometric), "low": values.min(), "high": values.max()})
+    bands = pd.DataFrame(
+        {"value": values.agg(_geometric), "low": values.min(), "high": values.max()}
+    )
     bands = bands.assign(rounding=bands["value"].where(below, 0.0)).reset_index()
     lengths: Any = np.unique(bands["length"])
-    spread = [int(lengths[np.abs(lengths - n).argmin()]) for n in np.geomspace(lengths[0], lengths[-1], _MOST)]
+    spread = [
+        int(lengths[np.abs(lengths - n).argmin()])
+        for n in np.geomspace(lengths[0], lengths[-1], _MOST)
+    ]
     points, floor = axes.floored(bands[bands["length"].isin(spread)])
-    scale, axis = axes.log_axis(pd.concat([points["shown"], points["high"][points["high"] > 0]]), floor)
+    scale, axis = axes.log_axis(
+        pd.concat([points["shown"], points["high"][points["high"] > 0]]), floor
+    )
     fitted = [
         float(laws[name][2]([float(n)])[0]) if name in laws and n >= laws[name][1] else -1.0
         for name, n in zip(points["series"], points["length"], strict=True)
     ]
     words = [
-        f"{'at most ' if zero else ''}{value:.4g}" for value, zero in zip(points["value"], points["zero"], strict=True)
+        f"{'at most ' if zero else ''}{value:.4g}"
+        for value, zero in zip(points["value"], points["zero"], strict=True)
     ]
     law_words = [laws[name][0] if name in laws else "none" for name in points["series"]]
     points = points.assign(low=points["low"].clip(lower=float(points["shown"].min())))
-    return points.assign(fitted=fitted, law=law_words, words=words).drop(columns="rounding"), scale, axis, floor
+    return (
+        points.assign(fitted=fitted, law=law_words, words=words).drop(columns="rounding"),
+        scale,
+        axis,
+        floor,
+    )
 
 
 def _geometric(values: Any) -> float:
@@ -173,28 +242,49 @@ def _geometric(values: Any) -> float:
 def _laws(data: Frame, fits: Any, study: str) -> dict[str, tuple[str, int, Law]]:
     """The law in words, the length from which it was fitted, and the law, by series."""
     first = data.iloc[0]
-    rows = fits[(fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])]
+    rows = fits[
+        (fits["study"] == study) & (fits["question"] > 0) & (fits["quantity"] == first["quantity"])
+    ]
     if study in _FACETS:
         rows = rows[rows[_FACETS[study]] == first[_FACETS[study]]]
     if study == "precision":  # one exact distance is drawn, the first precision's
         rows = rows.iloc[:1].assign(precision=_EXACT)
     laws = {}
     for fit in rows[rows["law"].notna()].to_dict("records"):
-        law = Law(fit["law"], fit["rate"], fit["low"], fit["high"], fit["log_amplitude"], fit["level"], np.nan)
+        law = Law(
+            fit["law"],
+            fit["rate"],
+            fit["low"],
+            fit["high"],
+            fit["log_amplitude"],
+            fit["level"],
+            np.nan,
+        )
         words = f"{fit['verdict']}, rate {fit['rate']:.3g} [{fit['low']:.3g}, {fit['high']:.3g}]"
         laws[str(fit[_SERIES.get(study, "encoding")])] = (words, int(fit["fitted_from"]), law)
     return laws
 
 
 def _banded(
-    base: alt.Chart, y: str, scale: alt.Scale, axis: alt.Axis, floored: bool, *, below: list[Any], above: list[Any]
+    base: alt.Chart,
+    y: str,
+    scale: alt.Scale,
+    axis: alt.Axis,
+    floored: bool,
+    *,
+    below: list[Any],
+    above: list[Any],
 ) -> Any:
-    """Lines with their bands, between other layers; triangles stand for what was not measured, and no line leads to it."""
+    """Lines with their bands, between other layers; triangles stand for what was not measured, and
+    no line leads to it.
+    """
     measured = alt.Y("shown:Q", title=y, scale=scale, axis=axis)
     triangles = [axes.zero_marks(base.encode(y=measured))] if floored else []
     return alt.layer(
         *below,
-        base.mark_area(opacity=0.13, clip=True).encode(y=alt.Y("low:Q", title=y, scale=scale), y2="high:Q"),
+        base.mark_area(opacity=0.13, clip=True).encode(
+            y=alt.Y("low:Q", title=y, scale=scale), y2="high:Q"
+        ),
         base.transform_filter("!datum.zero").mark_line(clip=True).encode(y=measured),
         *above,
         *triangles,
@@ -206,14 +296,23 @@ def _panel_title(title: str) -> alt.TitleParams:
 
 
 def trained_chart(result: TrainedLab) -> alt.VConcatChart:
-    """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of distances geometric); bands:
-    minimum to maximum over seeds; the rule: the longest training sequence."""
+    """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of
+    distances geometric); bands: minimum to maximum over seeds; the rule: the longest training
+    sequence."""
     every_row = frame_of(result)
-    changed = (every_row["sinks"] > 0) | (every_row["norm"] != BASE.norm) | (every_row["trained_in"] != BASE.dtype)
+    changed = (
+        (every_row["sinks"] > 0)
+        | (every_row["norm"] != BASE.norm)
+        | (every_row["trained_in"] != BASE.dtype)
+    )
     frame = every_row[~changed]
     full = frame[(frame["window"] == 0) & ~frame["forced"]]
     plain = full[full["n_layers"] == BASE.n_layers]
-    rope = frame[(frame["encoding"] == BASE.encoding) & (frame["n_layers"] == BASE.n_layers) & _trained(frame)]
+    rope = frame[
+        (frame["encoding"] == BASE.encoding)
+        & (frame["n_layers"] == BASE.n_layers)
+        & _trained(frame)
+    ]
     depth = full[full["encoding"] == BASE.encoding]
     windows = rope["window"].map(lambda window: "none" if window == 0 else str(window))
     studies = [
@@ -259,11 +358,15 @@ def _trained_row(what: str, data: Frame, legend: str) -> alt.HConcatChart:
     """Distances of two states of the models, and what the trained ones answer."""
     # Numbers by their size, words as they come, "none" last.
     names = sorted(
-        dict.fromkeys(data["series"]), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0)
+        dict.fromkeys(data["series"]),
+        key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0),
     )
     distances = data[(data["quantity"] == "distance")]
     states = (
-        {"window trained in": ~distances["forced"], "window forced": distances["forced"] | (distances["window"] == 0)}
+        {
+            "window trained in": ~distances["forced"],
+            "window forced": distances["forced"] | (distances["window"] == 0),
+        }
         if what == "windows"
         else {"trained": _trained(distances), "before training": ~_trained(distances)}
     )
@@ -272,7 +375,9 @@ def _trained_row(what: str, data: Frame, legend: str) -> alt.HConcatChart:
         for name, state in states.items()
         if state.any()
     ]
-    answers = data[(data["quantity"] == "accuracy") & (data["precision"] == "float32") & _trained(data)]
+    answers = data[
+        (data["quantity"] == "accuracy") & (data["precision"] == "float32") & _trained(data)
+    ]
     answers = answers[~answers["forced"]]
     for question in ("first", "last", "count"):
         rows = answers[answers["task"] == f"lab-{question}"]
@@ -291,8 +396,15 @@ def _trained_panel(title: str, data: Frame, y: str, names: list[str], legend: st
         scale=alt.Scale(domain=names, range=colours),
         legend=alt.Legend(title=legend, columns=6),
     )
-    tooltip = ["series:N", "length:Q", alt.Tooltip("value:Q", title=y, format=".4g"), alt.Tooltip("seeds:Q")]
-    base = draw.rows(curves).encode(x=axes.length_axis(curves["length"], _LENGTH), color=colour, tooltip=tooltip)
+    tooltip = [
+        "series:N",
+        "length:Q",
+        alt.Tooltip("value:Q", title=y, format=".4g"),
+        alt.Tooltip("seeds:Q"),
+    ]
+    base = draw.rows(curves).encode(
+        x=axes.length_axis(curves["length"], _LENGTH), color=colour, tooltip=tooltip
+    )
     end = pd.DataFrame({"end": [float(data[data["seen"]]["length"].max())]})
     rule = draw.rows(end).mark_rule(color=theme.INK, strokeDash=[4, 3])
     rule = rule.encode(x=alt.X("end:Q", title=_LENGTH))
@@ -301,17 +413,23 @@ def _trained_panel(title: str, data: Frame, y: str, names: list[str], legend: st
 
 
 def _trained_curves(data: Frame, y: str) -> tuple[Frame, alt.Scale, alt.Axis, float | None]:
-    """A row a series and length: mean, minimum and maximum over seeds; the axis around them, and where rounding stands."""
+    """A row a series and length: mean, minimum and maximum over seeds; the axis around them, and
+    where rounding stands.
+    """
     values = data.assign(value=data["value"].clip(lower=_TRAINED_FLOOR)) if y == _DISTANCE else data
     curves = values.groupby(["series", "length"], sort=False)["value"]
     mean = curves.agg(_geometric) if y == _DISTANCE else curves.mean()
-    bands = pd.DataFrame({"value": mean, "low": curves.min(), "high": curves.max(), "seeds": curves.size()})
+    bands = pd.DataFrame(
+        {"value": mean, "low": curves.min(), "high": curves.max(), "seeds": curves.size()}
+    )
     bands = bands.reset_index()
     if y == _ACCURACY:
         axis = alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])
         return bands.assign(shown=bands["value"], zero=False), alt.Scale(domain=[0, 1]), axis, None
     # A mean with a value in it that is rounding was not measured.
-    points, floor = axes.floored(bands.assign(rounding=np.where(bands["low"] <= _TRAINED_FLOOR, bands["value"], 0.0)))
+    points, floor = axes.floored(
+        bands.assign(rounding=np.where(bands["low"] <= _TRAINED_FLOOR, bands["value"], 0.0))
+    )
     scale, axis = axes.log_axis(pd.concat([points["shown"], points["high"]]), floor)
     points = points.assign(low=points["low"].clip(lower=float(points["shown"].min())))
     return points.drop(columns="rounding"), scale, axis, floor

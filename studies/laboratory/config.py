@@ -1,4 +1,6 @@
-"""Settings of a trained laboratory model, in one frozen value that its directory names, and the grid of all models."""
+"""Settings of a trained laboratory model, in one frozen value that its directory names, and the
+grid of all models.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,23 @@ class LabConfig:
     """One model of the laboratory: its shape, what it is trained on, and how long.
 
     positions: a name of `ostools.theory.positions.ENCODINGS`; `rope_base` is read by "rope" alone.
-    norm: "pre" (RMS norm of what attention and MLP read, as in Qwen 2), or "post" (RMS norm of the sum after each of them, as
-        in the original Transformer: v <- norm(v + f(v)); the last norm before the logits is there in both). In "post" the
-        hooks of ln1 and ln2 are at these norms, so `hook_resid_mid`, which is the input of ln2, is the sum after the MLP.
+    norm: "pre" (RMS norm of what attention and MLP read, as in Qwen 2), or "post" (RMS norm of the
+        sum after each of them, as in the original Transformer: v <- norm(v + f(v)); the last norm
+        before the logits is there in both). In "post" the hooks of ln1 and ln2 are at these norms,
+        so `hook_resid_mid`, which is the input of ln2, is the sum after the MLP.
     window: how many keys a query sees, itself included, in every layer; None: all.
-    sinks: how many of the first tokens, BOS among them, every query sees beside its window, as in StreamingLLM.
-    longest: items of the longest training sequence; a length n is drawn with probability proportional to
-        n^(-`length_power`).
-    tasks: names of `TASKS`, drawn equally often. context: tokens of the longest prompt that the model takes.
-    dtype: the arithmetic of training, "float32" or "bfloat16" (with float32 master weights: `training.logits_in`).
-    steps of `batch` prompts each. The rate rises over `warmup_steps`, stays, and falls linearly to 0 over `decay_steps`.
+    sinks: how many of the first tokens, BOS among them, every query sees beside its window, as in
+        StreamingLLM.
+    longest: items of the longest training sequence; a length n is drawn with probability
+        proportional to n^(-`length_power`).
+    tasks: names of `TASKS`, drawn equally often. context: tokens of the longest prompt that the
+        model takes.
+    dtype: the arithmetic of training, "float32" or "bfloat16" (with float32 master weights:
+    `training.logits_in`). steps of `batch` prompts each. The rate rises over `warmup_steps`, stays,
+    and falls linearly to 0 over `decay_steps`.
 
-    Raises `InputError` for an unknown name, heads of an odd width, sinks without a window, and a context that is too short.
+    Raises `InputError` for an unknown name, heads of an odd width, sinks without a window, and a
+    context that is too short.
     """
 
     positions: str = "rope"
@@ -109,7 +116,9 @@ def read_config(directory: Path) -> LabConfig:
         settings = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
         return LabConfig(**{**settings, "tasks": tuple(settings["tasks"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"expected a laboratory model in {str(directory)!r}, with its {CONFIG}: {error}") from None
+        raise InputError(
+            f"expected a laboratory model in {str(directory)!r}, with its {CONFIG}: {error}"
+        ) from None
 
 
 SEEDS = (0, 1, 2)
@@ -136,7 +145,9 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 
 def grid() -> list[LabConfig]:
-    """All cells, each once, the most telling first: positions, windows, depth, other changes; within each, seed by seed."""
+    """All cells, each once, the most telling first: positions, windows, depth, other changes;
+    within each, seed by seed.
+    """
     changes = [
         *((seed, settings) for seed in SEEDS for settings in POSITIONS),
         *((seed, {"window": window}) for seed in SEEDS for window in WINDOWS),

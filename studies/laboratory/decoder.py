@@ -1,7 +1,7 @@
 """One decoder for the whole laboratory, in which positions, depth and windows are all that changes.
 
-The module is Qwen 2's of transformers (norms before, gated MLP, a window in the layers that are named), for every cell of the
-grid. What a cell changes is a setting of it, or one tensor:
+The module is Qwen 2's of transformers (norms before, gated MLP, a window in the layers that are
+named), for every cell of the grid. What a cell changes is a setting of it, or one tensor:
 
     rope                    Qwen 2 as it is
     none                    Qwen 2 with rotary angles divided by infinity: cos 1, sin 0, to the bit
@@ -11,11 +11,12 @@ grid. What a cell changes is a setting of it, or one tensor:
     norm "post"             `PostNormLayer` in the place of Qwen 2's block
 
 So a comparison of two positions is of nothing else, and a TransformerBridge shows the same hooks in
-each. The first two are plain Qwen 2. The others go through the routes that need to know nothing of a
+each. The first two are plain Qwen 2. The others go through the routes that need to know nothing of
+a
 family: automatic differentiation, one prompt after another.
 
-The decoder of `ostools.theory.decoder` has the same five encodings, and no hooks: what is measured on loaded models could not
-be measured on it. Weights before training are drawn as there.
+The decoder of `ostools.theory.decoder` has the same five encodings, and no hooks: what is measured
+on loaded models could not be measured on it. Weights before training are drawn as there.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ _NO_ANGLE = 1e300  # a float32 angle divided by it is 0
 
 
 def lab_decoder(config: LabConfig, attention: str = "sdpa") -> Qwen2ForCausalLM:
-    """The model of a config with the weights that its seed draws: embeddings standard normal, projections Gaussian with
-    variance 1 / fan-in, gains 1, biases 0. Blocks of a shallow model are the first of a deep one of the same seed."""
+    """The model of a config with the weights that its seed draws: embeddings standard normal,
+    projections Gaussian with variance 1 / fan-in, gains 1, biases 0. Blocks of a shallow model are
+    the first of a deep one of the same seed."""
     settings = _settings(config)
     model = Qwen2ForCausalLM._from_config(settings, attn_implementation=attention)
     if not is_qwen(config):
@@ -55,7 +57,9 @@ def lab_decoder(config: LabConfig, attention: str = "sdpa") -> Qwen2ForCausalLM:
             elif "position_table" not in name:
                 fan_in = 1 if "embed_tokens" in name else weight.shape[1]
                 draw = torch.Generator().manual_seed(_seed_of(config.seed, name))
-                weight.copy_(torch.randn(weight.shape, generator=draw, dtype=torch.float64) * fan_in**-0.5)
+                weight.copy_(
+                    torch.randn(weight.shape, generator=draw, dtype=torch.float64) * fan_in**-0.5
+                )
     return model
 
 
@@ -65,7 +69,9 @@ def is_qwen(config: LabConfig) -> bool:
 
 
 def _seed_of(seed: int, name: str) -> int:
-    """A seed for each weight: its numbers are the same in every model that has a weight of that name."""
+    """A seed for each weight: its numbers are the same in every model that has a weight of that
+    name.
+    """
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:7], "big")
 
 
@@ -99,13 +105,17 @@ def _settings(config: LabConfig) -> Qwen2Config:
 
 
 class PositionedConfig(Qwen2Config):
-    """The settings of a model with what Qwen 2 does not have: no record of a family is to describe it as Qwen 2."""
+    """The settings of a model with what Qwen 2 does not have: no record of a family is to describe
+    it as Qwen 2.
+    """
 
     model_type = "ostools-lab"
 
 
 class PostNormLayer(Qwen2DecoderLayer):
-    """Qwen 2's block with its two norms after the additions: v <- norm_1(v + attention(v)), then v <- norm_2(v + MLP(v))."""
+    """Qwen 2's block with its two norms after the additions: v <- norm_1(v + attention(v)), then v
+    <- norm_2(v + MLP(v)).
+    """
 
     def forward(self, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
         attended, _ = self.self_attn(hidden_states, *args, **kwargs)
@@ -120,9 +130,13 @@ class PositionedModel(Qwen2Model):
         super().__init__(settings)
         self.positions, self.window, self.sinks = config.positions, config.window, config.sinks
         if config.norm == "post":
-            self.layers = nn.ModuleList(PostNormLayer(settings, layer) for layer in range(config.n_layers))
+            self.layers = nn.ModuleList(
+                PostNormLayer(settings, layer) for layer in range(config.n_layers)
+            )
         if config.positions == "learned":
-            table = encodings.learned(config.context, config.d_model, _seed_of(config.seed, "position_table"))
+            table = encodings.learned(
+                config.context, config.d_model, _seed_of(config.seed, "position_table")
+            )
             self.position_table = nn.Parameter(table.float())
         elif config.positions == "sinusoidal":
             table = encodings.sinusoidal(config.context, config.d_model)
@@ -138,7 +152,9 @@ class PositionedModel(Qwen2Model):
         use_cache: Any = None,
         **kwargs: Any,
     ) -> Any:
-        if attention_mask is not None and not (attention_mask.ndim == 2 and bool(attention_mask.all())):
+        if attention_mask is not None and not (
+            attention_mask.ndim == 2 and bool(attention_mask.all())
+        ):
             raise InputError(
                 "a laboratory model takes prompts of one length, without padding and without a mask of its own"
             )
@@ -157,12 +173,23 @@ class PositionedModel(Qwen2Model):
             **kwargs,
         )
 
-    def _masks(self, n: int, start: int, like: Tensor) -> dict[str, Float[Tensor, "1 head query key"]]:
-        """The masks of both kinds of layers: ALiBi's bias, or 0, where a key is seen; sinks: one for all layers."""
+    def _masks(
+        self, n: int, start: int, like: Tensor
+    ) -> dict[str, Float[Tensor, "1 head query key"]]:
+        """The masks of both kinds of layers: ALiBi's bias, or 0, where a key is seen; sinks: one
+        for all layers.
+        """
         heads = int(self.config.num_attention_heads)
-        bias = encodings.alibi(n, heads) if self.positions == "alibi" else torch.zeros(1, n, n, dtype=torch.float64)
+        bias = (
+            encodings.alibi(n, heads)
+            if self.positions == "alibi"
+            else torch.zeros(1, n, n, dtype=torch.float64)
+        )
         hidden = torch.finfo(like.dtype).min
-        windows = {"full_attention": self.window if self.sinks else None, "sliding_attention": self.window}
+        windows = {
+            "full_attention": self.window if self.sinks else None,
+            "sliding_attention": self.window,
+        }
         return {
             kind: torch.where(self._visible(n, window), bias, hidden)[None, :, start:].to(like)
             for kind, window in windows.items()

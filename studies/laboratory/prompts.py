@@ -1,11 +1,12 @@
-"""Questions to a laboratory model: bits, and a letter that says what of them is wanted; token by token.
+"""Questions to a laboratory model: bits, and a letter that says what of them is wanted; token by
+token.
 
     <bos> 0 1 1 1 F -> 0 <eos>      the first bit
     <bos> 1 1 1 0 L -> 0 <eos>      the last bit
     <bos> 1 0 1 1 C -> 3 <eos>      how many ones
 
-One character is one token, so that the repeated item of Theorem 4.2 never merges. The letter stands at the end: a window then
-hides the beginning of the sequence, and never what was asked.
+One character is one token, so that the repeated item of Theorem 4.2 never merges. The letter stands
+at the end: a window then hides the beginning of the sequence, and never what was asked.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ IDS = {token: index for index, token in enumerate(VOCABULARY)}
 
 @dataclass(frozen=True)
 class LabTask(Task):
-    """One question of the laboratory. `hard`: the paper's sequences, ones alone, but for a 0 that is asked for; else bits drawn
-    with equal probability. Raises `InputError` for an unknown question."""
+    """One question of the laboratory. `hard`: the paper's sequences, ones alone, but for a 0 that
+    is asked for; else bits drawn with equal probability. Raises `InputError` for an unknown
+    question."""
 
     question: str
     hard: bool = False
@@ -84,10 +86,11 @@ class LabTask(Task):
 
 
 def lab_tokenizer(context: int) -> PreTrainedTokenizerFast:
-    """The tokenizer of single characters. Other characters become `PAD`, which `ostools.encode` refuses as unknown.
+    """The tokenizer of single characters. Other characters become `PAD`, which `ostools.encode`
+    refuses as unknown.
 
-    It lies in no model's directory: transformers 5.23 reads any tokenizer beside a Qwen 2 as Qwen 2's own class, which leaves
-    such characters out without a word.
+    It lies in no model's directory: transformers 5.23 reads any tokenizer beside a Qwen 2 as Qwen
+    2's own class, which leaves such characters out without a word.
     """
     tokenizer = Tokenizer(models.WordLevel(dict(IDS), unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # pyright: ignore[reportAttributeAccessIssue]

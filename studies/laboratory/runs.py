@@ -1,7 +1,9 @@
-"""Measurements of the laboratory on one decoder: collapse, attention rows, the step of a score, and rounding noise.
+"""Measurements of the laboratory on one decoder: collapse, attention rows, the step of a score, and
+rounding noise.
 
-A prompt is `question` random tokens, then one token n times. Each function takes one causal pass for all n, and returns columns
-by length n = 1, ..., longest: entry n - 1 compares n copies with n + 1.
+A prompt is `question` random tokens, then one token n times. Each function takes one causal pass
+for all n, and returns columns by length n = 1, ..., longest: entry n - 1 compares n copies with n +
+1.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def random_decoder(seed: int, name: str, depth: int) -> Decoder:
     return Decoder.random(seed, n_layers=depth, vocabulary=_VOCABULARY, **ENCODINGS[name])
 
 
-def between_lengths(y: Float[Tensor, "batch pos d_model"], question: int, norm: str = "l2") -> Curve:
+def between_lengths(
+    y: Float[Tensor, "batch pos d_model"], question: int, norm: str = "l2"
+) -> Curve:
     """||y_n - y*_(n+1)||: the rows of one causal pass that end in n and in n + 1 copies."""
     rows = y[0, question:].double()
     return distance(rows[1:], rows[:-1], norm)
@@ -67,23 +71,30 @@ def between_lengths(y: Float[Tensor, "batch pos d_model"], question: int, norm: 
 def collapse_by_depth(
     decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, depths: list[int]
 ) -> dict[int, dict[str, Curve]]:
-    """For each depth, from one pass through the deepest: the distances, and the rows' variation in its last layer.
+    """For each depth, from one pass through the deepest: the distances, and the rows' variation in
+    its last layer.
 
-    distance: L2 at y, after the final norm. l1: L1 at v^(L), before it: the quantity of Theorem B.3.
+    distance: L2 at y, after the final norm. l1: L1 at v^(L), before it: the quantity of Theorem
+        B.3.
     """
     curves: dict[int, dict[str, Curve]] = {}
     for depth, (v, pattern) in enumerate(decoder.layers(tokens)):
         if depth in depths and pattern is not None:
             y = decoder.normed(v, decoder.gain3)
             l1 = between_lengths(v, question, "l1")
-            curves[depth] = {"distance": between_lengths(y, question), "l1": l1, **row_variation(pattern, question)}
+            curves[depth] = {
+                "distance": between_lengths(y, question),
+                "l1": l1,
+                **row_variation(pattern, question),
+            }
     return curves
 
 
 def row_variation(pattern: Pattern, question: int) -> dict[str, Curve]:
     """Change of the last token's attention with one more copy, mean over heads.
 
-    total_variation: Lemma 4.1's delta = sum_j |alpha_nj - alpha*_(n+1),j| + alpha*_(n+1),(n+1), tokens numbered from the first.
+    total_variation: Lemma 4.1's delta = sum_j |alpha_nj - alpha*_(n+1),j| + alpha*_(n+1),(n+1),
+        tokens numbered from the first.
     shifted_variation: the same with tokens numbered from the last, as relative positions see them.
     """
     rows = pattern[0, :, question:]
@@ -92,12 +103,17 @@ def row_variation(pattern: Pattern, question: int) -> dict[str, Curve]:
     return {"total_variation": by_first.mean(0), "shifted_variation": by_last.mean(0)}
 
 
-def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list[int]) -> dict[str, Curve]:
-    """Does what positions say decay with distance? The first layer's scores and rows, far beyond what a whole pass could reach.
+def assumption(
+    decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list[int]
+) -> dict[str, Curve]:
+    """Does what positions say decay with distance? The first layer's scores and rows, far beyond
+    what a whole pass could reach.
 
-    The query is the token n, then its copy at n + 1; `tokens` are the keys, lengths[-1] + 1 of them.
-    score_step: root mean square, over heads and keys at distance r to 1.25 r, of |s_(n+1),j - s_n,j| at n = the longest: what
-    one more token changes in the score of a key r = `length` tokens back. total_variation: Lemma 4.1's delta at n = `length`.
+    The query is the token n, then its copy at n + 1; `tokens` are the keys, lengths[-1] + 1 of
+    them.
+    score_step: root mean square, over heads and keys at distance r to 1.25 r, of |s_(n+1),j -
+    s_n,j| at n = the longest: what one more token changes in the score of a key r = `length` tokens
+    back. total_variation: Lemma 4.1's delta at n = `length`.
     """
     block, longest = decoder.blocks[0], lengths[-1]
     slopes = encodings.alibi_slopes(block.W_Q.shape[0])[:, None]
@@ -109,7 +125,9 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
     q_own, keys = projected(tokens)
     q_copy, k_copy = projected(tokens.roll(1, dims=1))  # every token one place later: its copy
 
-    def scores(query: Float[Tensor, "head d"], upto: Float[Tensor, "head key d"]) -> Float[Tensor, "head key"]:
+    def scores(
+        query: Float[Tensor, "head d"], upto: Float[Tensor, "head key d"]
+    ) -> Float[Tensor, "head key"]:
         products = einsum(query, upto, "head d, head key d -> head key") * query.shape[-1] ** -0.5
         back = torch.arange(upto.shape[1] - 1, -1, -1)
         return products - slopes * back if decoder.positions == "alibi" else products
@@ -129,15 +147,22 @@ def assumption(decoder: Decoder, tokens: Int[Tensor, "batch pos"], lengths: list
 
 
 def score_rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"]) -> float:
-    """Size up to which a `score_step` of `assumption` is rounding: two scores that are one number differ by no more.
+    """Size up to which a `score_step` of `assumption` is rounding: two scores that are one number
+    differ by no more.
 
-    s = q k / sqrt(d_head), q and k sums of d_model products of norm1(v), which itself holds a sum of d_model squares: 4 d_model
-    + d_head + 16 roundings, each relative to |norm1(v)| |W_Q| |W_K| |norm1(v)| / sqrt(d_head), twice that where RoPE turns
-    pairs, and to ALiBi's slope times distance (`sum_rounding`). A step has two scores. The tables of positions are data.
+    s = q k / sqrt(d_head), q and k sums of d_model products of norm1(v), which itself holds a sum
+    of d_model squares: 4 d_model + d_head + 16 roundings, each relative to |norm1(v)| |W_Q| |W_K|
+    |norm1(v)| / sqrt(d_head), twice that where RoPE turns pairs, and to ALiBi's slope times
+    distance (`sum_rounding`). A step has two scores. The tables of positions are data.
     """
-    block, size = decoder.blocks[0], decoder.normed(decoder.embedded(tokens), decoder.blocks[0].gain1).abs()
+    block, size = (
+        decoder.blocks[0],
+        decoder.normed(decoder.embedded(tokens), decoder.blocks[0].gain1).abs(),
+    )
     query, key = (
-        einsum(size, W.abs(), "batch pos d_model, head d_model d -> batch head pos d").norm(dim=-1).amax((0, 2))
+        einsum(size, W.abs(), "batch pos d_model, head d_model d -> batch head pos d")
+        .norm(dim=-1)
+        .amax((0, 2))
         for W in (block.W_Q, block.W_K)
     )
     heads, d_model, d_head = block.W_Q.shape
@@ -148,13 +173,14 @@ def score_rounding(decoder: Decoder, tokens: Int[Tensor, "batch pos"]) -> float:
 
 
 def sum_rounding(terms: int) -> float:
-    """Largest error of a float64 sum of so many products, relative to the sum of their sizes, in ANY order of adding them.
+    """Largest error of a float64 sum of so many products, relative to the sum of their sizes, in
+    ANY order of adding them.
 
-    m u / (1 - m u) for m terms, u = 2^-53: no order exceeds it. For long sums m is 10 sqrt(m) instead, which independent
-    rounding errors exceed with a probability below m e^-49.
+    m u / (1 - m u) for m terms, u = 2^-53: no order exceeds it. For long sums m is 10 sqrt(m)
+    instead, which independent rounding errors exceed with a probability below m e^-49.
 
-    Sources: Higham, Accuracy and Stability of Numerical Algorithms (2002), section 3.1; Higham and Mary, A new approach to
-    probabilistic rounding error analysis (2019), SIAM J. Sci. Comput. 41.
+    Sources: Higham, Accuracy and Stability of Numerical Algorithms (2002), section 3.1; Higham and
+    Mary, A new approach to probabilistic rounding error analysis (2019), SIAM J. Sci. Comput. 41.
     """
     share = min(terms, 10.0 * terms**0.5) * torch.finfo(torch.float64).eps / 2
     return share / (1.0 - share)
@@ -168,13 +194,19 @@ QUANTITIES = {
 
 
 def rounding(
-    decoder: Decoder, tokens: Int[Tensor, "batch pos"], question: int, precisions: Iterable[str], norm: str = "l2"
+    decoder: Decoder,
+    tokens: Int[Tensor, "batch pos"],
+    question: int,
+    precisions: Iterable[str],
+    norm: str = "l2",
 ) -> Iterator[tuple[str, dict[str, Curve]]]:
-    """Curves of each precision beside float64 with the SAME rounded weights (exact): the distance in both, and two noises.
+    """Curves of each precision beside float64 with the SAME rounded weights (exact): the distance
+    in both, and two noises.
 
-    `norm` "l2": at y, after the final norm. "l1": at v^(L), before it, as Theorem B.3 has it.
-    noise = ||y_n - exact_n||, what rounding does to one representation; pair_noise = ||(y_n - y*_(n+1)) - (exact_n -
-    exact*_(n+1))||, what is left of it in the difference: rounding that both share cancels there.
+    `norm` "l2": at y, after the final norm. "l1": at v^(L), before it, as Theorem B.3 has it. noise
+    = ||y_n - exact_n||, what rounding does to one representation; pair_noise = ||(y_n - y*_(n+1)) -
+    (exact_n - exact*_(n+1))||, what is left of it in the difference: rounding that both share
+    cancels there.
     """
 
     def representation(run: DecoderPass) -> Float[Tensor, "batch pos d_model"]:
@@ -185,7 +217,9 @@ def rounding(
         dtype, store = PRECISIONS[name]
         weights = store.get("weights", dtype)
         if weights not in references:
-            references[weights] = representation(decoder.to(weights).to(torch.float64).forward(tokens))
+            references[weights] = representation(
+                decoder.to(weights).to(torch.float64).forward(tokens)
+            )
         exact = references[weights]
         y = representation(decoder.to(dtype).forward(tokens, store=store))
         curves = (
@@ -198,12 +232,13 @@ def rounding(
 
 
 def collapse_start(below: Sequence[bool], lengths: Sequence[int], margin: int = 32) -> int | None:
-    """The smallest n0 such that `below` holds at every length n >= n0; None where that is not shown.
+    """The smallest n0 such that `below` holds at every length n >= n0; None where that is not
+    shown.
 
-    `below[i]`: at `lengths[i]` the distance is below the rounding noise. The lengths from n0 on have to be consecutive
-    and reach n_max >= max(2 n0, n0 + margin): without that, chance at the end of the range would report a collapse.
-    `lengths` ascending. A decoder of the laboratory is measured at every length, so one number says it; real models have
-    ranges (`theory.distances`).
+    `below[i]`: at `lengths[i]` the distance is below the rounding noise. The lengths from n0 on
+    have to be consecutive and reach n_max >= max(2 n0, n0 + margin): without that, chance at the
+    end of the range would report a collapse. `lengths` ascending. A decoder of the laboratory is
+    measured at every length, so one number says it; real models have ranges (`theory.distances`).
     """
     start = None
     for index in reversed(range(len(lengths))):

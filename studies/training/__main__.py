@@ -1,8 +1,9 @@
 """Train an embedded model again: `python -m studies.training --recipe embedded-short --out DIR`.
 
-Makes the tokenizer and the weights from the seed, the generated prompts and the pinned text; rounds the weights to the
-format that they are stored in; measures what the rounded model can do; and writes the directory that `load_model` reads.
-Needs the packages of `requirements.lock`, no network, and half an hour to 80 minutes of one core.
+Makes the tokenizer and the weights from the seed, the generated prompts and the pinned text; rounds
+the weights to the format that they are stored in; measures what the rounded model can do; and
+writes the directory that `load_model` reads. Needs the packages of `requirements.lock`, no network,
+and half an hour to 80 minutes of one core.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def run_training(name: str, recipe: Recipe, corpus: Corpus, directory: Path) -> 
             tell(progress, run.step, recipe.steps)
             if run.step % LOG_EVERY == 0:
                 print(
-                    f"step {run.step} of {recipe.steps}, {run.seconds / 60:.1f} minutes, {run.losses[-1]}", flush=True
+                    f"step {run.step} of {recipe.steps}, {run.seconds / 60:.1f} minutes, {run.losses[-1]}",
+                    flush=True,
                 )
 
         train(run, tokenizer, pack_text(corpus.train, tokenizer), report)
@@ -49,7 +51,9 @@ def run_training(name: str, recipe: Recipe, corpus: Corpus, directory: Path) -> 
 
 
 def write_model(name: str, run: Run, corpus: Corpus, tokenizer: Tokenizer, directory: Path) -> None:
-    """Round the weights, measure the rounded model, and write weights, tokenizer, card.json and MODEL_CARD.md."""
+    """Round the weights, measure the rounded model, and write weights, tokenizer, card.json and
+    MODEL_CARD.md.
+    """
     recipe = run.recipe
     model: Any = run.model.eval()  # pyright takes a model's `to` for a call of its own
     stored = getattr(torch, recipe.stored)
@@ -64,9 +68,13 @@ def write_model(name: str, run: Run, corpus: Corpus, tokenizer: Tokenizer, direc
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m studies.training", description="Train an embedded model.")
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.training", description="Train an embedded model."
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory for the model")
-    parser.add_argument("--recipe", default="embedded", help=f"one of {', '.join(RECIPES)} (default embedded)")
+    parser.add_argument(
+        "--recipe", default="embedded", help=f"one of {', '.join(RECIPES)} (default embedded)"
+    )
     options = parser.parse_args(arguments)
     try:
         name = checked_name("recipe", options.recipe, RECIPES)

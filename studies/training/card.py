@@ -1,5 +1,5 @@
-"""The model card: `card.json` holds what was done and measured, `MODEL_CARD.md` is rendered from it and
-from nothing else."""
+"""The model card: `card.json` holds what was done and measured, `MODEL_CARD.md` is rendered from it
+and from nothing else."""
 
 from __future__ import annotations
 
@@ -40,10 +40,14 @@ PURPOSES = {
 
 
 def make_card(name: str, run: Run, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything the card says, as plain JSON values, measured on the run's model as it is. It names no host and no path."""
+    """Everything the card says, as plain JSON values, measured on the run's model as it is. It
+    names no host and no path.
+    """
     recipe, model = run.recipe, run.model
     _, task_loss, text_loss = run.losses[-1]
-    versions = {name: importlib.metadata.version(name) for name in ("tokenizers", "torch", "transformers")}
+    versions = {
+        name: importlib.metadata.version(name) for name in ("tokenizers", "torch", "transformers")
+    }
     versions["torch"] = versions["torch"].partition("+")[0]
     return {
         "name": name,
@@ -69,15 +73,22 @@ def make_card(name: str, run: Run, corpus: Corpus, tokenizer: Tokenizer) -> dict
         "training_minutes": round(run.seconds / 60, 1),
         "tokens_seen": run.tokens,
         "versions": {"python": platform.python_version(), **versions},
-        "final_loss": {"prompts_nats": round(task_loss, 5), "text_nats_per_token": round(text_loss, 5)},
+        "final_loss": {
+            "prompts_nats": round(task_loss, 5),
+            "text_nats_per_token": round(text_loss, 5),
+        },
         "validation_prompts_nats": round(validation_loss(recipe, model, tokenizer), 5),
         "held_out_bits_per_byte": round(bits_per_byte(model, corpus.held_out, tokenizer), 4),
-        "accuracy": [asdict(row) for row in accuracy_table(model, tokenizer, recipe.trained_lengths())],
+        "accuracy": [
+            asdict(row) for row in accuracy_table(model, tokenizer, recipe.trained_lengths())
+        ],
     }
 
 
 def render_card(card: Mapping[str, Any]) -> str:
-    """The card as Markdown, with one table of accuracies inside the trained lengths and one beyond them."""
+    """The card as Markdown, with one table of accuracies inside the trained lengths and one beyond
+    them.
+    """
     return "\n".join([*_head(card), *_data(card), *_accuracies(card), *_limits()]) + "\n"
 
 
@@ -183,7 +194,10 @@ def _accuracies(card: Mapping[str, Any]) -> list[str]:
         "not evidence of over-squashing.",
         "",
     ]
-    for title, within in (("Inside the trained lengths", True), ("Beyond the trained lengths", False)):
+    for title, within in (
+        ("Inside the trained lengths", True),
+        ("Beyond the trained lengths", False),
+    ):
         lines += [
             f"### {title}",
             "",
@@ -203,7 +217,9 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for label in labels:
         row = [shares.get((label, low), math.nan) for low, _ in bands]
-        lines.append(f"| {label} | " + " | ".join("" if math.isnan(x) else f"{x:.0%}" for x in row) + " |")
+        lines.append(
+            f"| {label} | " + " | ".join("" if math.isnan(x) else f"{x:.0%}" for x in row) + " |"
+        )
     return lines
 
 

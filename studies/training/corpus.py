@@ -1,15 +1,15 @@
-"""The plain text that the embedded model is trained on: docstrings of installed packages, pinned by version
-and hash.
+"""The plain text that the embedded model is trained on: docstrings of installed packages, pinned by
+version and hash.
 
-Nothing is shipped and nothing is downloaded: the text is read with `ast` from the source files of packages
-that `requirements.lock` pins, so any machine with that lock file has the same text. Its sha256 is checked
-before a step is made. Reading it takes about half a minute on one core.
+Nothing is shipped and nothing is downloaded: the text is read with `ast` from the source files of
+packages that `requirements.lock` pins, so any machine with that lock file has the same text. Its
+sha256 is checked before a step is made. Reading it takes about half a minute on one core.
 
 The embedded model's tokenizer: byte-level BPE in which every digit is a token of its own.
 
-Any text encodes and decodes to itself, since the alphabet is the 256 bytes and nothing is normalised or
-cleaned up. `<bos>` is put in front once by the post-processor. Special tokens that a user merely writes are
-plain text when encoded with `split_special_tokens=True`.
+Any text encodes and decodes to itself, since the alphabet is the 256 bytes and nothing is
+normalised or cleaned up. `<bos>` is put in front once by the post-processor. Special tokens that a
+user merely writes are plain text when encoded with `split_special_tokens=True`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from transformers import PreTrainedTokenizerFast
 from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import NAMES, WORDS, AppendixTask
 
-PACKAGES: dict[str, str] = {"numpy": "2.4.6", "pandas": "3.1.1", "scipy": "1.17.1", "sympy": "1.14.0"}
+PACKAGES: dict[str, str] = {
+    "numpy": "2.4.6",
+    "pandas": "3.1.1",
+    "scipy": "1.17.1",
+    "sympy": "1.14.0",
+}
 SHA256 = "a9e764954f2a6a38c5f16cc26bd33395ca6c817d66daa33486d558a2e95961b8"
 HELD_OUT_SHARE = 0.02
 _GENERATED = (
@@ -40,7 +45,9 @@ _GENERATED = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """Paragraphs of prose, one after the other in a fixed order; the first `n_held_out` are never trained on."""
+    """Paragraphs of prose, one after the other in a fixed order; the first `n_held_out` are never
+    trained on.
+    """
 
     paragraphs: tuple[str, ...]
     n_held_out: int
@@ -72,7 +79,9 @@ def load_corpus(packages: Mapping[str, str] = PACKAGES, sha256: str | None = SHA
         if installed[name] != version
     ]
     if wrong:
-        raise InputError(f"the training text needs {', '.join(wrong)}: install with requirements.lock")
+        raise InputError(
+            f"the training text needs {', '.join(wrong)}: install with requirements.lock"
+        )
     corpus = make_corpus({p for name in packages for p in _paragraphs(name)})
     if sha256 is not None and corpus.sha256 != sha256:
         versions = ", ".join(f"{name} {version}" for name, version in packages.items())
@@ -84,8 +93,8 @@ def load_corpus(packages: Mapping[str, str] = PACKAGES, sha256: str | None = SHA
 
 
 def make_corpus(paragraphs: set[str]) -> Corpus:
-    """Put paragraphs into their fixed order (by their own hash, so that neighbours are unrelated) and hash
-    the whole."""
+    """Put paragraphs into their fixed order (by their own hash, so that neighbours are unrelated)
+    and hash the whole."""
     ordered = tuple(sorted(paragraphs, key=lambda text: hashlib.sha256(text.encode()).digest()))
     digest = hashlib.sha256("\n".join(ordered).encode()).hexdigest()
     return Corpus(ordered, int(len(ordered) * HELD_OUT_SHARE), digest)
@@ -105,7 +114,9 @@ def _paragraphs(name: str) -> Iterator[str]:
 
 
 def prose(source: str) -> Iterator[str]:
-    """The paragraphs of a Python source's docstrings that read like English sentences, white space normalised."""
+    """The paragraphs of a Python source's docstrings that read like English sentences, white space
+    normalised.
+    """
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -117,7 +128,12 @@ def prose(source: str) -> Iterator[str]:
 
 
 def _is_prose(paragraph: str) -> bool:
-    if len(paragraph) < 60 or not paragraph[0].isupper() or paragraph[-1] not in ".:" or ">>>" in paragraph:
+    if (
+        len(paragraph) < 60
+        or not paragraph[0].isupper()
+        or paragraph[-1] not in ".:"
+        or ">>>" in paragraph
+    ):
         return False
     return sum(c.isalpha() or c == " " for c in paragraph) > 0.85 * len(paragraph)
 
@@ -125,7 +141,9 @@ def _is_prose(paragraph: str) -> bool:
 PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"
 PAD_ID, EOS_ID, BOS_ID = 0, 1, 2
 VOCABULARY_SIZE = 1024
-_TEMPLATE_REPEATS = 2000  # so that the words of the paper's prompts become tokens among megabytes of other text
+_TEMPLATE_REPEATS = (
+    2000  # so that the words of the paper's prompts become tokens among megabytes of other text
+)
 
 
 def template_texts() -> list[str]:

@@ -1,8 +1,9 @@
-"""Abilities of the trained model: greedy accuracy by task and length, and bits per byte on held-out text.
+"""Abilities of the trained model: greedy accuracy by task and length, and bits per byte on held-out
+text.
 
-Greedy decoding gives the wanted line exactly when, fed that line, the model's first choice is right at
-every token of it; so one forward pass over prompt and answer measures what generating token by token would,
-a batch at a time. The whole matrix takes about a minute on one core.
+Greedy decoding gives the wanted line exactly when, fed that line, the model's first choice is right
+at every token of it; so one forward pass over prompt and answer measures what generating token by
+token would, a batch at a time. The whole matrix takes about a minute on one core.
 """
 
 from __future__ import annotations
@@ -25,7 +26,18 @@ from studies.training.examples import Example, draw_prompts, encode_example, pac
 from studies.training.loop import Decoder, weighted_loss
 from studies.training.recipe import Recipe
 
-BANDS = ((1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256), (257, 384))
+BANDS = (
+    (1, 8),
+    (9, 16),
+    (17, 32),
+    (33, 48),
+    (49, 64),
+    (65, 96),
+    (97, 128),
+    (129, 192),
+    (193, 256),
+    (257, 384),
+)
 """Lengths in items, both ends included. No band crosses the longest trained length of a task."""
 
 _COPIES = (
@@ -45,14 +57,19 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "count-ones-figure-5": ({}, {"uniform": True}),
     "count-word": ({},),
 }
-VARIANTS = tuple(AppendixTask(name, **options) for name, variants in _OPTIONS.items() for options in variants)
-"""Tasks that are evaluated. Where the paper's own sequence has always the same answer (the zero of 1...10),
-`uniform` tells whether the model looks: there a constant answer is right one time in ten."""
+VARIANTS = tuple(
+    AppendixTask(name, **options) for name, variants in _OPTIONS.items() for options in variants
+)
+"""Tasks that are evaluated. Where the paper's own sequence has always the same answer (the zero of
+1...10), `uniform` tells whether the model looks: there a constant answer is right one time in
+ten."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Share of the prompts of one task and one band of lengths that were answered exactly, to the end of the line."""
+    """Share of the prompts of one task and one band of lengths that were answered exactly, to the
+    end of the line.
+    """
 
     task: str
     hint: bool
@@ -76,11 +93,11 @@ def accuracy_table(
     variants: Sequence[AppendixTask] = VARIANTS,
     bands: Sequence[tuple[int, int]] = BANDS,
 ) -> Iterator[Accuracy]:
-    """A row for each variant and band: `examples` prompts, their lengths spread evenly, each with a seed of
-    its own.
+    """A row for each variant and band: `examples` prompts, their lengths spread evenly, each with a
+    seed of its own.
 
-    Where the paper's sequence is the same for every seed, there are as many different prompts as lengths,
-    and no more.
+    Where the paper's sequence is the same for every seed, there are as many different prompts as
+    lengths, and no more.
     """
     for task in variants:
         for low, high in bands:
@@ -99,7 +116,9 @@ def accuracy_table(
                            accuracy=round(share, 4), within_training=high <= trained_lengths[task.name])  # fmt: skip
 
 
-def _prompts(task: AppendixTask, low: int, high: int, examples: int, tokenizer: Tokenizer) -> list[Example]:
+def _prompts(
+    task: AppendixTask, low: int, high: int, examples: int, tokenizer: Tokenizer
+) -> list[Example]:
     lengths = [low + i * (high - low + 1) // examples for i in range(examples)]
     if task.items(high, 0) == task.items(high, 1):
         lengths = sorted(set(lengths))
@@ -125,8 +144,11 @@ def exact(model: Decoder, examples: Sequence[Example], batch: int = 16) -> list[
 
 
 @torch.no_grad()
-def validation_loss(recipe: Recipe, model: Decoder, tokenizer: Tokenizer, tokens: int = 60_000) -> float:
-    """The loss of prompts that no step has seen, in nats a token, weighted as in training: the recipe's mixture at its end.
+def validation_loss(
+    recipe: Recipe, model: Decoder, tokenizer: Tokenizer, tokens: int = 60_000
+) -> float:
+    """The loss of prompts that no step has seen, in nats a token, weighted as in training: the
+    recipe's mixture at its end.
 
     By this number, and that of held-out text, a recipe is chosen among recipes.
     """
@@ -143,8 +165,11 @@ def validation_loss(recipe: Recipe, model: Decoder, tokenizer: Tokenizer, tokens
 
 
 @torch.no_grad()
-def bits_per_byte(model: Decoder, paragraphs: Sequence[str], tokenizer: Tokenizer, length: int = 256) -> float:
-    """Cross-entropy of the text in bits, over its UTF-8 bytes (the end of each paragraph counts as one).
+def bits_per_byte(
+    model: Decoder, paragraphs: Sequence[str], tokenizer: Tokenizer, length: int = 256
+) -> float:
+    """Cross-entropy of the text in bits, over its UTF-8 bytes (the end of each paragraph counts as
+    one).
 
     The text is cut into blocks of `length` tokens, each read after a `<bos>` and nothing else.
     """

@@ -1,5 +1,5 @@
-"""Everything that decides the trained weights, in one frozen value: the recipe is what a checkpoint and the
-card name. The three embedded models are three recipes, `RECIPES`."""
+"""Everything that decides the trained weights, in one frozen value: the recipe is what a checkpoint
+and the card name. The three embedded models are three recipes, `RECIPES`."""
 
 from __future__ import annotations
 
@@ -46,19 +46,25 @@ FORMATS = ("float32", "bfloat16")
 class Recipe:
     """One training run. Lengths are in tokens unless they say items.
 
-    longest: the longest sequence, in items, on which each task is trained once the curriculum is through.
+    longest: the longest sequence, in items, on which each task is trained once the curriculum is
+        through.
     shares: how often each task is drawn, relative to the others.
-    length_law: how a number of items is drawn. "broad": half uniform, half log-uniform. "falling": n with probability
-        proportional to exp(-n / `length_scale`), the way language models see lengths; the scale is read by it alone.
-    architecture: "gemma", or "gemma3", in which all layers but `full_layers` see the last `window` tokens alone.
-    stored: the number format of the weights on disk; they are rounded to it before anything is measured.
+    length_law: how a number of items is drawn. "broad": half uniform, half log-uniform. "falling":
+        n with probability proportional to exp(-n / `length_scale`), the way language models see
+        lengths; the scale is read by it alone.
+    architecture: "gemma", or "gemma3", in which all layers but `full_layers` see the last `window`
+        tokens alone.
+    stored: the number format of the weights on disk; they are rounded to it before anything is
+        measured.
     curriculum_steps: 0 is no curriculum.
 
-    The length curriculum raises the longest sequence geometrically from `first_length` items to each task's own
-    limit (`longest`) over the first `curriculum_steps`. The rate rises over `warmup_steps`, stays, and falls linearly
-    to zero over the last `decay_steps`: until then, a longer run is the same run.
+    The length curriculum raises the longest sequence geometrically from `first_length` items to
+    each task's own limit (`longest`) over the first `curriculum_steps`. The rate rises over
+    `warmup_steps`, stays, and falls linearly to zero over the last `decay_steps`: until then, a
+    longer run is the same run.
 
-    Raises `InputError` for an unknown name, and a window that the architecture does not have or needs.
+    Raises `InputError` for an unknown name, and a window that the architecture does not have or
+    needs.
     """
 
     seed: int = 0
@@ -128,7 +134,10 @@ class Recipe:
         }
         if self.architecture == "gemma":
             return GemmaConfig(hidden_act="gelu_pytorch_tanh", rope_parameters=rope, **shared)
-        kinds = ["full_attention" if i in self.full_layers else "sliding_attention" for i in range(self.n_layers)]
+        kinds = [
+            "full_attention" if i in self.full_layers else "sliding_attention"
+            for i in range(self.n_layers)
+        ]
         return Gemma3TextConfig(
             hidden_activation="gelu_pytorch_tanh",
             query_pre_attn_scalar=self.d_head,
@@ -145,13 +154,17 @@ class Recipe:
         return min(warm, falling, 1.0)
 
     def longest_at(self, step: int, limit: int) -> int:
-        """The longest sequence, in items, that the curriculum allows at a step for a task with this limit."""
+        """The longest sequence, in items, that the curriculum allows at a step for a task with this
+        limit.
+        """
         progress = min(1.0, step / self.curriculum_steps) if self.curriculum_steps else 1.0
         first = min(self.first_length, limit)
         return round(first * (limit / first) ** progress)
 
     def share_up_to(self, length: int, longest: int) -> float:
-        """The share of a task's sequences that have at most so many items, of at most `longest`, without a curriculum."""
+        """The share of a task's sequences that have at most so many items, of at most `longest`,
+        without a curriculum.
+        """
         n = min(length, longest)
         if self.length_law == "falling":
             return math.expm1(-n / self.length_scale) / math.expm1(-longest / self.length_scale)
@@ -159,7 +172,9 @@ class Recipe:
 
     def trained_lengths(self) -> dict[str, int]:
         """The longest sequence, in items, on which each task was trained when the run ended."""
-        return {task: self.longest_at(self.steps - 1, limit) for task, limit in self.longest.items()}
+        return {
+            task: self.longest_at(self.steps - 1, limit) for task, limit in self.longest.items()
+        }
 
 
 _MOSTLY_TEXT = Recipe(
@@ -184,7 +199,12 @@ _COPIES = {"copy-last": 2.0, "copy-first": 2.0, "copy": 2.0}
 RECIPES: dict[str, Recipe] = {
     "embedded": Recipe(),
     "embedded-short": replace(
-        _MOSTLY_TEXT, steps=5700, decay_steps=1750, task_tokens=960, text_tokens=965, shares=_SHARES | _COPIES
+        _MOSTLY_TEXT,
+        steps=5700,
+        decay_steps=1750,
+        task_tokens=960,
+        text_tokens=965,
+        shares=_SHARES | _COPIES,
     ),
     "embedded-windowed": replace(
         _MOSTLY_TEXT,

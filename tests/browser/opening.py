@@ -1,4 +1,6 @@
-"""A page as a real browser has it: what it asked for, what it complained of, what is drawn, what can be read."""
+"""A page as a real browser has it: what it asked for, what it complained of, what is drawn, what
+can be read.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,14 @@ class Opened:
     complaints: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Requests that the page's own policy stopped before they went out; they are among `requests`."""
+    """Requests that the page's own policy stopped before they went out; they are among `requests`.
+    """
 
     def unfold(self) -> None:
         """Everything that is folded away, opened and drawn."""
-        self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.page.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
         self.page.wait_for_function(
             "() => [...document.querySelectorAll('figure[data-chart]')].every((one) => one.dataset.drawn)"
         )
@@ -62,12 +67,18 @@ class Opened:
     @property
     def asked(self) -> int:
         """How many charts the page holds the data of."""
-        return int(self.page.evaluate("document.querySelectorAll('script[type=\"application/json\"]').length"))
+        return int(
+            self.page.evaluate(
+                "document.querySelectorAll('script[type=\"application/json\"]').length"
+            )
+        )
 
     @property
     def scripts(self) -> list[str]:
         """The types of all scripts that the page has now, but for inert data."""
-        found = self.page.evaluate("[...document.scripts].map((script) => script.type + '|' + script.src)")
+        found = self.page.evaluate(
+            "[...document.scripts].map((script) => script.type + '|' + script.src)"
+        )
         return [one for one in found if one != "application/json|"]
 
     @property
@@ -81,7 +92,10 @@ def open_page(context: Any, path: Path | str, wait: str = _DRAWN) -> Opened:
     page.set_default_timeout(90_000)  # machines are busy
     found = Opened(page)
     page.on("request", lambda request: found.requests.append(request.url))
-    page.on("requestfailed", lambda request: found.refused.extend([request.url] * (request.failure == "csp")))
+    page.on(
+        "requestfailed",
+        lambda request: found.refused.extend([request.url] * (request.failure == "csp")),
+    )
     page.on("console", lambda message: found.complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: found.complaints.append(str(error)))
     page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))

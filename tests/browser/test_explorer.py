@@ -1,4 +1,6 @@
-"""The explorer in a real browser: typed into, hovered, clicked, copied from, and asked by keys alone."""
+"""The explorer in a real browser: typed into, hovered, clicked, copied from, and asked by keys
+alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ STATES: dict[str, dict[str, Any]] = {
     "beside": {"view": "frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
     "collapse": {"view": "collapse", "longest": 8},
-    "pair": {"view": "attribution", "logit": "1", "beside": "prompt", "other": "Once upon a time there was a dog"},
+    "pair": {
+        "view": "attribution",
+        "logit": "1",
+        "beside": "prompt",
+        "other": "Once upon a time there was a dog",
+    },
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
 HOSTILE = "<img src=x onerror=alert(1)></script><b>1</b>"
@@ -48,22 +55,35 @@ class Page:
     """The explorer's page, with what it asked for and complained of."""
 
     def __init__(
-        self, browser: Any, explorer: Explorer, width: int = 1000, scheme: str = "light", link: str = ""
+        self,
+        browser: Any,
+        explorer: Explorer,
+        width: int = 1000,
+        scheme: str = "light",
+        link: str = "",
     ) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
         wait = "() => document.querySelectorAll('#view option').length > 0"
         self.opened, self.own = open_page(self.context, explorer.url + link, wait), explorer.url
         self.page = self.opened.page
 
     def until(self, kind: str) -> None:
-        self.page.wait_for_function(f"() => document.getElementById('kind').textContent === {kind!r}")
+        self.page.wait_for_function(
+            f"() => document.getElementById('kind').textContent === {kind!r}"
+        )
 
     def says(self, words: str, name: str) -> None:
-        self.page.wait_for_function(f"() => document.getElementById({name!r}).textContent.includes({words!r})")
+        self.page.wait_for_function(
+            f"() => document.getElementById({name!r}).textContent.includes({words!r})"
+        )
 
     def ended(self) -> None:
-        """Quicker views are shown first; a click while a measurement still runs is answered with that."""
+        """Quicker views are shown first; a click while a measurement still runs is answered with
+        that.
+        """
         self.page.wait_for_function("() => document.getElementById('stop').hidden")
 
     def tab_to(self, name: str) -> None:
@@ -87,7 +107,9 @@ class Page:
         self.context.close()
 
 
-def test_typed_hovered_clicked_copied_and_saved(browser, explorer: Explorer, embedded, monkeypatch, tmp_path) -> None:
+def test_typed_hovered_clicked_copied_and_saved(
+    browser, explorer: Explorer, embedded, monkeypatch, tmp_path
+) -> None:
     opened = Page(browser, explorer)
     opened.page.fill("#prompt", PROMPT)
     opened.until("measured")
@@ -96,7 +118,9 @@ def test_typed_hovered_clicked_copied_and_saved(browser, explorer: Explorer, emb
     assert opened.text("token").startswith("Token 2: ·the")
     opened.page.click("#tokens button:nth-child(4)")
     opened.page.click("#copy")
-    opened.page.wait_for_function("() => document.getElementById('said').textContent.includes('clipboard')")
+    opened.page.wait_for_function(
+        "() => document.getElementById('said').textContent.includes('clipboard')"
+    )
     known: dict[str, Any] = {}
     monkeypatch.setattr("ostools.models.load_model", lambda *given, **options: embedded)
     exec(opened.page.evaluate("() => navigator.clipboard.readText()"), known)
@@ -160,11 +184,18 @@ def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
 
 def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
     state = {"beside": "mitigation", "other": "sliding-window:window=3"}
-    opened = Page(browser, explorer, link=link(view="attribution", prompt="The 11 of 11", logit="1", **state))
+    opened = Page(
+        browser, explorer, link=link(view="attribution", prompt="The 11 of 11", logit="1", **state)
+    )
     opened.until("measured")
-    opened.page.wait_for_function("() => document.querySelectorAll('figure[data-drawn=yes] svg').length === 2")
+    opened.page.wait_for_function(
+        "() => document.querySelectorAll('figure[data-drawn=yes] svg').length === 2"
+    )
     headings = opened.page.locator("#place h2").all_text_contents()
-    assert [text.split(".")[0] for text in headings] == ["First: the prompt", "Second: under sliding-window:window=3"]
+    assert [text.split(".")[0] for text in headings] == [
+        "First: the prompt",
+        "Second: under sliding-window:window=3",
+    ]
     assert opened.page.locator("#token tbody tr").count() == 1
     opened.page.select_option("#ending", "csv")
     with opened.page.expect_download() as found:
@@ -186,7 +217,9 @@ def test_a_head_by_keys(browser, explorer: Explorer, embedded) -> None:
     opened.clean()
 
 
-def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(browser, explorer: Explorer) -> None:
+def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(
+    browser, explorer: Explorer
+) -> None:
     first = Page(browser, explorer)
     first.page.select_option("#view", "frozen")
     first.page.fill("#prompt", HOSTILE)
@@ -214,7 +247,9 @@ def test_the_last_text_wins_and_two_pages_do_not_mix(browser, explorer: Explorer
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1000, "dark"), (400, "light")])
-def test_it_can_be_read_at_every_width_and_in_the_dark(browser, explorer: Explorer, width: int, scheme: str) -> None:
+def test_it_can_be_read_at_every_width_and_in_the_dark(
+    browser, explorer: Explorer, width: int, scheme: str
+) -> None:
     for name, state in STATES.items():
         held = link(prompt="Once upon a time there was a cat", **state)
         opened = Page(browser, explorer, width, scheme, held)
@@ -224,5 +259,7 @@ def test_it_can_be_read_at_every_width_and_in_the_dark(browser, explorer: Explor
         assert opened.page.evaluate(CONTRAST, [4.5, 3])["texts"] == [], name
         assert opened.page.evaluate(NAMELESS) == [], name
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        opened.page.screenshot(path=SCREENSHOTS / f"explorer-{name}-{width}-{scheme}.png", full_page=True)
+        opened.page.screenshot(
+            path=SCREENSHOTS / f"explorer-{name}-{width}-{scheme}.png", full_page=True
+        )
         opened.clean()

@@ -47,10 +47,14 @@ def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
 ) -> None:
     """Every token of `NASTY` on the axis, and the one with a picture in its tooltip, as text."""
     values = [2.0**place for place in range(len(NASTY))]
-    path = made_comparison(values, {"local": values, "proof": values}, NASTY).save(tmp_path / "x.html")
+    path = made_comparison(values, {"local": values, "proof": values}, NASTY).save(
+        tmp_path / "x.html"
+    )
     found = opened(path, 800)
     assert_whole(found, path, 800)
-    words = found.page.evaluate("[...document.querySelectorAll('.plot text')].map((text) => text.textContent)")
+    words = found.page.evaluate(
+        "[...document.querySelectorAll('.plot text')].map((text) => text.textContent)"
+    )
     for shown in ("<∕script><scr…", "<img·src=x·on…", "{{·7*7·}}{%·r…", 'datum["x"] 12'):
         assert any(shown in word for word in words), shown
     marks = found.page.locator(".mark-symbol path, .mark-rect path, .mark-rule line")
@@ -68,7 +72,9 @@ def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
 
 
 @pytest.mark.parametrize("name", ["Evaluation", "Figure2", "Collapse"])
-def test_hostile_answers_tasks_mitigations_and_models(name: str, tmp_path: Path, opened: Callable[..., Opened]) -> None:
+def test_hostile_answers_tasks_mitigations_and_models(
+    name: str, tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
     """Every text of the table, and the model's name, replaced by one that wants out."""
     result: Any = EVERY[name]()
     bad = "</script><img src=x onerror=alert(1)>\x1b[31m"
@@ -76,24 +82,29 @@ def test_hostile_answers_tasks_mitigations_and_models(name: str, tmp_path: Path,
     for column in {"answer", "text", "reason", "prompt"} & set(frame):
         frame[column] = bad
     parameters = {**result.provenance.parameters, "task": bad}
-    known = replace(result.provenance, model={**result.provenance.model, "name": bad}, parameters=parameters)
+    known = replace(
+        result.provenance, model={**result.provenance.model, "name": bad}, parameters=parameters
+    )
     path = replace(result, frame=frame, provenance=known).save(tmp_path / "x.html")
     found = opened(path, 800)
     assert_whole(found, path, 800)
     assert found.page.locator("img").count() == 0
 
 
-def test_a_picture_with_hostile_tokens_runs_nothing(tmp_path: Path, opened: Callable[..., Opened]) -> None:
+def test_a_picture_with_hostile_tokens_runs_nothing(
+    tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
     """An SVG, opened by itself, is a document that could run scripts."""
     values = [1.0] * len(NASTY)
     path = made_sensitivity({"full": values}, NASTY).save(tmp_path / "x.svg")
     found = opened(path, 800, wait="() => true")
     assert found.requests == [path.as_uri()]
     assert (found.complaints, found.dialogs) == ([], [])
-    assert found.page.evaluate("document.querySelectorAll('script, image, foreignObject, a').length") == 0
-    handlers = (
-        "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames()).filter((n) => n.startsWith('on'))"
+    assert (
+        found.page.evaluate("document.querySelectorAll('script, image, foreignObject, a').length")
+        == 0
     )
+    handlers = "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames()).filter((n) => n.startsWith('on'))"
     assert found.page.evaluate(handlers) == []
     said = "[...document.querySelectorAll('[aria-label]')].map((e) => e.getAttribute('aria-label'))"
     assert any("<img·src=x·on…" in words for words in found.page.evaluate(said))
@@ -103,7 +114,9 @@ def test_a_picture_with_hostile_tokens_runs_nothing(tmp_path: Path, opened: Call
 def test_the_policy_stops_what_gets_out_of_its_escaping(
     attack: str, tmp_path: Path, opened: Callable[..., Opened]
 ) -> None:
-    """Planted in the page as it would be if escaping failed: it does not run, asks for nothing, and the charts are drawn."""
+    """Planted in the page as it would be if escaping failed: it does not run, asks for nothing, and
+    the charts are drawn.
+    """
     text = page.chart_page(made_sensitivity({"full": [1.0, 2.0]}).plot(), "a title")
     path = tmp_path / "x.html"
     path.write_text(text.replace("<main>", f"<main>{ATTACKS[attack]}", 1), encoding="utf-8")
@@ -118,7 +131,9 @@ def test_the_policy_stops_what_gets_out_of_its_escaping(
         assert found.page.evaluate("document.getElementById('link').href").startswith("file:")
 
 
-def test_without_the_policy_the_same_script_runs(tmp_path: Path, opened: Callable[..., Opened]) -> None:
+def test_without_the_policy_the_same_script_runs(
+    tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
     """So that the tests above test the policy and not a typing error."""
     text = page.chart_page(made_sensitivity({"full": [1.0, 2.0]}).plot(), "a title")
     start = text.index("<meta http-equiv")

@@ -1,4 +1,6 @@
-"""The saved page of every result in a real browser: nothing is asked for or complained of, all is drawn and readable."""
+"""The saved page of every result in a real browser: nothing is asked for or complained of, all is
+drawn and readable.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_whole(found: Opened, path: Path, width: int, scripts: int = 2) -> None:
-    """One request, for the file; no complaint, dialog, or script but those written; charts drawn; no sideways scroll."""
+    """One request, for the file; no complaint, dialog, or script but those written; charts drawn;
+    no sideways scroll.
+    """
     assert found.requests == [path.as_uri()]
     assert found.complaints == []
     assert found.dialogs == []
@@ -55,7 +59,10 @@ def assert_whole(found: Opened, path: Path, width: int, scripts: int = 2) -> Non
 
 def too_faint(name: str, found: Opened) -> list[Any]:
     told = found.page.evaluate(CONTRAST, [4.5, 3])
-    return [*told["texts"], *(mark for mark in told["marks"] if name not in PALE or not mark.startswith(PALE[name]))]
+    return [
+        *told["texts"],
+        *(mark for mark in told["marks"] if name not in PALE or not mark.startswith(PALE[name])),
+    ]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -75,7 +82,9 @@ def test_the_page_of_every_result(name: str, folder: Path, opened: Callable[...,
     found.look(f"{name.lower()}-800-light")
 
 
-def test_the_words_of_tokens_do_not_lie_on_each_other(tmp_path: Path, opened: Callable[..., Opened]) -> None:
+def test_the_words_of_tokens_do_not_lie_on_each_other(
+    tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
     """40 tokens: all named where there is room, fewer on a telephone, and the last one always."""
     result = made_sensitivity({"full": [1.0 + place for place in range(40)]})
     found = opened(result.save(tmp_path / "x.html"), 1000)
@@ -96,8 +105,13 @@ def test_the_words_of_tokens_do_not_lie_on_each_other(tmp_path: Path, opened: Ca
 def test_a_power_is_copied_with_its_sign(tmp_path: Path, opened: Callable[..., Opened]) -> None:
     path = tmp_path / "power.html"
     style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
-    path.write_text(f"<style>{style}</style><p>{page.sentence('10^5.1 times, as n^-1.08')}</p>", encoding="utf-8")
+    path.write_text(
+        f"<style>{style}</style><p>{page.sentence('10^5.1 times, as n^-1.08')}</p>",
+        encoding="utf-8",
+    )
     found = opened(path)
     found.page.evaluate("getSelection().selectAllChildren(document.querySelector('p'))")
     assert found.page.evaluate("getSelection().toString()") == "10^5.1 times, as n^-1.08"
-    assert found.page.evaluate("document.querySelector('.raised').getBoundingClientRect().width") == 0
+    assert (
+        found.page.evaluate("document.querySelector('.raised').getBoundingClientRect().width") == 0
+    )

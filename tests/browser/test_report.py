@@ -44,14 +44,18 @@ def test_it_is_whole_at_every_width(written: Path, opened: Callable[..., Opened]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_word_of_it_can_be_read(written: Path, scheme: str, opened: Callable[..., Opened]) -> None:
+def test_every_word_of_it_can_be_read(
+    written: Path, scheme: str, opened: Callable[..., Opened]
+) -> None:
     found = opened(written, 1000, scheme)
     found.unfold()
     assert found.page.evaluate(CONTRAST, [4.5, 3])["texts"] == []
     found.look(f"report-1000-{scheme}")
 
 
-def test_the_keyboard_reaches_everything_in_the_order_of_the_page(written: Path, opened: Callable[..., Opened]) -> None:
+def test_the_keyboard_reaches_everything_in_the_order_of_the_page(
+    written: Path, opened: Callable[..., Opened]
+) -> None:
     found = opened(written, 800)
     reached: list[str] = []
     for _ in range(200):
@@ -62,7 +66,9 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(written: Path,
         reached.append(at)
     assert reached[0].startswith("a#.skip")
     links = found.page.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.textContent)")
-    assert [one.partition("|")[2] for one in reached[1 : 1 + len(links)]] == [text[:20] for text in links]
+    assert [one.partition("|")[2] for one in reached[1 : 1 + len(links)]] == [
+        text[:20] for text in links
+    ]
     closed = found.page.evaluate(
         "[...document.querySelectorAll('summary')].filter((one) => one.checkVisibility()).length"
     )
@@ -78,7 +84,9 @@ def test_a_screen_reader_finds_its_way(written: Path, opened: Callable[..., Open
     page = opened(written, 800).page
     for role in ("banner", "navigation", "main", "contentinfo"):
         assert page.get_by_role(role).count() == 1, role
-    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.tagName[1]))")
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.tagName[1]))"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
@@ -91,8 +99,12 @@ def test_a_screen_reader_finds_its_way(written: Path, opened: Callable[..., Open
     assert all(page.locator(f"[id='{target}']").count() == 1 for target in targets)
 
 
-def test_on_paper_no_figure_is_cut(written: Path, tmp_path: Path, opened: Callable[..., Opened]) -> None:
-    """A4 portrait: no figure is higher than a page, none wider than its text, and none may be broken."""
+def test_on_paper_no_figure_is_cut(
+    written: Path, tmp_path: Path, opened: Callable[..., Opened]
+) -> None:
+    """A4 portrait: no figure is higher than a page, none wider than its text, and none may be
+    broken.
+    """
     found = opened(written, 1600, "dark")
     page = found.page
     pdf = page.pdf(format="A4", prefer_css_page_size=True)

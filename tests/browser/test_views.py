@@ -17,12 +17,16 @@ pytestmark = pytest.mark.slow
 DRAWN = "() => document.querySelector('canvas, .heads img')"
 
 
-@pytest.mark.parametrize(("compared", "scheme"), [(False, "light"), (True, "dark")], ids=["one", "two"])
+@pytest.mark.parametrize(
+    ("compared", "scheme"), [(False, "light"), (True, "dark")], ids=["one", "two"]
+)
 def test_a_view_of_attention_is_drawn_and_asks_for_nothing(
     compared: bool, scheme: str, tmp_path: Path, opened: Callable[..., Opened]
 ) -> None:
     first = ost.attention(model(), prompt())
-    second = ost.attention(tiny_model("llama", seed=2, d_model=16, n_heads=2, n_key_value_heads=1), prompt())
+    second = ost.attention(
+        tiny_model("llama", seed=2, d_model=16, n_heads=2, n_key_value_heads=1), prompt()
+    )
     path = (first.view(second) if compared else first.view()).save(tmp_path / "x.html")
     found = opened(path, 1200, scheme, wait=DRAWN)
     found.look(f"attention-{'two' if compared else 'one'}-{scheme}")
@@ -36,10 +40,14 @@ def test_a_view_of_attention_is_drawn_and_asks_for_nothing(
 def test_in_a_notebook_the_view_runs_in_its_frame_and_nowhere_else(
     tmp_path: Path, opened: Callable[..., Opened]
 ) -> None:
-    """A page that holds the output as a notebook's would: the frame draws, and has no hold of the page around it."""
+    """A page that holds the output as a notebook's would: the frame draws, and has no hold of the
+    page around it.
+    """
     bundle = ost.attention(model(), prompt()).view()._repr_mimebundle_()
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!doctype html><title>mine</title><body>{bundle['text/html']}</body>", encoding="utf-8")
+    path.write_text(
+        f"<!doctype html><title>mine</title><body>{bundle['text/html']}</body>", encoding="utf-8"
+    )
     found = opened(path, 1200, wait="() => document.querySelector('iframe')")
     frame = found.page.frame_locator("iframe")
     frame.locator("canvas, .heads img").first.wait_for(state="attached")

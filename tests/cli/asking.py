@@ -21,12 +21,18 @@ NOTES = ("forecast: ",)
 def in_a_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, **options
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
     )
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """The arguments that a command line gives its function, read and not run. Raises for one that cannot be read."""
+    """The arguments that a command line gives its function, read and not run. Raises for one that
+    cannot be read.
+    """
     name, leaf, rest = app.resolve_command(click.Context(app, info_name="ostools"), words)
     assert leaf is not None, words
     values = leaf.make_context(name, list(rest)).params
@@ -34,7 +40,9 @@ def parsed(words: list[str]) -> dict[str, Any]:
 
 
 def accepted(words: list[str]) -> None:
-    """Refuse a command line that names no command, or an option or value that it has not; run nothing."""
+    """Refuse a command line that names no command, or an option or value that it has not; run
+    nothing.
+    """
     name, leaf, rest = app.resolve_command(click.Context(app, info_name="ostools"), words)
     assert leaf is not None, words
     with contextlib.suppress(click.exceptions.Exit), contextlib.redirect_stdout(io.StringIO()):

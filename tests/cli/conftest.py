@@ -14,13 +14,27 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     # Inside: what is imported before pytest is configured escapes the check of its annotations.
     from tests.checkpoints import write_checkpoint
 
-    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 256}
-    return str(write_checkpoint(tmp_path_factory.mktemp("bare") / "tiny", "llama", chat_template=None, **sizes))
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "n_heads": 2,
+        "n_key_value_heads": 1,
+        "d_mlp": 16,
+        "context": 256,
+    }
+    return str(
+        write_checkpoint(
+            tmp_path_factory.mktemp("bare") / "tiny", "llama", chat_template=None, **sizes
+        )
+    )
 
 
 @pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Any], tuple[int, str]]:
-    """Runs the command line with this in place of its commands: the exit code and stderr; nothing on stdout."""
+def main(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Any], tuple[int, str]]:
+    """Runs the command line with this in place of its commands: the exit code and stderr; nothing
+    on stdout.
+    """
     from ostools import cli
 
     def call(app: Any) -> tuple[int, str]:

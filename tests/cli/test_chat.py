@@ -1,4 +1,6 @@
-"""--chat, --system and --thinking: the same prompt as in Python, and what is refused before a model is loaded."""
+"""--chat, --system and --thinking: the same prompt as in Python, and what is refused before a model
+is loaded.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from tests.checkpoints import CHAT_TEMPLATE, tiny_model, write_checkpoint
 from tests.cli.asking import assert_refused
 from tests.sets import quick
 
-SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 512}
+SIZES: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 16,
+    "context": 512,
+}
 SWITCH = "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}"
 
 
@@ -25,7 +33,11 @@ SWITCH = "{% if enable_thinking is defined and not enable_thinking %}</think>{% 
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny Llama whose template has a switch for thinking."""
     template = CHAT_TEMPLATE + SWITCH
-    return str(write_checkpoint(tmp_path_factory.mktemp("chat") / "t", "llama", chat_template=template, **SIZES))
+    return str(
+        write_checkpoint(
+            tmp_path_factory.mktemp("chat") / "t", "llama", chat_template=template, **SIZES
+        )
+    )
 
 
 def _result(run: Any, model: str, line: str) -> dict[str, Any]:
@@ -51,7 +63,9 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("line", quick(ASKED, "attention --system 'Be short.'", "bounds spectra --thinking"))
+@pytest.mark.parametrize(
+    "line", quick(ASKED, "attention --system 'Be short.'", "bounds spectra --thinking")
+)
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
     provenance = _result(run, thinker, f"{line} --prompt 'The 11' --chat")["provenance"]
     assert provenance["token_ids"] == _token_ids(**ASKED[line])
@@ -110,7 +124,9 @@ def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
 @pytest.mark.parametrize("option", ["--bos", "--chat"])
 def test_nothing_is_chosen_around_a_text_for_two_models(run, thinker: str, option: str) -> None:
     line = f"report --prompt a {option} --model embedded --out x.html"
-    assert_refused(run(*line.split(), "--model", thinker), f"{option}: expected one --model, found two")
+    assert_refused(
+        run(*line.split(), "--model", thinker), f"{option}: expected one --model, found two"
+    )
 
 
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
@@ -133,13 +149,17 @@ OF_A_TASK = {
 @pytest.mark.parametrize("line", quick(OF_A_TASK, "sensitivity --length 3 --method sketch"))
 def test_a_tasks_question_has_no_bos_where_none_is_asked_for(run, thinker: str, line: str) -> None:
     words = "--task copy-last --no-chat"
-    plain, without = (_result(run, thinker, f"{line} {words} {option}") for option in ("", "--no-bos"))
+    plain, without = (
+        _result(run, thinker, f"{line} {words} {option}") for option in ("", "--no-bos")
+    )
     assert OF_A_TASK[line](plain) == OF_A_TASK[line](without) + 1
     assert without["provenance"]["parameters"]["bos"] is False
 
 
 def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
-    """Its question, read where it is asked for, under a mitigation that rewrites it; the numbers are those of Python."""
+    """Its question, read where it is asked for, under a mitigation that rewrites it; the numbers
+    are those of Python.
+    """
     line = "bounds --variants local --task count-ones --length 4 --position last-item --mitigation separator:every=2"
     found = _result(run, thinker, line)
     model = ost.load_model(thinker, device="cpu")

@@ -1,4 +1,6 @@
-"""Streams and texts that are not UTF-8: every command prints what it can, and a text is refused by its own name."""
+"""Streams and texts that are not UTF-8: every command prints what it can, and a text is refused by
+its own name.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 
 
 def _asked(environment: str, *arguments: str) -> Any:
-    done = in_a_process(*arguments, env=os.environ | ENVIRONMENTS[environment], encoding="utf-8", errors="replace")
+    done = in_a_process(
+        *arguments, env=os.environ | ENVIRONMENTS[environment], encoding="utf-8", errors="replace"
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-400:]
     return done
 
 
-@pytest.mark.parametrize(("environment", "dots"), [("ascii", "\\u2026"), ("strict", "\\u2026"), ("C", "\u2026")])
+@pytest.mark.parametrize(
+    ("environment", "dots"), [("ascii", "\\u2026"), ("strict", "\\u2026"), ("C", "\u2026")]
+)
 def test_what_a_stream_cannot_write_is_written_as_its_escape(environment: str, dots: str) -> None:
     assert dots in _asked(environment, "list", "tasks").stdout
 
@@ -55,9 +61,14 @@ BYTES = b"caf\xe9"
         ("attention", "difference", "--prompt", "a", "--against-prompt", BYTES),
     ],
 )
-def test_bytes_that_are_no_text_are_refused_by_the_name_of_the_option(run: Any, arguments: tuple[Any, ...]) -> None:
+def test_bytes_that_are_no_text_are_refused_by_the_name_of_the_option(
+    run: Any, arguments: tuple[Any, ...]
+) -> None:
     words = [os.fsdecode(word) for word in arguments]
-    assert_refused(run(*words), f"{words[-2]}: expected text in UTF-8, found the byte 0xE9 at {len(words[-1]) - 1}")
+    assert_refused(
+        run(*words),
+        f"{words[-2]}: expected text in UTF-8, found the byte 0xE9 at {len(words[-1]) - 1}",
+    )
 
 
 def test_half_of_a_character_in_a_file_is_refused_by_its_line(run: Any, tmp_path: Path) -> None:
@@ -69,5 +80,10 @@ def test_half_of_a_character_in_a_file_is_refused_by_its_line(run: Any, tmp_path
 def test_a_command_line_in_bytes_is_one_line() -> None:
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
     command = [sys.executable.encode(), b"-c", code.encode(), b"sensitivity", b"--prompt", BYTES]
-    done = subprocess.run(command, capture_output=True, env=os.environ | ENVIRONMENTS["ascii"], check=False)
-    assert_refused((done.returncode, done.stdout.decode(), done.stderr.decode()), "--prompt: expected text in UTF-8")
+    done = subprocess.run(
+        command, capture_output=True, env=os.environ | ENVIRONMENTS["ascii"], check=False
+    )
+    assert_refused(
+        (done.returncode, done.stdout.decode(), done.stderr.decode()),
+        "--prompt: expected text in UTF-8",
+    )

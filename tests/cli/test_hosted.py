@@ -1,4 +1,6 @@
-"""Models that run elsewhere, from the command line: prompts go out, answers come back, a server is asked."""
+"""Models that run elsewhere, from the command line: prompts go out, answers come back, a server is
+asked.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def lines(text: str) -> list[dict]:
 
 def answered(rows: list[dict], path: Path, **more: object) -> Path:
     """Every prompt answered with the right line."""
-    path.write_text("".join(json.dumps({"id": row["id"], "text": row["line"]} | more) + "\n" for row in rows))
+    path.write_text(
+        "".join(json.dumps({"id": row["id"], "text": row["line"]} | more) + "\n" for row in rows)
+    )
     return path
 
 
@@ -30,11 +34,26 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
     code, out, err = run("evaluate", "prompts", "--task", "copy-last", *LENGTHS)
     assert (code, err) == (0, "")
     rows = lines(out)
-    assert [(row["task"], row["length"], row["key"]) for row in rows] == [("copy-last", 2, "0"), ("copy-last", 3, "0")]
-    assert run("evaluate", "prompts", "--task", "copy-last", *LENGTHS, "--out", "prompts.jsonl")[0] == 0
+    assert [(row["task"], row["length"], row["key"]) for row in rows] == [
+        ("copy-last", 2, "0"),
+        ("copy-last", 3, "0"),
+    ]
+    assert (
+        run("evaluate", "prompts", "--task", "copy-last", *LENGTHS, "--out", "prompts.jsonl")[0]
+        == 0
+    )
     assert (tmp_path / "prompts.jsonl").read_text() == out
     answers = answered(rows[:1], tmp_path / "answers.jsonl")
-    asked = ("evaluate", "--task", "copy-last", *LENGTHS, "--answers", str(answers), "--model", "gemini-1.5-pro")
+    asked = (
+        "evaluate",
+        "--task",
+        "copy-last",
+        *LENGTHS,
+        "--answers",
+        str(answers),
+        "--model",
+        "gemini-1.5-pro",
+    )
     out = run(*asked)[1]
     assert "answers 1 of 1 prompts of copy-last right" in out
     assert "1 of 2 prompts have no answer" in out
@@ -44,7 +63,9 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
 
 
 @pytest.mark.parametrize("number", quick([2, 3, 4, 6, 7], 2, 3))
-def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, tmp_path: Path, number: int) -> None:
+def test_a_figures_prompts_and_the_figure_of_their_answers(
+    run, no_model: None, tmp_path: Path, number: int
+) -> None:
     """One panel may be asked alone."""
     asked = LENGTHS if number == 2 else (*LENGTHS, "--seeds", "0")
     rows = lines(run("evaluate", "prompts", "--figure", str(number), *asked)[1])
@@ -60,13 +81,24 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
         assert run("reproduce", "figure", "3", *options)[0::2] == (0, "")
 
 
-def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_asked(
+    run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-marker")
     rows = lines(run("evaluate", "prompts", *LENGTHS)[1])
     known = {row["prompt"]: row["line"] for row in rows}
     with served(lambda prompt: (200, completion(known[prompt]))) as (url, heard):
-        asked = ("evaluate", *LENGTHS, "--endpoint", url, "--model", "m", "--answers", str(tmp_path / "a.jsonl"))
+        asked = (
+            "evaluate",
+            *LENGTHS,
+            "--endpoint",
+            url,
+            "--model",
+            "m",
+            "--answers",
+            str(tmp_path / "a.jsonl"),
+        )
         said = [run(*asked, "--json") for _ in range(2)]
         assert [(code, err) for code, _, err in said] == [(0, "")] * 2
         assert len(heard) == 2
@@ -80,7 +112,10 @@ REFUSED = [
     ("evaluate prompts --figure 5", "--figure: expected 2, 3, 4, 6, 7, all, found '5'"),
     ("evaluate prompts --figure 2 --seeds 0", "no seeds and no panels"),
     ("evaluate prompts --out prompts.csv", ".jsonl"),
-    ("evaluate prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
+    (
+        "evaluate prompts --task copy-last --mitigation sliding-window:window=3",
+        "only rewrites prompts",
+    ),
     ("evaluate --endpoint http://localhost:1/v1", "--answers FILE"),
     ("evaluate --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
     ("evaluate --answers a.jsonl", "No such file"),

@@ -1,4 +1,6 @@
-"""Memory and time of a command: noted before it starts, refused before a model is loaded, one line where they run out."""
+"""Memory and time of a command: noted before it starts, refused before a model is loaded, one line
+where they run out.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,13 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
 
 
 @pytest.mark.usefixtures("no_model")
-def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loaded(run, directory: str) -> None:
+def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loaded(
+    run, directory: str
+) -> None:
     for command in (PROMPT, ("collapse",)):
         assert_refused(
-            run(*command, "--layers", "0:99", "--model", directory), "layers: expected 'all' or numbers out of 0..2"
+            run(*command, "--layers", "0:99", "--model", directory),
+            "layers: expected 'all' or numbers out of 0..2",
         )
 
 
@@ -59,13 +64,19 @@ def asked_of(command: Command) -> str:
 
 
 FORECAST = [command for command in MEASURED if command.runs_model and not command.loads_model]
-ASKED = quick([*map(asked_of, FORECAST), "report"], "report", *{c.memory: asked_of(c) for c in FORECAST}.values())
+ASKED = quick(
+    [*map(asked_of, FORECAST), "report"],
+    "report",
+    *{c.memory: asked_of(c) for c in FORECAST}.values(),
+)
 """Of the commands that count their memory by one function, one is quick."""
 
 
 @pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize("line", ASKED)
-def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(run, tmp_path: Path, line: str) -> None:
+def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(
+    run, tmp_path: Path, line: str
+) -> None:
     (tmp_path / "t.txt").write_text("one two three")
     code, out, err = run(*line.split(), "--dry-run")
     assert (code, out) == (0, "")
@@ -102,16 +113,25 @@ def test_a_refusal_names_options_that_the_command_has_and_that_are_not_chosen(
         (20, None),
         (10, "with --no-random-weights it takes 9.55 GiB, which fits"),
         (8, "with --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, which fits"),
-        (1, "with --load-dtype bfloat16 --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, shorten the prompt"),
+        (
+            1,
+            "with --load-dtype bfloat16 --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, shorten the prompt",
+        ),
     ],
 )
 def test_the_fewest_options_that_fit_are_named(gib: int, named: str | None) -> None:
     def work(model: Unloaded, changes: Mapping[str, Any]) -> int:
         return (17 - 8 * ("random_weights" in changes) - 5 * ("dtypes" in changes)) << 30
 
-    savings = {"--dtypes bfloat16": {"dtypes": ["bfloat16"]}, "--no-random-weights": {"random_weights": False}}
+    savings = {
+        "--dtypes bfloat16": {"dtypes": ["bfloat16"]},
+        "--no-random-weights": {"random_weights": False},
+    }
     memory = limits.CommandMemory(work, savings, ("shorten the prompt",))
-    model, free = Unloaded(locate(None, None), torch.float32, "cpu"), Free(gib << 30, "on this machine")
+    model, free = (
+        Unloaded(locate(None, None), torch.float32, "cpu"),
+        Free(gib << 30, "on this machine"),
+    )
     with pytest.raises(InputError, match=named) if named else nullcontext():
         limits._require_memory(model, model.forecast(memory(model)), free, memory)
 
@@ -127,28 +147,38 @@ def _forecast(run, *asked: str) -> dict[str, float]:
 
 @pytest.mark.usefixtures("no_model")
 def test_a_forecast_is_of_the_prompt_the_logit_and_the_position(run) -> None:
-    """A logit is one row, a position the prompt's beginning, and a mitigation makes the prompt longer."""
+    """A logit is one row, a position the prompt's beginning, and a mitigation makes the prompt
+    longer.
+    """
     asked = ("sensitivity", "--prompt", "Once upon a time there was a girl named Ann. " * 4)
     whole = _forecast(run, *asked)
     for option in (("--logit", "."), ("--position", "4")):
         assert _forecast(run, *asked, *option)["work"] < whole["work"]
     asked = ("bounds", "--variants", "local", "--prompt", "Once upon a time")
-    assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
+    assert (
+        _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"]
+        > _forecast(run, *asked)["work"]
+    )
     attribution = ("sensitivity", "attribution", *asked[3:], "--dry-run", "--max-memory", "1kB")
     assert_refused(run(*attribution), "allowed by --max-memory")
 
 
 @pytest.mark.usefixtures("no_model")
 def test_an_attribution_holds_its_gradients_graph() -> None:
-    """331 MiB (full) and 285 MiB (detached) were measured at 1,024 tokens; the patterns alone take 147."""
+    """331 MiB (full) and 285 MiB (detached) were measured at 1,024 tokens; the patterns alone take
+    147.
+    """
     model = Unloaded(locate(None, None), torch.float32, "cpu")
     for linearisation, measured in (("full", 331), (None, 331), ("detached", 285)):
-        assert attribution_memory(model, 1024, linearisation=linearisation) == pytest.approx(measured << 20, rel=0.3)
+        assert attribution_memory(model, 1024, linearisation=linearisation) == pytest.approx(
+            measured << 20, rel=0.3
+        )
 
 
 @pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
-    "line", ["explore", "report --run .", "reproduce figure 8", "evaluate --answers x.jsonl --lengths 1"]
+    "line",
+    ["explore", "report --run .", "reproduce figure 8", "evaluate --answers x.jsonl --lengths 1"],
 )
 def test_a_dry_run_is_refused_where_no_model_runs(run, line: str) -> None:
     assert_refused(run(*line.split(), "--dry-run"), "--dry-run")
@@ -162,11 +192,25 @@ def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a
         if {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
             values = {"task": "count-ones", "lengths": [64], "dtypes": ["float32"]}
             values = {name: value for name, value in values.items() if name in names}
-            assert memory(model, **values, mitigation="separator:every=1") > memory(model, **values), command.name
+            assert memory(model, **values, mitigation="separator:every=1") > memory(
+                model, **values
+            ), command.name
 
 
-def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run, directory: str) -> None:
-    counted = ("collapse", "--task", "figure-5a", "--lengths", "1:24", "--dtypes", "bfloat16", "--model", directory)
+def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(
+    run, directory: str
+) -> None:
+    counted = (
+        "collapse",
+        "--task",
+        "figure-5a",
+        "--lengths",
+        "1:24",
+        "--dtypes",
+        "bfloat16",
+        "--model",
+        directory,
+    )
     found = run(*counted, "--max-time", "0.0001", "--out", "x.csv")
     assert_refused(found, "% done after ", "longer than --max-time: about ", "or give --max-time ")
     assert not Path("x.csv").exists()
@@ -204,7 +248,10 @@ def test_into_a_log_a_command_says_where_it_is(
         for done in range(4):
             tell(progress, done, 40)
             now[0] += 6
-    assert capsys.readouterr().err == "measuring cells: 2 of 40, 5% done after 12 s, about 4 min left\n"
+    assert (
+        capsys.readouterr().err
+        == "measuring cells: 2 of 40, 5% done after 12 s, about 4 min left\n"
+    )
 
 
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -226,12 +273,16 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
         assert (result[0], sizes) == (0, [4096, 2048, 1024])
         assert '"chunk_share": 0.25' in (tmp_path / "x.json").read_text()
     else:
-        assert_refused(result, "out of memory: sensitivity does not fit", "GiB free", "shorten the prompt")
+        assert_refused(
+            result, "out of memory: sensitivity does not fit", "GiB free", "shorten the prompt"
+        )
         assert sizes == [4096, 2048, 1024, 512, 256]
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_does_not_fit_is_one_line(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_one_line(
+    run, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def loading(*_: Any, **__: Any) -> Any:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
@@ -239,7 +290,9 @@ def test_a_model_that_does_not_fit_is_one_line(run, directory: str, monkeypatch:
     assert_refused(run(*PROMPT, "--model", directory), "out of memory: forecast 0.", "GiB free")
 
 
-def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(run, tmp_path: Path) -> None:
+def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(
+    run, tmp_path: Path
+) -> None:
     """On a machine without a GPU and without the weights; the work itself is refused there."""
     directory = tmp_path / "no-weights"
     directory.mkdir()
@@ -248,13 +301,24 @@ def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(run
             (directory / file.name).write_bytes(file.read_bytes())
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("device: cuda\nparts: {figure-5: {lengths: '1:8'}}\n", encoding="utf-8")
-    asked = ("reproduce", "--recipe", str(recipe), "--figures", "5", "--out", str(tmp_path / "out"), "--model")
+    asked = (
+        "reproduce",
+        "--recipe",
+        str(recipe),
+        "--figures",
+        "5",
+        "--out",
+        str(tmp_path / "out"),
+        "--model",
+    )
     forecasts = []
     for model in (str(directory), "embedded"):
         code, out, err = run(*asked, model, "--dry-run", "--json", "--quiet")
         assert code == 0, err
         forecasts.append(json.loads(out)["memory"])
-    assert forecasts[0] == pytest.approx(forecasts[1], rel=0.05)  # the weights, counted from the shape
+    assert forecasts[0] == pytest.approx(
+        forecasts[1], rel=0.05
+    )  # the weights, counted from the shape
     assert not (tmp_path / "out").exists()
     if not torch.cuda.is_available():
         assert_refused(run(*asked, str(directory)), "cuda")

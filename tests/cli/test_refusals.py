@@ -1,4 +1,6 @@
-"""Whatever cannot be done is one line and code 2: before a model is loaded where that can be, and without a file."""
+"""Whatever cannot be done is one line and code 2: before a model is loaded where that can be, and
+without a file.
+"""
 
 from __future__ import annotations
 
@@ -80,23 +82,41 @@ BY_THE_MODEL = [
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --position 400", ["position"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
-    ("attention difference --prompt 123 --against-prompt 12 --out x.png", ["none known to be the same"]),
-    ("sweep corpus --texts none.jsonl --lengths 8", ["none.jsonl: expected a file of texts", "found no such file"]),
-    ("evaluate --lengths 2 --temperature nan", ["expected a temperature of 0 (greedy) or more, found nan"]),
-    ("evaluate --lengths 2 --temperature inf", ["expected a temperature of 0 (greedy) or more, found inf"]),
+    (
+        "attention difference --prompt 123 --against-prompt 12 --out x.png",
+        ["none known to be the same"],
+    ),
+    (
+        "sweep corpus --texts none.jsonl --lengths 8",
+        ["none.jsonl: expected a file of texts", "found no such file"],
+    ),
+    (
+        "evaluate --lengths 2 --temperature nan",
+        ["expected a temperature of 0 (greedy) or more, found nan"],
+    ),
+    (
+        "evaluate --lengths 2 --temperature inf",
+        ["expected a temperature of 0 (greedy) or more, found inf"],
+    ),
     ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 samples would be the same"]),
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
 
 
-@pytest.mark.parametrize(("line", "words"), BEFORE_A_MODEL, ids=[line for line, _ in BEFORE_A_MODEL])
+@pytest.mark.parametrize(
+    ("line", "words"), BEFORE_A_MODEL, ids=[line for line, _ in BEFORE_A_MODEL]
+)
 @pytest.mark.usefixtures("no_model")
-def test_bad_input_is_one_line_before_a_model_is_loaded(run, tmp_path: Path, line: str, words: list[str]) -> None:
+def test_bad_input_is_one_line_before_a_model_is_loaded(
+    run, tmp_path: Path, line: str, words: list[str]
+) -> None:
     assert_refused(run(*shlex.split(line)), *words)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("line", "words"), BY_THE_MODEL, ids=[line[:60] for line, _ in BY_THE_MODEL])
+@pytest.mark.parametrize(
+    ("line", "words"), BY_THE_MODEL, ids=[line[:60] for line, _ in BY_THE_MODEL]
+)
 def test_what_the_model_cannot_take_is_one_line(
     run, tmp_path: Path, directory: str, line: str, words: list[str]
 ) -> None:
@@ -106,7 +126,9 @@ def test_what_the_model_cannot_take_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(run, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(
+    run, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file, save_file
 
     broken, odd = (write_checkpoint(tmp_path / name, "gemma") for name in ("broken", "odd"))
@@ -122,7 +144,9 @@ def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(ru
 
 
 @pytest.mark.parametrize("name", ["[bold]x[/bold]", "a\nb\x1b[31mred", "\u202eevil", "x" * 5000])
-def test_what_the_user_wrote_neither_breaks_the_line_nor_drives_the_terminal(run, name: str) -> None:
+def test_what_the_user_wrote_neither_breaks_the_line_nor_drives_the_terminal(
+    run, name: str
+) -> None:
     refusal = run("collapse", "--task", name)
     assert_refused(refusal, "unknown task")
     assert refusal[2].rstrip("\n").isprintable()
@@ -139,12 +163,17 @@ class PanicException(BaseException):
     [
         (InputError("a\nb\x1b[31m [bold]c"), "a b [31m [bold]c"),
         (hooks.HookError("no site"), "no site"),
-        (SystemExit(0), "a plugin or a library asked to end the program (SystemExit: 0), in the midst of its work"),
+        (
+            SystemExit(0),
+            "a plugin or a library asked to end the program (SystemExit: 0), in the midst of its work",
+        ),
         (PanicException("planted"), "a library failed: PanicException: planted"),
     ],
     ids=["ours", "hooks", "a plugin's exit", "a panic"],
 )
-def test_a_refusal_is_one_line_and_a_defect_is_not_hidden(main: Any, error: BaseException, line: str) -> None:
+def test_a_refusal_is_one_line_and_a_defect_is_not_hidden(
+    main: Any, error: BaseException, line: str
+) -> None:
     assert main(Mock(side_effect=error)) == (2, f"ostools: {line}\n")
     with pytest.raises(ValueError, match="a defect"):
         main(Mock(side_effect=ValueError("a defect")))

@@ -1,4 +1,6 @@
-"""One run of each command: results on stdout and nothing else there, files by their ending, the numbers of the call."""
+"""One run of each command: results on stdout and nothing else there, files by their ending, the
+numbers of the call.
+"""
 
 from __future__ import annotations
 
@@ -26,48 +28,87 @@ SHOWN = [
     (f"sensitivity {P} --prompt 1 --linearisations frozen", "prompt 2 of 2|Mean over 2 prompts"),
     (f"sensitivity profile {P}", "verdict|sink_share|share_without_sink"),
     (f"sensitivity attribution {P}", "contribution|biases"),
-    (f"bounds {P} --mitigation sliding-window:window=3", "Bounds|local certified|under the mitigation sliding-window"),
-    ("collapse --lengths 1:9 --dtypes float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is "),
-    ("collapse --task figure-5c --lengths 1:9 --dtypes bfloat16 --layers all", "L2 distance at v^(l), figure-5c"),
+    (
+        f"bounds {P} --mitigation sliding-window:window=3",
+        "Bounds|local certified|under the mitigation sliding-window",
+    ),
+    (
+        "collapse --lengths 1:9 --dtypes float32,bfloat16",
+        "bfloat16 pair_noise|In bfloat16 the pair is ",
+    ),
+    (
+        "collapse --task figure-5c --lengths 1:9 --dtypes bfloat16 --layers all",
+        "L2 distance at v^(l), figure-5c",
+    ),
     ("collapse variation --lengths 1:9", "Attention variation, over heads"),
     ("attention --prompt 1234", "Attention, by weight"),
-    ("attention difference --prompt 123 --mitigation sliding-window:window=2", "by difference|the median head moves"),
+    (
+        "attention difference --prompt 123 --mitigation sliding-window:window=2",
+        "by difference|the median head moves",
+    ),
     ("attention heads --prompt 1234", "Head scores, summary|entropy"),
     (
         "evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot",
         "accuracy|None of 2 texts holds an answer",
     ),
-    ("evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtypes float32", "pair_noise|one-sided"),
-    ("evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning 1", "begun answer line"),
-    ("ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0", "predicted_effect|First order"),
+    (
+        "evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtypes float32",
+        "pair_noise|one-sided",
+    ),
+    (
+        "evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning 1",
+        "begun answer line",
+    ),
+    (
+        "ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0",
+        "predicted_effect|First order",
+    ),
     ("mitigate windows --lengths 3 --windows 5 --layers 1", "front|5"),
     (
         "mitigate --mitigations separator:every=2 --lengths 3 --measures answers --elicitation zero-shot",
         "Study, verdicts|separator:every=2|not decided|the floor",
     ),
     ("reproduce figure 2 --lengths 2 --no-chat", "Figure 2|The paper's is of Gemini"),
-    ("reproduce figure 5 --lengths 1:4 --panels b --seeds 1 --dtypes bfloat16 --items ids", "Figure 5|4 lengths"),
+    (
+        "reproduce figure 5 --lengths 1:4 --panels b --seeds 1 --dtypes bfloat16 --items ids",
+        "Figure 5|4 lengths",
+    ),
     ("sweep corpus --texts t.txt --lengths 8", "Corpus, summary|not tested: 7 tokens, 15 needed"),
 ]
 """A command line, and what is shown."""
 DEARER = [
     (f"sensitivity untrained {P} --seeds 0 --linearisation frozen", "sink_share|initialised"),
     (f"bounds spectra {P}", "first_mass_last|lazy"),
-    ("evaluate retrieval --length 2 --seeds 0 --linearisation frozen", "Retrieval|sensitivity_others"),
+    (
+        "evaluate retrieval --length 2 --seeds 0 --linearisation frozen",
+        "Retrieval|sensitivity_others",
+    ),
     (
         f"ablate faithfulness {P} --variants local --linearisations frozen --orders 19",
         "Faithfulness, correlations|areas",
     ),
-    ("probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights", "selectivity"),
+    (
+        "probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights",
+        "selectivity",
+    ),
     ("probe intervention --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "intervention"),
     ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtypes float32", "undecodable"),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error"),
-    ("sweep corpus --texts t.txt --lengths 8 --measure collapse --dtypes bfloat16", "Corpus collapse|hidden in 0%"),
+    (
+        "sweep corpus --texts t.txt --lengths 8 --measure collapse --dtypes bfloat16",
+        "Corpus collapse|hidden in 0%",
+    ),
 ]
 WITHOUT_A_MODEL = [
-    ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "Figure 8|whole block of Vaswani"),
+    (
+        "reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2",
+        "Figure 8|whole block of Vaswani",
+    ),
     ("reproduce figure 9 --lengths 1:40 --seeds 0", "Figure 9|The range of n is ours"),
-    ("list models", "gemma-3-270m|Gemma3ForCausalLM|my-model.gguf|by the generic route|the default"),
+    (
+        "list models",
+        "gemma-3-270m|Gemma3ForCausalLM|my-model.gguf|by the generic route|the default",
+    ),
     ("list tasks", "count-ones-bernoulli|figure-5a|Pairs of prompts"),
 ]
 
@@ -77,7 +118,9 @@ WITHOUT_A_MODEL = [
     [*SHOWN, *(pytest.param(*row, marks=pytest.mark.slow) for row in DEARER)],
     ids=[line for line, _ in (*SHOWN, *DEARER)],
 )
-def test_a_table_and_what_it_says(run, directory: str, bare: str, tmp_path: Path, line: str, words: str) -> None:
+def test_a_table_and_what_it_says(
+    run, directory: str, bare: str, tmp_path: Path, line: str, words: str
+) -> None:
     (tmp_path / "t.txt").write_text("the quick brown fox jumps over\n\na lazy dog while it rains")
     trained = line.startswith(("probe", "reproduce figure 3"))
     model = bare if line.startswith("mitigate") else "embedded" if trained else directory
@@ -89,7 +132,9 @@ def test_a_table_and_what_it_says(run, directory: str, bare: str, tmp_path: Path
     assert out.replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize(("line", "words"), WITHOUT_A_MODEL, ids=[line for line, _ in WITHOUT_A_MODEL])
+@pytest.mark.parametrize(
+    ("line", "words"), WITHOUT_A_MODEL, ids=[line for line, _ in WITHOUT_A_MODEL]
+)
 def test_what_needs_no_model_loads_none(run, no_model: None, line: str, words: str) -> None:
     code, out, err = run(*line.split())
     assert (code, err) == (0, "")
@@ -99,12 +144,20 @@ def test_what_needs_no_model_loads_none(run, no_model: None, line: str, words: s
 # --- the numbers of the call
 
 WINDOW, HINT, TEXT = "sliding-window:window=3", "repeat-prompt", "The 11 and 10"
-EVERY_THIRD: dict[str, Any] = {"lengths": [4, 5], "mitigation": "separator:every=3", "dtypes": ["float32"]}
+EVERY_THIRD: dict[str, Any] = {
+    "lengths": [4, 5],
+    "mitigation": "separator:every=3",
+    "dtypes": ["float32"],
+}
 FROZEN: dict[str, Any] = {"linearisations": ["frozen"], "mitigation": HINT, "position": 4}
 LOCAL: dict[str, Any] = {"variants": "local", "mitigation": HINT, "positions": "all"}
 CALLS: dict[str, Any] = {
-    "sensitivity --position -2 --logit 1": lambda model: ost.sensitivity(model, TEXT, position=-2, logit="1"),
-    f"bounds spectra --mitigation {WINDOW}": lambda model: ost.measure.spectra(model, TEXT, mitigation=WINDOW),
+    "sensitivity --position -2 --logit 1": lambda model: ost.sensitivity(
+        model, TEXT, position=-2, logit="1"
+    ),
+    f"bounds spectra --mitigation {WINDOW}": lambda model: ost.measure.spectra(
+        model, TEXT, mitigation=WINDOW
+    ),
     "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtypes float32": (
         lambda model: ost.collapse(model, "copy-last", **EVERY_THIRD)
     ),
@@ -130,7 +183,9 @@ def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str)
     assert (code, err) == (0, "")
     # Through JSON and back, so that a missing origin is None in both.
     assert found["rows"] == json.loads(json.dumps(expected.as_json()["rows"]))
-    assert found["provenance"]["parameters"].get("mitigation") == expected.provenance.parameters.get("mitigation")
+    assert found["provenance"]["parameters"].get(
+        "mitigation"
+    ) == expected.provenance.parameters.get("mitigation")
     assert found["provenance"]["model"]["architecture"] == "GemmaForCausalLM"
 
 
@@ -140,7 +195,16 @@ def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str)
 def test_out_is_written_by_its_ending_json_beside_it_is_the_same_and_quiet_says_nothing(
     run, directory: str, tmp_path: Path
 ) -> None:
-    asked = ("sensitivity", "--prompt", "The 11", "--linearisations", "frozen", "--model", directory, "--out")
+    asked = (
+        "sensitivity",
+        "--prompt",
+        "The 11",
+        "--linearisations",
+        "frozen",
+        "--model",
+        directory,
+        "--out",
+    )
     code, out, err = run(*asked, "norms.html")
     assert (code, err.count("\n")) == (0, 1)
     assert out.splitlines()[0] == "wrote norms.html"
@@ -152,7 +216,16 @@ def test_out_is_written_by_its_ending_json_beside_it_is_the_same_and_quiet_says_
 
 
 def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> None:
-    prompt = ["--prompt", "The 11", "--variants", "local", "--model", directory, "--load-dtype", "float64"]
+    prompt = [
+        "--prompt",
+        "The 11",
+        "--variants",
+        "local",
+        "--model",
+        directory,
+        "--load-dtype",
+        "float64",
+    ]
     assert run("bounds", *prompt, "--positions", "all", "--out", "y.parquet")[0] == 0
     triangle = pd.read_parquet(tmp_path / "y.parquet")
     n = triangle["last"].max() + 1
@@ -162,10 +235,16 @@ def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> 
     code, out, _ = run(*line.split(), directory)
     frame = pd.read_parquet(tmp_path / "x.parquet")
     assert (code, " ".join(out.split()).count("lengths tried, up to 9")) == (0, 1)
-    assert (set(frame["length"]), set(frame["seed"]), set(frame["dtype"])) == ({2, 3, 4, 9}, {3, 5}, {"float32"})
+    assert (set(frame["length"]), set(frame["seed"]), set(frame["dtype"])) == (
+        {2, 3, 4, 9},
+        {3, 5},
+        {"float32"},
+    )
 
 
-def test_runs_that_cannot_be_subtracted_are_shown_side_by_side(run, tmp_path: Path, directory: str) -> None:
+def test_runs_that_cannot_be_subtracted_are_shown_side_by_side(
+    run, tmp_path: Path, directory: str
+) -> None:
     asked = ("attention", "difference", "--model", directory, "--prompt", "123")
     code, out, _ = run(*asked, "--against-prompt", "12", "--out", "x.html")
     assert (code, out.split()) == (0, ["wrote", "x.html"])
@@ -173,11 +252,14 @@ def test_runs_that_cannot_be_subtracted_are_shown_side_by_side(run, tmp_path: Pa
     model = ost.load_model(directory, device="cpu")
     both = [ost.attention(model, text) for text in ("123", "12")]
     expected: Any = ost.measure.attention_difference(*both, corresponding=True).frame
-    code, out, _ = run(*asked, "--against-prompt", "12", "--device", "cpu", "--corresponding", "--json")
+    code, out, _ = run(
+        *asked, "--against-prompt", "12", "--device", "cpu", "--corresponding", "--json"
+    )
     assert code == 0
     assert [row["difference"] for row in json.loads(out)["rows"]] == expected["difference"].tolist()
     assert {
-        row["difference"] for row in json.loads(run(*asked, "--against-model", directory, "--json")[1])["rows"]
+        row["difference"]
+        for row in json.loads(run(*asked, "--against-model", directory, "--json")[1])["rows"]
     } == {0.0}
 
 
@@ -214,11 +296,20 @@ def test_listings_as_json(run, command: str) -> None:
         listed = {row["name"]: row for rows in listing.values() for row in rows}
         assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(listed)
         assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
-        assert listed["sum-ones"]["options"] == "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
+        assert (
+            listed["sum-ones"]["options"]
+            == "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
+        )
 
 
-def test_threads_that_wait_sleep_soon_unless_the_user_says_how_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    for set_by_user, expected in (({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")):
+def test_threads_that_wait_sleep_soon_unless_the_user_says_how_they_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for set_by_user, expected in (
+        ({}, "1000"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+    ):
         for name in WAITING:
             monkeypatch.setenv(name, "")  # noted, so that it is put back as it was
             monkeypatch.delenv(name)
@@ -228,7 +319,9 @@ def test_threads_that_wait_sleep_soon_unless_the_user_says_how_they_wait(monkeyp
         assert os.environ.get("GOMP_SPINCOUNT") == expected
 
 
-def test_doctor_finds_what_is_missing_and_shows_no_token(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finds_what_is_missing_and_shows_no_token(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def version(name: str) -> str:
         if name in ("einops", "torch"):
             raise metadata.PackageNotFoundError(name)

@@ -25,9 +25,12 @@ def test_a_sweep_goes_on_where_nobody_reads_its_notes(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
-    ("stdout", "end"), [*{"> /dev/full": (2, "ostools: stdout: No space left on device\n"), ">&-": (0, "")}.items()]
+    ("stdout", "end"),
+    [*{"> /dev/full": (2, "ostools: stdout: No space left on device\n"), ">&-": (0, "")}.items()],
 )
-def test_a_full_disk_under_stdout_is_one_line_and_a_closed_stdout_no_error(stdout: str, end: tuple[int, str]) -> None:
+def test_a_full_disk_under_stdout_is_one_line_and_a_closed_stdout_no_error(
+    stdout: str, end: tuple[int, str]
+) -> None:
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} --version {stdout}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
@@ -36,7 +39,10 @@ def test_a_full_disk_under_stdout_is_one_line_and_a_closed_stdout_no_error(stdou
 
 def test_a_full_quota_under_stdout_is_one_line(main: Any) -> None:
     reason = os.strerror(errno.EDQUOT)
-    assert main(Mock(side_effect=OSError(errno.EDQUOT, reason))) == (2, f"ostools: stdout: {reason}\n")
+    assert main(Mock(side_effect=OSError(errno.EDQUOT, reason))) == (
+        2,
+        f"ostools: stdout: {reason}\n",
+    )
 
 
 @pytest.mark.parametrize(("failed", "code"), [((), 0), (("a cell",), 1)])

@@ -1,4 +1,6 @@
-"""The table of commands: every one has help at once, examples that can be typed, and every parameter of its function."""
+"""The table of commands: every one has help at once, examples that can be typed, and every
+parameter of its function.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,33 @@ from ostools.ground.whole_numbers import parse_lengths
 from scripts import commands
 from tests.cli.asking import in_a_process, parsed
 
-HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair", "numpy", "jinja2", "rich", "statsmodels")
+HEAVY = (
+    "torch",
+    "transformer_lens",
+    "transformers",
+    "pandas",
+    "altair",
+    "numpy",
+    "jinja2",
+    "rich",
+    "statsmodels",
+)
 
-every_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+every_command = pytest.mark.parametrize(
+    "command", COMMANDS.values(), ids=lambda command: command.name
+)
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """Neither help nor a version, in one process for all: what the first imports the last would show too."""
-    asked = [["--help"], ["--version"], ["list", "--help"], *([*words, "--help"] for words in COMMANDS)]
+    """Neither help nor a version, in one process for all: what the first imports the last would
+    show too.
+    """
+    asked = [
+        ["--help"],
+        ["--version"],
+        ["list", "--help"],
+        *([*words, "--help"] for words in COMMANDS),
+    ]
     code = f"""
 import contextlib, io, sys
 from ostools.cli import main
@@ -49,13 +70,17 @@ def test_there_are_fourteen_verbs_and_help_lists_each_once(run) -> None:
     code, out, err = run("--help")
     assert (code, err) == (0, "")
     listed = out.partition("Commands:")[2].splitlines()
-    assert [line.split()[0] for line in listed if line.startswith("  ") and line[2].isalpha()][:14] == [*VERBS]
+    assert [line.split()[0] for line in listed if line.startswith("  ") and line[2].isalpha()][
+        :14
+    ] == [*VERBS]
     assert {words[0] for words in COMMANDS} == set(VERBS)
     assert len(VERBS) == 14
 
 
 @every_command
-def test_examples_can_be_typed_and_every_option_has_help(run, tmp_path: Path, command: Command) -> None:
+def test_examples_can_be_typed_and_every_option_has_help(
+    run, tmp_path: Path, command: Command
+) -> None:
     code, out, err = run(*command.words, "--help")
     assert (code, err) == (0, "")
     assert command.example_lines
@@ -78,7 +103,11 @@ def test_the_stored_commands_are_the_functions_as_they_are() -> None:
 @every_command
 def test_every_parameter_is_an_option_or_python_only_with_the_reason(command: Command) -> None:
     reached = {parameter.name for parameter in (*command.options, *command.prompts)}
-    given = {parameter.name for parameter in command.parameters if parameter.kind in ("supplied", "model")}
+    given = {
+        parameter.name
+        for parameter in command.parameters
+        if parameter.kind in ("supplied", "model")
+    }
     assert command.names == reached | given | {*command.fixed, *command.python_only}
     assert {*command.fixed, *command.python_only, *command.defaults} <= command.names
     assert all(len(reason) > 10 for reason in command.python_only.values())
@@ -89,18 +118,30 @@ def test_defaults_as_they_are_shown_can_be_typed(command: Command) -> None:
     for parameter in command.options:
         shown = command.defaults.get(parameter.name) or shown_default(parameter)
         if shown and not command.loads_model:
-            assert _read(parameter, shown.split(" ") if parameter.many else shown) is not None, parameter.name
+            assert _read(parameter, shown.split(" ") if parameter.many else shown) is not None, (
+                parameter.name
+            )
 
 
 def test_one_word_has_one_meaning_everywhere() -> None:
-    """An option is a flag, a number or a text in all commands, and `--out` a file but where a directory is kept."""
+    """An option is a flag, a number or a text in all commands, and `--out` a file but where a
+    directory is kept.
+    """
     kinds: dict[str, set[tuple[bool, str]]] = {}
     for command in COMMANDS.values():
         for option in declared(command):
             if isinstance(option, click.Option):
                 kinds.setdefault(option.opts[0], set()).add((option.is_flag, option.type.name))
     assert {name for name, found in kinds.items() if len(found) > 1} <= {"--queries"}
-    assert {"--dtypes", "--load-dtype", "--model", "--prompt", "--task", "--lengths", "--seeds"} <= set(kinds)
+    assert {
+        "--dtypes",
+        "--load-dtype",
+        "--model",
+        "--prompt",
+        "--task",
+        "--lengths",
+        "--seeds",
+    } <= set(kinds)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +168,14 @@ def test_what_is_written_becomes_the_argument(line: str, arguments: dict[str, ob
 
 
 def test_sizes_of_memory_and_times() -> None:
-    sizes = {"4GiB": 4 << 30, "500 MB": 500_000_000, "1.5kib": 1536, "77": 77, "1e9": 10**9, "1e3 MB": 10**9}
+    sizes = {
+        "4GiB": 4 << 30,
+        "500 MB": 500_000_000,
+        "1.5kib": 1536,
+        "77": 77,
+        "1e9": 10**9,
+        "1e3 MB": 10**9,
+    }
     assert {text: parse_bytes(text) for text in sizes} == sizes
     times = {"90s": 90, "30min": 1800, "6 h": 21600, "7": 7, "1e3": 1000, "1.5h": 5400}
     assert {text: parse_seconds(text) for text in times} == times

@@ -1,6 +1,8 @@
-"""What the laws of this room are tried on: a model of any family, a prompt, and edits of its forward pass in any nesting.
+"""What the laws of this room are tried on: a model of any family, a prompt, and edits of its
+forward pass in any nesting.
 
-Nobody listed these compositions: hypothesis draws each part by itself, and names the smallest case that breaks a law.
+Nobody listed these compositions: hypothesis draws each part by itself, and names the smallest case
+that breaks a law.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ LOOKED_FOR = settings(
     max_examples=4 if settings().max_examples <= 20 else 40,  # one takes a second
     phases=[phase for phase in Phase if phase is not Phase.explain],
 )
-"""Which lines a failure goes through is traced for minutes in code as deep as this, and says nothing."""
+"""Which lines a failure goes through is traced for minutes in code as deep as this, and says
+nothing.
+"""
 
 REFUSALS = (InputError, hooks.HookError, MitigationError)
 """How a composition may be refused; anything else that is raised is a fault."""
@@ -38,7 +42,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 
 def _massive_first_token(model: Any) -> None:
-    """The row of `<bos>` is a thousand times as large as others, as activations of a real model's first token are."""
+    """The row of `<bos>` is a thousand times as large as others, as activations of a real model's
+    first token are.
+    """
     model.get_input_embeddings().weight[2].mul_(1e3)
 
 
@@ -71,7 +77,9 @@ class Weights:
     planted: str = "nothing"
 
     def model(self) -> TransformerBridge:
-        """The family's one model with these weights: building it takes longer than what is measured on it."""
+        """The family's one model with these weights: building it takes longer than what is measured
+        on it.
+        """
         model = _built(self.family, self.dtype)
         original: Any = model.original_model
         _fill(original, self.seed, self.scale)
@@ -83,7 +91,9 @@ class Weights:
 
 @cache
 def _built(family: str, dtype: str) -> TransformerBridge:
-    return tiny_model(family, dtype=DTYPES[dtype], d_model=16, d_mlp=24, n_layers=LAYERS, fresh=True)
+    return tiny_model(
+        family, dtype=DTYPES[dtype], d_model=16, d_mlp=24, n_layers=LAYERS, fresh=True
+    )
 
 
 @dataclass(frozen=True)
@@ -103,25 +113,37 @@ def _generator(change: Change) -> torch.Generator:
     return torch.Generator().manual_seed(int(1000 * change.amount))
 
 
-def _random_mask(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
+def _random_mask(
+    model: TransformerBridge, ids: Tensor, change: Change
+) -> AbstractContextManager[None]:
     pos = len(ids)
     seen = torch.rand(pos, pos, generator=_generator(change)) < 0.5
-    return hooks.mask_scores(model, seen | torch.eye(pos, dtype=torch.bool), layers=change.layers, heads=change.heads)
+    return hooks.mask_scores(
+        model, seen | torch.eye(pos, dtype=torch.bool), layers=change.layers, heads=change.heads
+    )
 
 
-def _constant(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
+def _constant(
+    model: TransformerBridge, ids: Tensor, change: Change
+) -> AbstractContextManager[None]:
     """A causal pattern of random weights that sum to 1, the same for every layer and head."""
     drawn = torch.rand(len(ids), len(ids), generator=_generator(change), dtype=torch.float64).tril()
     pattern = (drawn / drawn.sum(-1, keepdim=True)).expand(1, HEADS, -1, -1)
     return hooks.replace_pattern(model, pattern, layers=change.layers, heads=change.heads)
 
 
-def _own_pattern(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
-    """The numbers that the model has anyway, as constants: no value moves, and every derivative does."""
+def _own_pattern(
+    model: TransformerBridge, ids: Tensor, change: Change
+) -> AbstractContextManager[None]:
+    """The numbers that the model has anyway, as constants: no value moves, and every derivative
+    does.
+    """
     with torch.no_grad(), hooks.exact_arithmetic(model), hooks.capture(model, "pattern") as seen:
         model(ids[None])
     own = {layer: pattern.clone() for layer, pattern in seen["pattern"].items()}
-    return hooks.replace_pattern(model, lambda _, layer: own[layer], layers=change.layers, heads=change.heads)
+    return hooks.replace_pattern(
+        model, lambda _, layer: own[layer], layers=change.layers, heads=change.heads
+    )
 
 
 def _squared(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
@@ -137,11 +159,15 @@ def _cut(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractConte
     layer = (change.layers or (0,))[0]
     head, query = (change.heads or (0,))[0], len(ids) - 1
     method: Any = "zero" if change.amount < 1 else "renormalise"
-    return hooks.ablate_edges(model, [(layer, head, query, int(change.amount) % len(ids))], method=method)
+    return hooks.ablate_edges(
+        model, [(layer, head, query, int(change.amount) % len(ids))], method=method
+    )
 
 
 def _heads(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
-    chosen = [(layer, head) for layer in change.layers or range(LAYERS) for head in change.heads or (0,)]
+    chosen = [
+        (layer, head) for layer in change.layers or range(LAYERS) for head in change.heads or (0,)
+    ]
     if change.amount < 1:
         return hooks.ablate_heads(model, chosen)
     return hooks.ablate_heads(model, chosen, method="mean", reference=ids[None])
@@ -149,19 +175,29 @@ def _heads(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractCon
 
 def _gates(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
     layer, head = (change.layers or (0,))[0], (change.heads or (0,))[0]
-    targets = [hooks.Head(layer, head), hooks.Sublayer(1 - layer, "mlp"), hooks.Edge(layer, head, len(ids) - 1, 0)]
+    targets = [
+        hooks.Head(layer, head),
+        hooks.Sublayer(1 - layer, "mlp"),
+        hooks.Edge(layer, head, len(ids) - 1, 0),
+    ]
     gates = torch.full((3,), change.amount, dtype=next(model.parameters()).dtype)
     return hooks.gated(model, targets, gates)
 
 
-def _integers(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
-    return hooks.rounded(model, "residual" if change.amount < 1 else "kv", "int8", calibration=ids[None])
+def _integers(
+    model: TransformerBridge, ids: Tensor, change: Change
+) -> AbstractContextManager[None]:
+    return hooks.rounded(
+        model, "residual" if change.amount < 1 else "kv", "int8", calibration=ids[None]
+    )
 
 
 @contextmanager
 def _foreign(model: TransformerBridge, ids: Tensor, change: Change) -> Iterator[None]:
     """A hook of somebody else: torch's own, which this package knows nothing of."""
-    handle = model.blocks[0].mlp.register_forward_hook(lambda module, given, found: change.amount * found)
+    handle = model.blocks[0].mlp.register_forward_hook(
+        lambda module, given, found: change.amount * found
+    )
     try:
         yield
     finally:
@@ -177,7 +213,9 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
         model, lambda query, key: query - key < 1 + int(c.amount), layers=c.layers, heads=c.heads
     ),
     "mask": _random_mask,
-    "temperature": lambda model, ids, c: hooks.scale_scores(model, c.amount, layers=c.layers, heads=c.heads),
+    "temperature": lambda model, ids, c: hooks.scale_scores(
+        model, c.amount, layers=c.layers, heads=c.heads
+    ),
     "temperature-of-query": lambda model, ids, c: hooks.scale_scores(
         model, lambda query: c.amount + 0.1 * query.double(), layers=c.layers, heads=c.heads
     ),
@@ -191,7 +229,9 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
     "rounded-residual": lambda model, ids, c: hooks.rounded(model, "residual", "bfloat16"),
     "rounded-kv": lambda model, ids, c: hooks.rounded(model, "kv", "float16"),
     "rounded-integers": _integers,
-    "sliding-window": lambda model, ids, c: SlidingWindow(1 + int(c.amount), sinks=int(10 * c.amount) % 2).hooks(model),
+    "sliding-window": lambda model, ids, c: SlidingWindow(
+        1 + int(c.amount), sinks=int(10 * c.amount) % 2
+    ).hooks(model),
     "log-n": lambda model, ids, c: AttentionTemperature(rule="log-n").hooks(model),
     "upcast": lambda model, ids, c: hooks.upcast(model, ["attention", "norms"]),
     "strips": lambda model, ids, c: hooks.in_strips(model, 1 + int(c.amount)),

@@ -1,4 +1,6 @@
-"""Distances under any hooks of a mitigation, at any lengths together, are those of each pair's two passes alone."""
+"""Distances under any hooks of a mitigation, at any lengths together, are those of each pair's two
+passes alone.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_the_float64_distances_are_those_of_two_plain_passes(
 ) -> None:
     model = weights.model()
     try:
-        found: Any = ost.collapse(model, name, lengths=lengths, dtypes=["float32"], mitigation=given).reference
+        found: Any = ost.collapse(
+            model, name, lengths=lengths, dtypes=["float32"], mitigation=given
+        ).reference
     except REFUSALS:
         event("refused")
         return
@@ -47,12 +51,21 @@ def test_the_float64_distances_are_those_of_two_plain_passes(
     task = ost.tasks.figure_5a() if name == "figure-5a" else ost.tasks.figure_5b()
 
     def last(ids: list[int]) -> torch.Tensor:
-        acting = mitigations.mitigation(given).hooks(double) if given else hooks.capture(double, "z")
-        with torch.no_grad(), acting, hooks.exact_arithmetic(double), hooks.capture(double, "final_norm") as seen:
+        acting = (
+            mitigations.mitigation(given).hooks(double) if given else hooks.capture(double, "z")
+        )
+        with (
+            torch.no_grad(),
+            acting,
+            hooks.exact_arithmetic(double),
+            hooks.capture(double, "final_norm") as seen,
+        ):
             double(torch.tensor([ids]))
         return seen["final_norm"][0, -1]
 
-    rows = found[(found["site"] == "y") & (found["weights"] == "given") & (found["pair"] == "theorem")]
+    rows = found[
+        (found["site"] == "y") & (found["weights"] == "given") & (found["pair"] == "theorem")
+    ]
     assert sorted(rows["length"]) == sorted(lengths)
     for row in rows.to_dict("records"):
         ids = ost.encode(model, task.text(row["length"])).ids.tolist()

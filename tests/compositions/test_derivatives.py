@@ -1,4 +1,6 @@
-"""Under any composition of edits the measured derivative is autograd's and no bound is below it; or both are refused."""
+"""Under any composition of edits the measured derivative is autograd's and no bound is below it; or
+both are refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS
 from ostools.models import Prompt
-from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
+from tests.compositions.drawn import (
+    LOOKED_FOR,
+    REFUSALS,
+    Change,
+    Weights,
+    edited,
+    nestings,
+    prompts,
+    weights,
+)
 
 NORMS = {"operator_norm": 2, "frobenius_norm": "fro"}
 IDS = [2, 50, 144, 84, 140, 63, 139]
@@ -28,7 +39,9 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 2e-3}
 
 
 def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Tensor:
-    """d y_n / d v_i^(0) by one plain pass over the tokens, in which block 0 reads a leaf in the place of what it would read."""
+    """d y_n / d v_i^(0) by one plain pass over the tokens, in which block 0 reads a leaf in the
+    place of what it would read.
+    """
     leaf: list[Tensor] = []
 
     def begin(stream: Tensor) -> Tensor:
@@ -36,20 +49,40 @@ def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Te
         return leaf[0]
 
     parts = FROZEN_PARTS[linearisation]
-    held = hooks.frozen(model, parts.attention, parts.norms, parts.activations) if any(parts) else nullcontext()
+    held = (
+        hooks.frozen(model, parts.attention, parts.norms, parts.activations)
+        if any(parts)
+        else nullcontext()
+    )
     double = next(model.parameters()).dtype == torch.float64
     is_exact = any(edit.kind == "exact-arithmetic" for edit in hooks.active_edits(model))
     exact = hooks.exact_arithmetic(model) if double and not is_exact else nullcontext()
     start = attached([(points(model, "residual_pre", [0])[0], begin, Order.RECOMPUTE)])
-    with torch.enable_grad(), exact, held, start, hooks.capture(model, "final_norm", detach=False) as seen:
+    with (
+        torch.enable_grad(),
+        exact,
+        held,
+        start,
+        hooks.capture(model, "final_norm", detach=False) as seen,
+    ):
         model(ids[None])
     y = seen["final_norm"][0, -1]
     rows = [torch.autograd.grad(each, leaf[0], retain_graph=True)[0][0] for each in y]
     return torch.stack(rows).transpose(0, 1)
 
 
-@example(Weights("phi3", 44, sharp=20.0), IDS, (Change("own-pattern", layers=(1, 0), heads=(1, 2)),), "full")
-@example(Weights("gemma2", 1), IDS, (Change("temperature", 1.7), Change("mask", 0.3), Change("window", 3.0)), "full")
+@example(
+    Weights("phi3", 44, sharp=20.0),
+    IDS,
+    (Change("own-pattern", layers=(1, 0), heads=(1, 2)),),
+    "full",
+)
+@example(
+    Weights("gemma2", 1),
+    IDS,
+    (Change("temperature", 1.7), Change("mask", 0.3), Change("window", 3.0)),
+    "full",
+)
 @example(Weights("mixtral", 2, dtype="float32"), IDS, (Change("heads", 1.0),), "frozen-norm")
 @LOOKED_FOR
 @given(
@@ -65,7 +98,9 @@ def test_what_is_measured_is_autograds_or_refused(
     tokens = torch.tensor(ids)
     try:
         with edited(model, tokens, nesting):
-            found = ost.sensitivity(model, Prompt.from_ids(model, ids), linearisations=[linearisation], method="exact")
+            found = ost.sensitivity(
+                model, Prompt.from_ids(model, ids), linearisations=[linearisation], method="exact"
+            )
             expected = by_autograd(model, tokens, linearisation)
     except REFUSALS as refused:
         event(f"refused: {type(refused).__name__}")
@@ -92,7 +127,9 @@ def test_a_certified_bound_is_above_what_is_measured_or_refused(
     tokens = torch.tensor(ids)
     try:
         with edited(model, tokens, nesting):
-            found = ost.bounds(model, Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm)
+            found = ost.bounds(
+                model, Prompt.from_ids(model, ids), variants=variant, mlp_norm=mlp_norm
+            )
             expected = by_autograd(model, tokens, "frozen")
     except REFUSALS as refused:
         event(f"refused: {type(refused).__name__}")

@@ -1,4 +1,6 @@
-"""After any measurement, under any edits, refused or not: the same logits to the bit, and every setting as it was."""
+"""After any measurement, under any edits, refused or not: the same logits to the bit, and every
+setting as it was.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from ostools import hooks
 from ostools.models import Prompt
 from ostools.results import Result
 from tests import traces
-from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
+from tests.compositions.drawn import (
+    LOOKED_FOR,
+    REFUSALS,
+    Change,
+    Weights,
+    edited,
+    nestings,
+    prompts,
+    weights,
+)
 
 EXAMPLES = 2 if settings().max_examples <= 20 else 40
 
@@ -35,7 +46,9 @@ def _bounds(model: TransformerBridge, ids: list[int]) -> Result:
 
 PROMPTS: dict[str, Measure] = {
     "sensitivity": _sensitivity,
-    "estimate": lambda model, ids: ost.sensitivity(model, Prompt.from_ids(model, ids), method="estimate", layers="all"),
+    "estimate": lambda model, ids: ost.sensitivity(
+        model, Prompt.from_ids(model, ids), method="estimate", layers="all"
+    ),
     "bounds": _bounds,
     "windowed-path-sum": lambda model, ids: ost.bounds(
         model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"], positions="all"
@@ -44,12 +57,15 @@ PROMPTS: dict[str, Measure] = {
     "spectra": lambda model, ids: ost.measure.spectra(model, Prompt.from_ids(model, ids), powers=4),
     "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
     "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
-    "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids), orders=19, steps=2),
+    "faithfulness": lambda model, ids: ost.measure.faithfulness(
+        model, _sensitivity(model, ids), orders=19, steps=2
+    ),
     "untrained_baselines": lambda model, ids: ost.measure.untrained_baselines(
         model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]
     ),
 }
-"""What is measured of a prompt; what the caller has put around the model is in force, or refused."""
+"""What is measured of a prompt; what the caller has put around the model is in force, or refused.
+"""
 
 TASKS: dict[str, Measure] = {
     "collapse": lambda model, ids: ost.collapse(
@@ -58,7 +74,9 @@ TASKS: dict[str, Measure] = {
     "attention-variation": lambda model, ids: ost.measure.attention_variation(
         model, "figure-5b", lengths=[1, len(ids)]
     ),
-    "evaluate": lambda model, ids: ost.evaluate(model, "copy-last", lengths=[len(ids)], max_new_tokens=2),
+    "evaluate": lambda model, ids: ost.evaluate(
+        model, "copy-last", lengths=[len(ids)], max_new_tokens=2
+    ),
     "counting": lambda model, ids: ost.measure.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
     "probe-intervention": lambda model, ids: ost.measure.probe_intervention(
         model, "count-ones-bernoulli:tidy=true", lengths=[1, len(ids)], seeds=range(4)
@@ -87,12 +105,16 @@ def _settings() -> dict[str, Any]:
 
 @contextmanager
 def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
-    """The logits' bits, the edits in force, the model's books and all settings are the same at the end of the block."""
+    """The logits' bits, the edits in force, the model's books and all settings are the same at the
+    end of the block.
+    """
 
     def seen() -> dict[str, Any]:
         with torch.no_grad():
             logits = model(ids[None])
-        books = {name: value for name, value in traces._model_state(model).items() if name != "hooks"}
+        books = {
+            name: value for name, value in traces._model_state(model).items() if name != "hooks"
+        }
         return {"logits": logits, "edits": hooks.active_edits(model), **books, **_settings()}
 
     before = seen()

@@ -21,7 +21,9 @@ from ostools.explorer.views import VIEWS, Subject, ViewRequest
 from ostools.models import load_model
 
 PROMPT, SECOND_PROMPT = "The 11 of 11", "The 12 12 of 11"
-HINT, WINDOW = ({"beside": "mitigation", "other": name} for name in ("hint", "sliding-window:window=3"))
+HINT, WINDOW = (
+    {"beside": "mitigation", "other": name} for name in ("hint", "sliding-window:window=3")
+)
 SECOND = {"beside": "prompt", "other": SECOND_PROMPT}
 slow = pytest.mark.slow
 CASES: list[Any] = [
@@ -91,12 +93,16 @@ def test_the_copied_code_gives_what_is_shown(
     assert len(shown["charts"]) == len(results.results)
     sides = [side for side in (shown["tokens"], shown["second"]) if side is not None]
     if "values" in scope:
-        for side, colours in zip(sides, scope["values"] if len(sides) == 2 else (scope["values"],), strict=True):
+        for side, colours in zip(
+            sides, scope["values"] if len(sides) == 2 else (scope["values"],), strict=True
+        ):
             assert [entry["value"] for entry in side] == [float(value) for value in colours]
 
 
 @slow
-def test_a_comparison_has_differences_only_where_tokens_correspond(page: TestClient, embedded) -> None:
+def test_a_comparison_has_differences_only_where_tokens_correspond(
+    page: TestClient, embedded
+) -> None:
     shown = ask(page, "full", **SECOND)
     first, second = shown["tokens"], shown["second"]
     for entry in first:
@@ -105,15 +111,23 @@ def test_a_comparison_has_differences_only_where_tokens_correspond(page: TestCli
             continue
         partner = second[entry["partner"]]
         assert (partner["token"], partner["partner"]) == (entry["token"], entry["position"])
-        ratio = next(number["value"] for number in entry["against"] if number["name"].startswith("Frobenius"))
+        ratio = next(
+            number["value"] for number in entry["against"] if number["name"].startswith("Frobenius")
+        )
         assert ratio == pytest.approx(partner["value"] / entry["value"], rel=1e-12)
     assert [entry["token"] for entry in first if entry["partner"] is None] == ["1"]
-    # No function compares contributions: they are paired alike, and their difference is that of the two numbers.
-    parts = [ost.attribution(embedded, text, logit="1").of_tokens["contribution"] for text in (PROMPT, SECOND_PROMPT)]
+    # No function compares contributions: they are paired alike, and their difference is that of the
+    # two numbers.
+    parts = [
+        ost.attribution(embedded, text, logit="1").of_tokens["contribution"]
+        for text in (PROMPT, SECOND_PROMPT)
+    ]
     paired = ask(page, "attribution", logit="1", **SECOND)["tokens"]
     assert [entry["partner"] for entry in paired] == [entry["partner"] for entry in first]
     for entry in (entry for entry in paired if entry["partner"] is not None):
-        assert entry["against"][0]["value"] == parts[1][entry["partner"]] - parts[0][entry["position"]]
+        assert (
+            entry["against"][0]["value"] == parts[1][entry["partner"]] - parts[0][entry["position"]]
+        )
 
 
 def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) -> None:
@@ -147,10 +161,15 @@ def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) 
     assert {**refused, "notes": []} == ask(page, "frozen")
 
 
-def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(page: TestClient, embedded: TransformerBridge) -> None:
+def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(
+    page: TestClient, embedded: TransformerBridge
+) -> None:
     last = ost.attention(embedded, PROMPT).last
     for layer, head in ((3, 1), (-1, 1), (2, -1), (-1, -1)):
         of_layers = last if layer < 0 else last[layer : layer + 1]
         weights = (of_layers if head < 0 else of_layers[:, head : head + 1]).double().mean((0, 1))
-        shown = [entry["value"] for entry in ask(page, "attention", layer=layer, head=head, chart=False)["tokens"]]
+        shown = [
+            entry["value"]
+            for entry in ask(page, "attention", layer=layer, head=head, chart=False)["tokens"]
+        ]
         assert shown == pytest.approx(weights.tolist(), rel=1e-6)

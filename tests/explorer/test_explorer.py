@@ -1,4 +1,6 @@
-"""The explorer's application: what it answers is what `ost` gives, what it copies gives the same, and strangers are refused."""
+"""The explorer's application: what it answers is what `ost` gives, what it copies gives the same,
+and strangers are refused.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def runs(embedded: TransformerBridge) -> Iterator[Runs]:
     made.close()
 
 
-def client(runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: str = HERE) -> TestClient:
+def client(
+    runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: str = HERE
+) -> TestClient:
     return TestClient(application(runs, "", host, token), base_url=base)
 
 
@@ -57,21 +61,30 @@ def ask(page: TestClient, view: str, prompt: str = PROMPT, **more: Any) -> dict[
 
 
 def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: TestClient) -> None:
-    whole, quick = ask(page, "sketch-frozen", layer=1), ask(page, "sketch-frozen", layer=1, chart=False)
+    whole, quick = (
+        ask(page, "sketch-frozen", layer=1),
+        ask(page, "sketch-frozen", layer=1, chart=False),
+    )
     assert quick == {**whole, "charts": [], "notes": []}
     assert ask(page, "frozen", before=1, layer=1, chart=False) == quick
-    assert ask(page, "frozen", before=0, layer=1, chart=False) == ask(page, "attention", chart=False)
+    assert ask(page, "frozen", before=0, layer=1, chart=False) == ask(
+        page, "attention", chart=False
+    )
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
     kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention", "bounds")]
     assert kinds == ["measured", "estimated", "attention weights", "certified bound"]
 
 
-def test_a_sentence_stands_once_where_the_chart_holds_the_findings_too(page: TestClient, embedded) -> None:
+def test_a_sentence_stands_once_where_the_chart_holds_the_findings_too(
+    page: TestClient, embedded
+) -> None:
     (chart,) = ask(page, "hops")["charts"]
     assert chart["notes"] == ost.measure.hops(embedded, PROMPT).findings()
 
 
-def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(page: TestClient) -> None:
+def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(
+    page: TestClient,
+) -> None:
     document, script = page.get("/").text, page.get("/controls.js").text
     controls = {"layers"}.union(*(view.takes for view in VIEWS.values()))
     assert set(re.findall(r'takes\("(\w+)"\)', script)) == controls
@@ -104,7 +117,10 @@ def test_a_hostile_prompt_is_text(page: TestClient) -> None:
 )
 def test_another_host_or_origin_is_refused(page: TestClient, headers: dict[str, str]) -> None:
     assert page.get("/", headers=headers).status_code == 403
-    assert page.post("/run", json={"view": "full", "prompt": PROMPT}, headers=headers).status_code == 403
+    assert (
+        page.post("/run", json={"view": "full", "prompt": PROMPT}, headers=headers).status_code
+        == 403
+    )
 
 
 def test_beyond_loopback_nothing_is_answered_without_the_token(runs: Runs) -> None:
@@ -118,7 +134,14 @@ def test_beyond_loopback_nothing_is_answered_without_the_token(runs: Runs) -> No
 
 
 def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestClient) -> None:
-    for path in ("/", "/start", "/explorer.js", "/nothing", "/../pyproject.toml", "/%2e%2e/pyproject.toml"):
+    for path in (
+        "/",
+        "/start",
+        "/explorer.js",
+        "/nothing",
+        "/../pyproject.toml",
+        "/%2e%2e/pyproject.toml",
+    ):
         found = page.get(path)
         assert "default-src 'none'; script-src 'self';" in found.headers["content-security-policy"]
         assert found.headers["x-content-type-options"] == "nosniff"
@@ -137,8 +160,19 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full", "prompt": PROMPT, "layer": 5}, "from 0 to 4, found 5"),
         ({"view": "full", "prompt": PROMPT, "layer": True}, "from 0 to 4, found True"),
         ({"view": "full", "prompt": PROMPT, "beside": "model"}, "unknown second side 'model'"),
-        ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hnt"}, "did you mean 'hint'"),
-        ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "separator:every=3"}, "items of a task's"),
+        (
+            {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hnt"},
+            "did you mean 'hint'",
+        ),
+        (
+            {
+                "view": "full",
+                "prompt": PROMPT,
+                "beside": "mitigation",
+                "other": "separator:every=3",
+            },
+            "items of a task's",
+        ),
         ({"view": "full", "prompt": PROMPT, "logit": ["1"]}, "expected a next token"),
         ({"view": "attention", "prompt": PROMPT, "head": 4}, "from -1 to 3, found 4"),
         ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
@@ -146,11 +180,21 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
         ({"view": "full", "prompt": "half \ud83d"}, "half of a character"),
         (
-            {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "repeat-prompt:times=10000"},
+            {
+                "view": "full",
+                "prompt": PROMPT,
+                "beside": "mitigation",
+                "other": "repeat-prompt:times=10000",
+            },
             "expected a prompt under the mitigation of at most 20,000 characters, found 69,999",
         ),
         (
-            {"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "repeat-prompt:times=5000000"},
+            {
+                "view": "full",
+                "prompt": PROMPT,
+                "beside": "mitigation",
+                "other": "repeat-prompt:times=5000000",
+            },
             "expected a prompt of at most 1,048,576 characters, found 34,999,999",
         ),
         ([1], "JSON object"),
@@ -158,13 +202,17 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
 )
 def test_a_wrong_request_is_refused_in_words(page: TestClient, asked: Any, words: str) -> None:
     for path in ("/run", "/save"):
-        found = page.post(path, content=json.dumps(asked), headers={"content-type": "application/json"})
+        found = page.post(
+            path, content=json.dumps(asked), headers={"content-type": "application/json"}
+        )
         assert found.status_code == 400
         if path == "/run":
             assert words in found.json()["error"]
 
 
-def test_a_form_of_another_page_and_what_hooks_refuse(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_of_another_page_and_what_hooks_refuse(
+    page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     response = page.post("/run", content=json.dumps({"view": "full", "prompt": PROMPT}))
     assert (response.status_code, "application/json" in response.json()["error"]) == (400, True)
 
@@ -177,7 +225,11 @@ def test_a_form_of_another_page_and_what_hooks_refuse(page: TestClient, monkeypa
 
 
 def test_what_is_shown_can_be_saved_and_no_path_reaches_the_disk(page: TestClient) -> None:
-    for ending, start in {"csv": b"position", "png": b"\x89PNG", "html": b"<!doctype html>"}.items():
+    for ending, start in {
+        "csv": b"position",
+        "png": b"\x89PNG",
+        "html": b"<!doctype html>",
+    }.items():
         response = page.post("/save", json={"view": "frozen", "prompt": PROMPT, "ending": ending})
         assert (response.status_code, response.content.startswith(start)) == (200, True)
     for ending in ("../x.csv", "txt", "", None, 3):
@@ -232,7 +284,11 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
 
     found = asyncio.run(both())
     assert told
-    sketch: dict[str, Any] = {"linearisations": ("frozen",), "method": "sketch", "cotangents": COTANGENTS}
+    sketch: dict[str, Any] = {
+        "linearisations": ("frozen",),
+        "method": "sketch",
+        "cotangents": COTANGENTS,
+    }
     assert found.frame.equals(ost.sensitivity(embedded, PROMPT, **sketch).frame)
 
 
@@ -261,9 +317,7 @@ def test_who_leaves_in_the_midst_of_a_request_prints_nothing(
 ) -> None:
     explorer = ost.explore(embedded, PROMPT)
     port = int(explorer.url.rsplit(":", 1)[1].strip("/"))
-    head = (
-        f"POST /run HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
-    )
+    head = f"POST /run HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + b'{"view"')
         time.sleep(0.2)
@@ -272,6 +326,8 @@ def test_who_leaves_in_the_midst_of_a_request_prints_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_without_its_packages_it_says_what_to_install(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_packages_it_says_what_to_install(
+    run, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert_refused(run("explore", "--model", directory), "oversquashing-tools[explore]")

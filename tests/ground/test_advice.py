@@ -22,12 +22,20 @@ from tests.checkpoints import tiny_model
         ({"prompt": "The 11", "method": "exact"}, ["a shorter prompt", "method='sketch'"]),
         ({"prompt": "The 11", "method": "estimate"}, ["a shorter prompt", "method='sketch'"]),
         ({"prompt": "The 11", "method": "exact", "logit": "1"}, ["a shorter prompt"]),
-        ({"prompt": "The 11", "layers": "all", "linearisations": ("full",)}, ["a shorter prompt", "fewer layers"]),
-        ({"prompt": "The 11", "linearisations": ("full", "frozen")}, ["a shorter prompt", "fewer linearisations"]),
+        (
+            {"prompt": "The 11", "layers": "all", "linearisations": ("full",)},
+            ["a shorter prompt", "fewer layers"],
+        ),
+        (
+            {"prompt": "The 11", "linearisations": ("full", "frozen")},
+            ["a shorter prompt", "fewer linearisations"],
+        ),
     ],
 )
 def test_only_what_is_several_can_be_fewer(arguments: dict[str, Any], ways: list[str]) -> None:
-    sensitivity = inspect.signature(ost.sensitivity).bind(None, **{"linearisations": "full", **arguments})
+    sensitivity = inspect.signature(ost.sensitivity).bind(
+        None, **{"linearisations": "full", **arguments}
+    )
     sensitivity.apply_defaults()
     assert list(cheaper_ways(sensitivity.arguments)) == ways
 

@@ -1,4 +1,6 @@
-"""What an annotation allows at the door: words of their own class, lists, and no mapping for a list."""
+"""What an annotation allows at the door: words of their own class, lists, and no mapping for a
+list.
+"""
 
 from __future__ import annotations
 

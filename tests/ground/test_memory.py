@@ -1,4 +1,6 @@
-"""Memory: what is left to a process under real limits and under control groups, smaller chunks, the collector."""
+"""Memory: what is left to a process under real limits and under control groups, smaller chunks, the
+collector.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def group(folder: Path, limit: str, used: int, cached: int) -> None:
 
 @pytest.fixture
 def left(tmp_path: Path) -> Callable[[str], list[int]]:
-    """The bytes that the groups under tmp_path / "fs" leave a process of which the kernel says this."""
+    """The bytes that the groups under tmp_path / "fs" leave a process of which the kernel says
+    this.
+    """
 
     def found(content: str) -> list[int]:
         (tmp_path / "cgroup").write_text(content)
@@ -34,16 +38,24 @@ def left(tmp_path: Path) -> Callable[[str], list[int]]:
     return found
 
 
-def test_every_group_up_the_tree_limits_a_process(left: Callable[[str], list[int]], tmp_path: Path) -> None:
+def test_every_group_up_the_tree_limits_a_process(
+    left: Callable[[str], list[int]], tmp_path: Path
+) -> None:
     job = tmp_path / "fs" / "job"
     group(job, str(8 * GIB), 3 * GIB, GIB)
-    for limit, expected in (("max", [6 * GIB]), (str(4 * GIB), [GIB, 6 * GIB]), (str(GIB), [0, 6 * GIB])):
+    for limit, expected in (
+        ("max", [6 * GIB]),
+        (str(4 * GIB), [GIB, 6 * GIB]),
+        (str(GIB), [0, 6 * GIB]),
+    ):
         group(job / "step", limit, 3 * GIB, 0)
         assert left("0::/job/step\n") == expected
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n", "0::/\n", "0::\n4:memory\n"])
-def test_what_is_not_there_is_no_limit(left: Callable[[str], list[int]], tmp_path: Path, content: str) -> None:
+def test_what_is_not_there_is_no_limit(
+    left: Callable[[str], list[int]], tmp_path: Path, content: str
+) -> None:
     assert left(content) == []
     group(tmp_path / "fs", "much", 1, 1)
     assert left(content) == []
@@ -51,7 +63,9 @@ def test_what_is_not_there_is_no_limit(left: Callable[[str], list[int]], tmp_pat
 
 
 def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
-    """It is refused before it is computed, by what it needs in chunks of the size that they have then."""
+    """It is refused before it is computed, by what it needs in chunks of the size that they have
+    then.
+    """
     tried: list[int] = []
 
     def work() -> None:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.ground.progress import Announcement, Clock, announced, name_part, part_of, rising, tell, watched
+from ostools.ground.progress import (
+    Announcement,
+    Clock,
+    announced,
+    name_part,
+    part_of,
+    rising,
+    tell,
+    watched,
+)
 
 
 @given(
@@ -16,8 +25,12 @@ from ostools.ground.progress import Announcement, Clock, announced, name_part, p
     steps=st.integers(0, 9),
     units=st.sampled_from([None, 1, 100]),
 )
-def test_parts_one_after_the_other_make_the_whole(shares: list[int], steps: int, units: int | None) -> None:
-    """In the part's own steps where they are in proportion to the shares, else in units of the whole."""
+def test_parts_one_after_the_other_make_the_whole(
+    shares: list[int], steps: int, units: int | None
+) -> None:
+    """In the part's own steps where they are in proportion to the shares, else in units of the
+    whole.
+    """
     told: list[tuple[int, int]] = []
     whole = sum(shares)
     ends = [sum(shares[: index + 1]) for index in range(len(shares))]
@@ -49,22 +62,29 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-@pytest.mark.parametrize(("seconds_a_step", "messages"), [(3.0, ["3% done after 9 s, about 5 min left"]), (0.5, [])])
+@pytest.mark.parametrize(
+    ("seconds_a_step", "messages"), [(3.0, ["3% done after 9 s, about 5 min left"]), (0.5, [])]
+)
 def test_a_long_call_says_how_long_it_will_take(
     seconds_a_step: float, messages: list[str], now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After 5 seconds, where more than a minute is expected in all; and with it what would be cheaper."""
+    """After 5 seconds, where more than a minute is expected in all; and with it what would be
+    cheaper.
+    """
     with watched("sensitivity", ["fewer layers"]) as progress:
         for step in range(1, 20):
             now[0] = 100 + step * seconds_a_step
             tell(progress, step, 100)
     expected = [
-        f"ostools.sensitivity: {message}; cheaper: fewer layers; progress=False silences this" for message in messages
+        f"ostools.sensitivity: {message}; cheaper: fewer layers; progress=False silences this"
+        for message in messages
     ]
     assert [record.getMessage() for record in caplog.records] == expected
 
 
-def test_a_log_has_a_line_a_minute_and_the_advice_once(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_has_a_line_a_minute_and_the_advice_once(
+    now: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     with watched("study", ["fewer seeds"]) as progress:
         tell(progress, 0, 4)
         for _ in range(3):
@@ -115,7 +135,9 @@ WORKS = {
 
 
 @pytest.mark.parametrize("work", WORKS)
-def test_after_the_first_third_the_end_is_never_expected_twice_as_late_or_soon(work: str, now: list[float]) -> None:
+def test_after_the_first_third_the_end_is_never_expected_twice_as_late_or_soon(
+    work: str, now: list[float]
+) -> None:
     """Asked every tenth of a second, between steps too."""
     (before, *steps), clock = WORKS[work], Clock()
     ends = [before + sum(steps[:count]) for count in range(len(steps) + 1)]

@@ -1,4 +1,6 @@
-"""A user's path is read where it is a regular file of a size that is allowed; anything else is refused before it is read."""
+"""A user's path is read where it is a regular file of a size that is allowed; anything else is
+refused before it is read.
+"""
 
 from __future__ import annotations
 

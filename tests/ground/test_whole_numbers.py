@@ -15,9 +15,13 @@ from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_n
 @pytest.mark.parametrize("found", [1.5, True, np.bool_(True), None, "a", 1j])
 def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
     for given in ([1, found], [found], iter([found]), found):
-        with pytest.raises(InputError, match=f"^depths: .*s of at least 1, found {re.escape(repr(found))}$"):
+        with pytest.raises(
+            InputError, match=f"^depths: .*s of at least 1, found {re.escape(repr(found))}$"
+        ):
             whole_numbers("depths", given, 1)
-    with pytest.raises(InputError, match=f"^top: .*a whole number of at least 1, found {re.escape(repr(found))}$"):
+    with pytest.raises(
+        InputError, match=f"^top: .*a whole number of at least 1, found {re.escape(repr(found))}$"
+    ):
         whole_number("top", found, 1)
 
 
@@ -32,9 +36,13 @@ def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
         ("seeds", -1, "at least 0, found -1; for example range(3)"),
     ],
 )
-def test_lengths_and_seeds_out_of_range_are_refused_with_an_example(what: str, given: Any, message: str) -> None:
+def test_lengths_and_seeds_out_of_range_are_refused_with_an_example(
+    what: str, given: Any, message: str
+) -> None:
     check = {"lengths": checked_lengths, "seeds": checked_seeds}[what]
-    with pytest.raises(InputError, match=f"^{what}: expected whole numbers of {re.escape(message)}$"):
+    with pytest.raises(
+        InputError, match=f"^{what}: expected whole numbers of {re.escape(message)}$"
+    ):
         check(given)
 
 
@@ -42,4 +50,7 @@ def test_lengths_ascend_and_seeds_keep_their_order_each_once_as_plain_numbers() 
     assert checked_lengths([3, np.int64(2), 3]) == [2, 3]
     assert checked_seeds(iter([3, np.int64(2), 3])) == [3, 2]
     assert checked_seeds(4) == [4]
-    assert all(type(number) is int for number in (*checked_seeds(np.arange(2)), whole_number("top", np.int32(1))))
+    assert all(
+        type(number) is int
+        for number in (*checked_seeds(np.arange(2)), whole_number("top", np.int32(1)))
+    )

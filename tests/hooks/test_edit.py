@@ -1,4 +1,6 @@
-"""Edits do what they say, leave nothing behind, nest, and refuse to do nothing; what is captured is Hugging Face's."""
+"""Edits do what they say, leave nothing behind, nest, and refuse to do nothing; what is captured is
+Hugging Face's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def window(query: Tensor, key: Tensor) -> Tensor:
 EDITS: dict[str, Any] = {
     "mask_scores": lambda m: hooks.mask_scores(m, window),
     "scale_scores": lambda m: hooks.scale_scores(m, 1.7),
-    "replace_pattern": lambda m: hooks.replace_pattern(m, lambda p, _: torch.eye(p.shape[-1]).expand_as(p)),
+    "replace_pattern": lambda m: hooks.replace_pattern(
+        m, lambda p, _: torch.eye(p.shape[-1]).expand_as(p)
+    ),
     "ablate_zero": lambda m: hooks.ablate_heads(m, [(0, 1), (1, 0)]),
     "ablate_mean": lambda m: hooks.ablate_heads(m, [(1, 2)], method="mean", reference=REFERENCE),
     "edge_zero": lambda m: hooks.ablate_edges(m, [(0, 0, 8, 6)]),
@@ -43,7 +47,9 @@ def edit(request: pytest.FixtureRequest) -> Any:
     return EDITS[request.param]
 
 
-def test_an_edit_acts_inside_and_leaves_no_trace(model: TransformerBridge, tokens: Tokens, edit: Any) -> None:
+def test_an_edit_acts_inside_and_leaves_no_trace(
+    model: TransformerBridge, tokens: Tokens, edit: Any
+) -> None:
     before = model(tokens)
     with edit(model):
         assert hooks.active_edits(model)
@@ -54,8 +60,12 @@ def test_an_edit_acts_inside_and_leaves_no_trace(model: TransformerBridge, token
     assert torch.equal(model(tokens), before)
 
 
-def test_a_rule_of_keys_or_of_queries_alone_is_that_of_every_pair(model: TransformerBridge, tokens: Tokens) -> None:
-    apart = torch.stack([torch.arange(9) != 3, torch.arange(9) != 2])[:, None]  # of each prompt its own
+def test_a_rule_of_keys_or_of_queries_alone_is_that_of_every_pair(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
+    apart = torch.stack([torch.arange(9) != 3, torch.arange(9) != 2])[
+        :, None
+    ]  # of each prompt its own
     rules: list[tuple[Any, Any]] = [
         (lambda query, key: key != 3, lambda query, key: (key != 3) & (query >= 0)),
         (lambda query, key: query < 100, lambda query, key: query + key < 100),
@@ -70,7 +80,9 @@ def test_a_rule_of_keys_or_of_queries_alone_is_that_of_every_pair(model: Transfo
         assert torch.equal(*logits)
 
 
-def test_transformer_lens_own_reset_inside_does_not_end_an_edit(model: TransformerBridge, tokens: Tokens) -> None:
+def test_transformer_lens_own_reset_inside_does_not_end_an_edit(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
     with hooks.mask_scores(model, window):
         inside = model(tokens)
         model.reset_hooks()
@@ -78,24 +90,34 @@ def test_transformer_lens_own_reset_inside_does_not_end_an_edit(model: Transform
 
 
 def test_an_edit_that_no_forward_pass_reached_is_refused() -> None:
-    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.mask_scores(tiny_model("llama"), window):
+    with (
+        pytest.raises(hooks.HookError, match="matched nothing"),
+        hooks.mask_scores(tiny_model("llama"), window),
+    ):
         pass
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gemma3"])
 def test_mask_equals_hugging_faces_own_sliding_window(family, tokens: Tokens) -> None:
-    """The same weights configured with a narrower window on their sliding layers: bit-identical logits."""
+    """The same weights configured with a narrower window on their sliding layers: bit-identical
+    logits.
+    """
     narrow = make_model(family, seed=1, window=3)(tokens).logits
     model = tiny_model(family, seed=1, window=5)
     with hooks.mask_scores(model, window, layers=[0]):
         assert torch.equal(model(tokens), narrow)
 
 
-def test_zero_ablation_removes_exactly_the_heads_term(model: TransformerBridge, tokens: Tokens) -> None:
+def test_zero_ablation_removes_exactly_the_heads_term(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
     with hooks.capture(model, "head_output", "attention_raw", layers=[0]) as record:
         model(tokens)
     expected = record["attention_raw"][0] - record["head_output"][0][:, :, 1]
-    with hooks.ablate_heads(model, [(0, 1)]), hooks.capture(model, "attention_raw", layers=[0]) as ablated:
+    with (
+        hooks.ablate_heads(model, [(0, 1)]),
+        hooks.capture(model, "attention_raw", layers=[0]) as ablated,
+    ):
         model(tokens)
     torch.testing.assert_close(ablated["attention_raw"][0], expected, rtol=1e-5, atol=1e-5)
 
@@ -114,7 +136,10 @@ def test_a_mean_is_that_of_the_reference(model: TransformerBridge, tokens: Token
 
 def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> None:
     for method in ("zero", "renormalise"):
-        with hooks.ablate_edges(model, [(0, 0, 8, 7)], method=method), hooks.capture(model, "pattern") as record:
+        with (
+            hooks.ablate_edges(model, [(0, 0, 8, 7)], method=method),
+            hooks.capture(model, "pattern") as record,
+        ):
             model(tokens)
         row = record["pattern"][0][:, 0, 8]
         assert (row[:, 7] == 0).all()
@@ -123,7 +148,9 @@ def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> N
 
 @pytest.mark.parametrize("step", quick([1, 5], 5))
 def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens, step: int) -> None:
-    """Recomputations, then edits, then freezing, then observers, at every hook point; in every order, or each fifth."""
+    """Recomputations, then edits, then freezing, then observers, at every hook point; in every
+    order, or each fifth.
+    """
     model = tiny_model("gemma3", seed=1, dtype=torch.float64)
     contexts: list[Any] = [
         lambda: hooks.exact_arithmetic(model),
@@ -143,13 +170,18 @@ def test_blocks_entered_in_any_order_give_the_same_forward_pass(tokens: Tokens, 
         assert all(torch.equal(pattern[layer], seen[0][1][layer]) for layer in pattern)
     far = torch.ones(9, 9).tril(-3).bool()
     assert (seen[0][1][0][..., far] == 0).all()
-    torch.testing.assert_close(seen[0][1][1].sum(-1), torch.full((2, 4, 9), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(
+        seen[0][1][1].sum(-1), torch.full((2, 4, 9), 0.5, dtype=torch.float64)
+    )
 
 
 def test_an_edge_acts_in_the_cached_pass_that_holds_its_query(tokens: Tokens) -> None:
     model = tiny_model("llama", seed=1)
     whole = model.original_model
-    with hooks.ablate_edges(model, [(0, 0, 8, 2), (1, 1, 3, 1)]), hooks.capture(model, "pattern") as record:
+    with (
+        hooks.ablate_edges(model, [(0, 0, 8, 2), (1, 1, 3, 1)]),
+        hooks.capture(model, "pattern") as record,
+    ):
         cache = whole(tokens[:, :-1], use_cache=True).past_key_values
         assert (record["pattern"][1][:, 1, 3, 1] == 0).all()
         whole(tokens[:, -1:], past_key_values=cache, use_cache=True)
@@ -170,18 +202,27 @@ def test_hooks_of_others_are_reported(model: TransformerBridge) -> None:
     ]
     for place in places:
         handle = place()
-        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [("foreign", 0)]
+        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [
+            ("foreign", 0)
+        ]
         handle.remove()
-    directions: list[tuple[Literal["fwd", "bwd"], list[Any]]] = [("fwd", point.fwd_hooks), ("bwd", point.bwd_hooks)]
+    directions: list[tuple[Literal["fwd", "bwd"], list[Any]]] = [
+        ("fwd", point.fwd_hooks),
+        ("bwd", point.bwd_hooks),
+    ]
     for direction, kept in directions:
         theirs = point.add_hook(lambda tensor, hook: tensor * 5, dir=direction)
-        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [("foreign", 0)]
+        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [
+            ("foreign", 0)
+        ]
         theirs.hook.remove()
         kept.clear()
     assert hooks.active_edits(model) == ()
 
 
-def test_a_masked_key_stays_masked_under_any_factor(model: TransformerBridge, tokens: Tokens) -> None:
+def test_a_masked_key_stays_masked_under_any_factor(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
     for factor in (-1.0, 0.0, 1e-6):
         with hooks.scale_scores(model, factor), hooks.capture(model, "pattern") as record:
             model(tokens)
@@ -194,11 +235,14 @@ def test_a_masked_key_stays_masked_under_any_factor(model: TransformerBridge, to
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_residuals_and_patterns_are_those_of_hugging_face_eager(family, tokens: Tokens) -> None:
-    reference = make_model(family, seed=1)(tokens, output_hidden_states=True, output_attentions=True)
+    reference = make_model(family, seed=1)(
+        tokens, output_hidden_states=True, output_attentions=True
+    )
     model = tiny_model(family, seed=1)
     with hooks.capture(model, "residual_pre", "final_norm", "pattern", "embedding") as record:
         logits = model(tokens)
-    # TransformerLens writes GPT-2's LayerNorm and attention out in its own order of operations: equal up to rounding.
+    # TransformerLens writes GPT-2's LayerNorm and attention out in its own order of operations:
+    # equal up to rounding.
     tolerance = 1e-5 if family == "gpt2" else 0.0
     close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
     close(logits, reference.logits)
@@ -209,7 +253,9 @@ def test_residuals_and_patterns_are_those_of_hugging_face_eager(family, tokens: 
     close(record["final_norm"], reference.hidden_states[-1])
 
 
-def test_every_available_site_has_the_axes_of_the_table(model: TransformerBridge, tokens: Tokens) -> None:
+def test_every_available_site_has_the_axes_of_the_table(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
     sizes = {
         "batch": 2,
         "pos": 9,
@@ -223,7 +269,14 @@ def test_every_available_site_has_the_axes_of_the_table(model: TransformerBridge
         "d_mlp": model.cfg.d_mlp,
     }
     names = hooks.available_sites(model)
-    assert {"residual_pre", "residual_mid", "residual_post", "final_norm", "pattern", "head_output"} <= set(names)
+    assert {
+        "residual_pre",
+        "residual_mid",
+        "residual_post",
+        "final_norm",
+        "pattern",
+        "head_output",
+    } <= set(names)
     with hooks.capture(model, *names) as record:
         model(tokens)
     for name in names:
@@ -231,10 +284,14 @@ def test_every_available_site_has_the_axes_of_the_table(model: TransformerBridge
         assert value.shape == tuple(sizes[axis] for axis in hooks.SITES[name].axes.split()), name
 
 
-def test_reducer_sees_every_layer_and_only_its_result_is_kept(model: TransformerBridge, tokens: Tokens) -> None:
+def test_reducer_sees_every_layer_and_only_its_result_is_kept(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
     with hooks.capture(model, "pattern") as whole:
         model(tokens)
-    with hooks.capture(model, "pattern", reduce=lambda pattern, layer: (layer, pattern[:, :, -1].mean(1))) as record:
+    with hooks.capture(
+        model, "pattern", reduce=lambda pattern, layer: (layer, pattern[:, :, -1].mean(1))
+    ) as record:
         model(tokens)
     assert list(record["pattern"]) == list(range(model.cfg.n_layers))
     for layer, (seen, row) in record["pattern"].items():

@@ -1,4 +1,6 @@
-"""Freezing changes no value, and exactly the derivatives that it names; gates are nothing at 1 and the ablation at 0."""
+"""Freezing changes no value, and exactly the derivatives that it names; gates are nothing at 1 and
+the ablation at 0.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ Tokens = Int[Tensor, "batch pos"]
 KINDS = [(True, True), (True, False), (False, True)]
 
 
-def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
+def last_token(
+    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]
+) -> Float[Tensor, " d_model"]:
     with hooks.capture(model, "final_norm", detach=False) as record:
         model(embedded[None], start_at_layer=0)
     return record["final_norm"][0, -1]
 
 
 @pytest.mark.parametrize(("attention", "norms"), KINDS)
-def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, attention: bool, norms: bool) -> None:
+def test_logits_are_bit_identical(
+    model: TransformerBridge, tokens: Tokens, attention: bool, norms: bool
+) -> None:
     before = model(tokens)
     with hooks.frozen(model, attention=attention, norms=norms):
         inside = model(tokens)
@@ -37,17 +43,24 @@ def test_logits_are_bit_identical(model: TransformerBridge, tokens: Tokens, atte
 
 
 def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
-    """Independent route: finite differences of a forward pass whose patterns are replaced by stored ones."""
+    """Independent route: finite differences of a forward pass whose patterns are replaced by stored
+    ones.
+    """
     model = tiny_model("gemma3", seed=5, dtype=torch.float64)
     ids = torch.tensor([[11, 40, 12, 99, 7]])
     embedded = model.input_to_embed(ids)[0][0].detach()
-    direction = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    direction = torch.randn(
+        embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     with hooks.capture(model, "pattern") as record, hooks.exact_arithmetic(model):
         last_token(model, embedded)
     patterns = dict(record["pattern"])
 
     def pinned(x: Tensor) -> Tensor:
-        with hooks.exact_arithmetic(model), hooks.replace_pattern(model, lambda _, layer: patterns[layer]):
+        with (
+            hooks.exact_arithmetic(model),
+            hooks.replace_pattern(model, lambda _, layer: patterns[layer]),
+        ):
             return last_token(model, x)
 
     def frozen(x: Tensor) -> Tensor:
@@ -55,7 +68,9 @@ def test_frozen_attention_is_the_derivative_with_the_pattern_pinned() -> None:
             return last_token(model, x)
 
     step = 1e-6
-    finite = (pinned(embedded + step * direction) - pinned(embedded - step * direction)) / (2 * step)
+    finite = (pinned(embedded + step * direction) - pinned(embedded - step * direction)) / (
+        2 * step
+    )
     _, product = torch.autograd.functional.jvp(frozen, embedded, direction)
     assert isinstance(product, Tensor)
     torch.testing.assert_close(product, finite, rtol=1e-6, atol=1e-8)
@@ -78,7 +93,9 @@ def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
 def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -> None:
     model = tiny_model(family, seed=2, dtype=torch.float64)
     embedded = model.input_to_embed(torch.tensor([[11, 40, 12, 99, 7]]))[0][0].detach()
-    direction = torch.randn(embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    direction = torch.randn(
+        embedded.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
 
     def run(x: Tensor) -> Tensor:
         with hooks.exact_arithmetic(model):
@@ -92,7 +109,10 @@ def test_exact_arithmetic_makes_finite_differences_meet_the_derivative(family) -
 
 
 def test_exact_arithmetic_refuses_what_it_would_undo_and_leaves_nothing(tokens: Tokens) -> None:
-    with pytest.raises(hooks.HookError, match="expected a float64 model"), hooks.exact_arithmetic(tiny_model("gemma")):
+    with (
+        pytest.raises(hooks.HookError, match="expected a float64 model"),
+        hooks.exact_arithmetic(tiny_model("gemma")),
+    ):
         pass
     model = tiny_model("llama", dtype=torch.float64)
     plain = model(tokens)
@@ -101,16 +121,25 @@ def test_exact_arithmetic_refuses_what_it_would_undo_and_leaves_nothing(tokens: 
     assert torch.equal(model(tokens), plain)
     point = model.hook_dict["blocks.0.ln1.hook_scale"]
     point.add_hook(lambda tensor, hook: tensor * 2)
-    with pytest.raises(hooks.HookError, match="would undo the edit 'foreign'"), hooks.exact_arithmetic(model):
+    with (
+        pytest.raises(hooks.HookError, match="would undo the edit 'foreign'"),
+        hooks.exact_arithmetic(model),
+    ):
         pass
     point.remove_hooks()
 
 
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
-def test_fully_frozen_network_without_mlp_is_linear(family, activations: bool, tokens: Tokens) -> None:
-    """With patterns and scales held and the MLP cut off, or its activations held too, y = sum_i J_i v_i."""
-    model = tiny_model(family, seed=3, scale=2.0 if activations else 4.0, dtype=torch.float64, fresh=True)
+def test_fully_frozen_network_without_mlp_is_linear(
+    family, activations: bool, tokens: Tokens
+) -> None:
+    """With patterns and scales held and the MLP cut off, or its activations held too, y = sum_i J_i
+    v_i.
+    """
+    model = tiny_model(
+        family, seed=3, scale=2.0 if activations else 4.0, dtype=torch.float64, fresh=True
+    )
     for block in [] if activations else model.blocks:
         block.mlp.out.weight.zero_()
     embedded = model.input_to_embed(tokens[:1])[0][0].detach()
@@ -121,7 +150,9 @@ def test_fully_frozen_network_without_mlp_is_linear(family, activations: bool, t
 
     jacobian = torch.autograd.functional.jacobian(run, embedded)
     assert isinstance(jacobian, Tensor)
-    torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_exact_arithmetic_keeps_the_share_of_a_sink(tokens: Tokens) -> None:
@@ -135,12 +166,16 @@ def test_exact_arithmetic_keeps_the_share_of_a_sink(tokens: Tokens) -> None:
         torch.testing.assert_close(record["pattern"][layer], expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("activation", [torch.nn.functional.gelu, torch.nn.functional.silu, torch.tanh])
+@pytest.mark.parametrize(
+    "activation", [torch.nn.functional.gelu, torch.nn.functional.silu, torch.tanh]
+)
 def test_the_ratio_of_an_activation_is_its_factor_and_at_zero_its_slope(activation: Any) -> None:
     a = torch.tensor([-3.0, -1e-3, 0.0, 0.5, 40.0], dtype=torch.float64)
     ratio = hooks.activation_ratio(activation, a)
     torch.testing.assert_close(ratio * a, activation(a))
-    torch.testing.assert_close(ratio[2], activation(torch.tensor(1e-9, dtype=torch.float64)) / 1e-9, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        ratio[2], activation(torch.tensor(1e-9, dtype=torch.float64)) / 1e-9, rtol=1e-6, atol=0
+    )
     with pytest.raises(hooks.HookError, match=r"expected act\(0\) = 0, .* found 0.5"):
         hooks.activation_ratio(torch.sigmoid, a)
 
@@ -164,7 +199,9 @@ def ablated(model: TransformerBridge, target: Any) -> Any:
 
 
 @pytest.mark.parametrize("what", TARGETS)
-def test_one_is_nothing_and_zero_is_the_ablation(model: TransformerBridge, tokens: Tokens, what: str) -> None:
+def test_one_is_nothing_and_zero_is_the_ablation(
+    model: TransformerBridge, tokens: Tokens, what: str
+) -> None:
     targets = TARGETS[what]
     plain = model(tokens)
     with hooks.gated(model, targets=targets, gates=torch.ones(3)):
@@ -182,14 +219,18 @@ def test_one_is_nothing_and_zero_is_the_ablation(model: TransformerBridge, token
     assert torch.equal(model(tokens), plain)
 
 
-def test_a_mean_stands_in_for_a_head_as_its_ablation_puts_it(model: TransformerBridge, tokens: Tokens) -> None:
+def test_a_mean_stands_in_for_a_head_as_its_ablation_puts_it(
+    model: TransformerBridge, tokens: Tokens
+) -> None:
     with hooks.capture(model, "z") as record:
         model(tokens)
     means = {Head(1, 2): record["z"][1][:, :, 2].mean((0, 1))}
     with hooks.gated(model, [Head(1, 2)], torch.zeros(1), means=means):
         found = model(tokens)
     with hooks.ablate_heads(model, [(1, 2)], method="mean", reference=tokens):
-        torch.testing.assert_close(found, model(tokens), rtol=0, atol=1e-6 * float(found.abs().max()))
+        torch.testing.assert_close(
+            found, model(tokens), rtol=0, atol=1e-6 * float(found.abs().max())
+        )
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
@@ -214,7 +255,9 @@ def test_the_gradient_is_the_finite_difference(family: Family, what: str, tokens
 
 def test_the_skip_connection_alone_is_left(model: TransformerBridge, tokens: Tokens) -> None:
     def streams() -> Any:
-        with hooks.capture(model, "residual_pre", "residual_mid", "residual_post", "mlp_output") as record:
+        with hooks.capture(
+            model, "residual_pre", "residual_mid", "residual_post", "mlp_output"
+        ) as record:
             model(tokens)
         return record
 

@@ -1,4 +1,6 @@
-"""One thread at a time on a model, and no hook left behind: not by a thread that ended, nor by Ctrl-C at any line."""
+"""One thread at a time on a model, and no hook left behind: not by a thread that ended, nor by
+Ctrl-C at any line.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_a_pass_of_another_thread_does_not_run_through_a_hook(one: TransformerBr
     with hooks.capture(one, "z") as record, ThreadPoolExecutor(1) as pool:
         expected = one(IDS)
         captured = record["z"][0].clone()
-        with pytest.raises(HookError, match=r"opened the block of this hook.*hooks\.locked\(model\)"):
+        with pytest.raises(
+            HookError, match=r"opened the block of this hook.*hooks\.locked\(model\)"
+        ):
             pool.submit(one, IDS[:, :3]).result()
         assert torch.equal(record["z"][0], captured)
         assert torch.equal(one(IDS), expected)
@@ -142,7 +146,9 @@ Line = tuple[str, int]
 
 
 class Tracer:
-    """Counts how often each line of the hooks' code runs, and raises KeyboardInterrupt at one of these times."""
+    """Counts how often each line of the hooks' code runs, and raises KeyboardInterrupt at one of
+    these times.
+    """
 
     def __init__(self, line: Line | None = None, hit: int = 0) -> None:
         self.line, self.hit = line, hit
@@ -153,8 +159,8 @@ class Tracer:
         if not (name.startswith(OURS) or name.endswith(THEIRS)):
             return None
         text = linecache.getline(name, frame.f_lineno).strip()
-        # Python looks for signals at calls, jumps back and function starts: never between `try` and what follows it, nor before
-        # a lock of C is given back.
+        # Python looks for signals at calls, jumps back and function starts: never between `try` and
+        # what follows it, nor before a lock of C is given back.
         if event == "line" and not text.startswith(("try:", "finally:", "with _GUARD:")):
             line = (name, frame.f_lineno)
             self.hits[line] += 1
@@ -189,7 +195,9 @@ def run_interrupted(model: TransformerBridge, name: str, tracer: Tracer) -> None
 
 
 def is_clean(model: TransformerBridge) -> bool:
-    points = [point for point in model.hook_dict.values() if point.fwd_hooks or point._forward_hooks]
+    points = [
+        point for point in model.hook_dict.values() if point.fwd_hooks or point._forward_hooks
+    ]
     is_held = model in lock._LOCKS and lock._LOCKS[model].blocks
     return not (points or is_held or hooks.active_edits(model) or hooks.active_strips(model))
 

@@ -40,10 +40,19 @@ attn: Any = "attn"
 REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.capture(m, "patern"), "did you mean 'pattern'"),
     (lambda m: hooks.capture(m, "pattern", layers=[7]), r"expected layers out of 0\.\.1"),
-    (lambda m: hooks.capture(m, "pattern", layers=OneNumber()), r"layers out of 0\.\.1, found \[1\]"),
+    (
+        lambda m: hooks.capture(m, "pattern", layers=OneNumber()),
+        r"layers out of 0\.\.1, found \[1\]",
+    ),
     (lambda m: hooks.capture(m), "at least one site"),
-    (lambda m: hooks.mask_scores(m, window, layers=OneNumber()), r"layers out of 0\.\.1, found \[1\]"),
-    (lambda m: hooks.mask_scores(m, torch.ones(4, 4, dtype=torch.bool)), r"expected a boolean mask \(9, 9\)"),
+    (
+        lambda m: hooks.mask_scores(m, window, layers=OneNumber()),
+        r"layers out of 0\.\.1, found \[1\]",
+    ),
+    (
+        lambda m: hooks.mask_scores(m, torch.ones(4, 4, dtype=torch.bool)),
+        r"expected a boolean mask \(9, 9\)",
+    ),
     (lambda m: hooks.mask_scores(m, lambda q, k: k > 3 + 0 * q), "left without any key"),
     (lambda m: hooks.mask_scores(m, window, heads=[9]), r"expected heads out of 0..3"),
     (lambda m: hooks.mask_scores(m, never_a_tensor), "expected a boolean mask .* found str"),
@@ -53,8 +62,14 @@ REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.ablate_heads(m, []), "expected at least one"),
     (lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean"), "needs a reference"),
     (lambda m: hooks.ablate_heads(m, [(0, 0)], reference=REFERENCE), "takes no reference"),
-    (lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean", reference=REFERENCE + 9999), "reference of token ids"),
-    (lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]), r"no forward pass held the query of edge \(0, 0, 20, 2\)"),
+    (
+        lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean", reference=REFERENCE + 9999),
+        "reference of token ids",
+    ),
+    (
+        lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]),
+        r"no forward pass held the query of edge \(0, 0, 20, 2\)",
+    ),
     (lambda m: hooks.ablate_edges(m, [(0, 0, 0, 0)], method="renormalise"), "left without any key"),
     (lambda m: hooks.ablate_edges(m, [(0, 0, 2, 3)]), "0 <= key <= query"),
     (lambda m: hooks.ablate_edges(m, []), "expected at least one"),
@@ -65,15 +80,24 @@ REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.gated(m, [Head(0, 4)], ONE), r"heads out of 0\.\.3, found \[4\]"),
     (lambda m: hooks.gated(m, [Edge(0, 0, 2, 3)], ONE), "0 <= key <= query, found query 2, key 3"),
     (lambda m: hooks.gated(m, [Edge(0, 0, 9, 1)], ONE), "with query 9 in it, found 9 queries"),
-    (lambda m: hooks.gated(m, [Sublayer(0, cast(Any, "both"))], ONE), "'attention' or 'mlp', found 'both'"),
+    (
+        lambda m: hooks.gated(m, [Sublayer(0, cast(Any, "both"))], ONE),
+        "'attention' or 'mlp', found 'both'",
+    ),
     (lambda m: hooks.ablate_layers(m, [0], part=attn), "found 'attn': did you mean 'attention'"),
-    (lambda m: hooks.rounded(m, cast(Any, "residuals"), "int8"), "part: .*found 'residuals': did you mean 'residual'"),
+    (
+        lambda m: hooks.rounded(m, cast(Any, "residuals"), "int8"),
+        "part: .*found 'residuals': did you mean 'residual'",
+    ),
     (
         lambda m: hooks.rounded(m, "kv", cast(Any, "float8")),
         "format: .*found 'float8': did you mean 'float16' or",
     ),
     (lambda m: hooks.rounded(m, "kv", "int8"), "'int8' needs a calibration, a batch of token ids"),
-    (lambda m: hooks.rounded(m, "kv", "bfloat16", calibration=REFERENCE), "'bfloat16' takes no calibration"),
+    (
+        lambda m: hooks.rounded(m, "kv", "bfloat16", calibration=REFERENCE),
+        "'bfloat16' takes no calibration",
+    ),
     (
         lambda m: hooks.rounded(m, "kv", "int8", calibration=REFERENCE[:, :0]),
         r"expected a calibration of token ids \[batch, pos\], found \(3, 0\)",
@@ -101,9 +125,16 @@ def test_what_was_not_captured_or_is_not_there_is_refused_by_name() -> None:
         with pytest.raises(hooks.HookError, match="was not captured"):
             record["final_norm"]
     missing = hooks.capture(model, "post_norm1_scale")
-    with pytest.raises(hooks.HookError, match=r"LlamaForCausalLM.*no site 'post_norm1_scale'.*did you mean"), missing:
+    with (
+        pytest.raises(
+            hooks.HookError, match=r"LlamaForCausalLM.*no site 'post_norm1_scale'.*did you mean"
+        ),
+        missing,
+    ):
         pass
-    assert {"q_norm_scale", "rotary_cos", "rotary_q"} <= set(hooks.available_sites(tiny_model("gemma3")))
+    assert {"q_norm_scale", "rotary_cos", "rotary_q"} <= set(
+        hooks.available_sites(tiny_model("gemma3"))
+    )
     assert "mlp_up" not in hooks.available_sites(tiny_model("gpt2"))
 
 
@@ -115,7 +146,9 @@ def test_what_was_not_captured_or_is_not_there_is_refused_by_name() -> None:
         lambda model: hooks.upcast(model, ["norms"]),
     ],
 )
-def test_blocks_that_are_not_known_inside_are_refused(block: Callable[[TransformerBridge], Any]) -> None:
+def test_blocks_that_are_not_known_inside_are_refused(
+    block: Callable[[TransformerBridge], Any],
+) -> None:
     model = ost.adopt(generic_model("mamba"))
     with pytest.raises(hooks.HookError, match="by the generic route"), block(model):
         pass
@@ -155,7 +188,9 @@ def taken(
         ((), {}, "taken: missing a required argument: 'number'; it takes number, share, names, on"),
     ],
 )
-def test_anything_else_is_refused_by_name(args: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+def test_anything_else_is_refused_by_name(
+    args: tuple[Any, ...], options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(HookError, match=f"^{message}"):
         taken(*args, **options)
 

@@ -1,4 +1,6 @@
-"""Attention in strips gives what the model's own attention gives, whatever edits it, and refuses what needs a whole pattern."""
+"""Attention in strips gives what the model's own attention gives, whatever edits it, and refuses
+what needs a whole pattern.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from ostools.hooks.freeze import HeldParts, holding
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
 
-TOKENS = torch.tensor([[2, *range(20, 42)], [2, *range(60, 38, -1)]])  # 23: a prime, which no strip but 1 divides
+TOKENS = torch.tensor(
+    [[2, *range(20, 42)], [2, *range(60, 38, -1)]]
+)  # 23: a prime, which no strip but 1 divides
 
 
-def logits(model: TransformerBridge, size: int | None, tokens: torch.Tensor = TOKENS) -> torch.Tensor:
+def logits(
+    model: TransformerBridge, size: int | None, tokens: torch.Tensor = TOKENS
+) -> torch.Tensor:
     with torch.no_grad(), hooks.in_strips(model, size) if size else nullcontext():
         return model(tokens)
 
@@ -66,7 +72,9 @@ def test_strips_and_patterns_that_are_handed_out_are_the_models_own(family: Fami
     assert len(calls) == 1
     torch.testing.assert_close(pattern, whole["pattern"][1][..., 7:12, :12], rtol=1e-9, atol=1e-11)
     visible = scores > -1e30
-    torch.testing.assert_close(scores[visible], whole["scores"][1][..., 7:12, :12][visible], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        scores[visible], whole["scores"][1][..., 7:12, :12][visible], rtol=1e-9, atol=1e-9
+    )
     assert float(whole["pattern"][1][..., 7:12, 12:].abs().max()) == 0.0
 
 
@@ -85,12 +93,19 @@ def test_without_a_mask_attention_is_causal(family: Family) -> None:
 def test_held_patterns_in_strips_are_those_of_the_first_pass(family: Family, norms: bool) -> None:
     model = tiny_model(family, dtype=torch.float64)
     first = model.input_to_embed(TOKENS[:1])[0].detach()
-    moved = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(0), dtype=first.dtype)
+    moved = first + 0.1 * torch.randn(
+        first.shape, generator=torch.Generator().manual_seed(0), dtype=first.dtype
+    )
 
     def held(size: int | None) -> torch.Tensor:
         strips = hooks.in_strips(model, size) if size else nullcontext()
         choices = [HeldParts(True, norms), HeldParts()]
-        with torch.no_grad(), strips, hooks.exact_arithmetic(model), holding(model, choices) as holds:
+        with (
+            torch.no_grad(),
+            strips,
+            hooks.exact_arithmetic(model),
+            holding(model, choices) as holds,
+        ):
             model(first, start_at_layer=0)
             with holds.imposing([choices[0], choices[1], choices[0]]):
                 return model(moved.expand(3, -1, -1), start_at_layer=0)
@@ -106,10 +121,14 @@ def test_a_generation_with_a_cache_goes_on_in_strips() -> None:
     model = tiny_model("gemma")
     with torch.no_grad():
         plain = model.original_model(TOKENS[:, :17], use_cache=True)
-        expected = model.original_model(TOKENS[:, 17:], past_key_values=plain.past_key_values).logits
+        expected = model.original_model(
+            TOKENS[:, 17:], past_key_values=plain.past_key_values
+        ).logits
         with hooks.in_strips(model, 4):
             start = model.original_model(TOKENS[:, :17], use_cache=True)
-            found = model.original_model(TOKENS[:, 17:], past_key_values=start.past_key_values).logits
+            found = model.original_model(
+                TOKENS[:, 17:], past_key_values=start.past_key_values
+            ).logits
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -126,7 +145,10 @@ def test_what_needs_the_whole_pattern_is_refused_and_nothing_stays_behind() -> N
     ):
         logits(model, 4)
     with hooks.in_strips(model, 4):
-        with pytest.raises(hooks.HookError, match="never exists as a whole"), hooks.capture(model, "scores"):
+        with (
+            pytest.raises(hooks.HookError, match="never exists as a whole"),
+            hooks.capture(model, "scores"),
+        ):
             pass
         with pytest.raises(hooks.HookError, match="of its kind"), hooks.in_strips(model, 4):
             pass
@@ -142,10 +164,14 @@ def test_what_needs_the_whole_pattern_is_refused_and_nothing_stays_behind() -> N
 def test_a_mask_has_four_axes_or_is_none() -> None:
     model = tiny_model("gpt2")
     x = torch.randn(1, 23, 32, generator=torch.Generator().manual_seed(0))
-    causal = torch.zeros(1, 1, 23, 23).masked_fill(torch.ones(23, 23).triu(1).bool(), torch.finfo(torch.float32).min)
+    causal = torch.zeros(1, 1, 23, 23).masked_fill(
+        torch.ones(23, 23).triu(1).bool(), torch.finfo(torch.float32).min
+    )
     with torch.no_grad(), hooks.in_strips(model, 4):
         expected = model.blocks[0].attn(x, attention_mask=causal)[0]
         for mask in (None, torch.ones(1, 1, 23, 23).tril().bool()):
             torch.testing.assert_close(model.blocks[0].attn(x, attention_mask=mask)[0], expected)
-        with pytest.raises(hooks.HookError, match=r"expected a mask of four axes or none, found \(1, 23, 23\)"):
+        with pytest.raises(
+            hooks.HookError, match=r"expected a mask of four axes or none, found \(1, 23, 23\)"
+        ):
             model.blocks[0].attn(x, attention_mask=causal[0])

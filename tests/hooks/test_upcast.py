@@ -1,4 +1,6 @@
-"""Float32 parts of 16-bit models against Hugging Face's modules put together by hand, and against the model in float32."""
+"""Float32 parts of 16-bit models against Hugging Face's modules put together by hand, and against
+the model in float32.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,27 @@ SUBSETS = list(chain.from_iterable(combinations(UPCAST_PARTS, size) for size in 
 BITS = [torch.bfloat16, torch.float16]
 
 
-def sixteen(family: Family, dtype: torch.dtype = torch.bfloat16, **options: Any) -> TransformerBridge:
+def sixteen(
+    family: Family, dtype: torch.dtype = torch.bfloat16, **options: Any
+) -> TransformerBridge:
     return tiny_model(family, seed=1, dtype=dtype, n_layers=2, window=256, **options)
 
 
 @pytest.mark.parametrize("dtype", BITS, ids=str)
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
-def test_all_parts_are_the_same_weights_in_float32(family: Family, dtype: torch.dtype, tokens: Tokens) -> None:
+def test_all_parts_are_the_same_weights_in_float32(
+    family: Family, dtype: torch.dtype, tokens: Tokens
+) -> None:
     model = tiny_model(family, seed=1, dtype=dtype, n_layers=3)
     expected, before = view_in(model, torch.float32)(tokens), model(tokens)
-    weights = [(name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()]
+    weights = [
+        (name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()
+    ]
     with hooks.upcast(model, UPCAST_PARTS):
         found = model(tokens)
-        assert [(name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()] == weights
+        assert [
+            (name, parameter.dtype, id(parameter)) for name, parameter in model.named_parameters()
+        ] == weights
     assert found.dtype == torch.float32
     assert float((found - expected).abs().max() / expected.abs().max()) <= 1e-6
     assert torch.equal(found, expected)
@@ -47,7 +57,9 @@ def test_all_parts_are_the_same_weights_in_float32(family: Family, dtype: torch.
 
 
 class ByHand:
-    """Hugging Face's own modules in two dtypes, called one after the other, each reading in its part's."""
+    """Hugging Face's own modules in two dtypes, called one after the other, each reading in its
+    part's.
+    """
 
     def __init__(self, family: Family) -> None:
         self.parts: tuple[str, ...] = ()
@@ -74,11 +86,17 @@ class ByHand:
             if hasattr(module, name):
                 norm = getattr(norms.model.layers[layer].self_attn, name)
                 read = type(norm).forward
-                getattr(module, name).forward = lambda x, norm=norm, read=read: read(norm, x.to(narrow)).to(dtype)
-        kind = (model.config.layer_types[layer],) if model.config.model_type == "gemma3_text" else ()
+                getattr(module, name).forward = lambda x, norm=norm, read=read: read(
+                    norm, x.to(narrow)
+                ).to(dtype)
+        kind = (
+            (model.config.layer_types[layer],) if model.config.model_type == "gemma3_text" else ()
+        )
         rotation = rotary(torch.zeros(1, pos, 1, dtype=dtype), torch.arange(pos)[None], *kind)
         mask = torch.full((pos, pos), torch.finfo(dtype).min, dtype=dtype).triu(1)[None, None]
-        return module(hidden_states=x.to(dtype), position_embeddings=rotation, attention_mask=mask)[0]
+        return module(hidden_states=x.to(dtype), position_embeddings=rotation, attention_mask=mask)[
+            0
+        ]
 
     def __call__(self, tokens: Tokens, *parts: str) -> Tensor:
         self.parts = parts
@@ -101,7 +119,9 @@ class ByHand:
 
 
 @pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3", "llama"))
-def test_every_choice_of_parts_is_what_the_modules_give_by_hand(family: Family, tokens: Tokens) -> None:
+def test_every_choice_of_parts_is_what_the_modules_give_by_hand(
+    family: Family, tokens: Tokens
+) -> None:
     model, by_hand = sixteen(family), ByHand(family)
     assert torch.equal(by_hand(tokens), model(tokens))
     found = {}
@@ -110,20 +130,28 @@ def test_every_choice_of_parts_is_what_the_modules_give_by_hand(family: Family, 
             found[parts] = model(tokens)
         assert torch.equal(found[parts], by_hand(tokens, *parts)), parts
         assert found[parts].dtype == (torch.float32 if "unembedding" in parts else torch.bfloat16)
-    # Each part counts: a choice with it differs from the same choice without, where no other part is left to hide it.
+    # Each part counts: a choice with it differs from the same choice without, where no other part
+    # is left to hide it.
     for part in UPCAST_PARTS:
         rest = tuple(other for other in UPCAST_PARTS if other != part)
         assert not torch.equal(found[rest].float(), found[UPCAST_PARTS]), part
 
 
-@pytest.mark.parametrize("parts", [UPCAST_PARTS, ("attention",), ("residual", "norms")], ids="+".join)
+@pytest.mark.parametrize(
+    "parts", [UPCAST_PARTS, ("attention",), ("residual", "norms")], ids="+".join
+)
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
-def test_a_step_through_a_cache_is_what_the_whole_text_gives(family: Family, parts: Any, tokens: Tokens) -> None:
+def test_a_step_through_a_cache_is_what_the_whole_text_gives(
+    family: Family, parts: Any, tokens: Tokens
+) -> None:
     model, past = sixteen(family), DynamicCache()
     with hooks.upcast(model, parts):
         whole = model(tokens)
         steps = [model(tokens[:, :4], past_key_values=past, use_cache=True)[:, -1]]
-        steps += [model(tokens[:, at : at + 1], past_key_values=past, use_cache=True)[:, -1] for at in range(4, 9)]
+        steps += [
+            model(tokens[:, at : at + 1], past_key_values=past, use_cache=True)[:, -1]
+            for at in range(4, 9)
+        ]
     cached: Any = past.layers[0]
     assert cached.keys.dtype == (torch.float32 if "attention" in parts else torch.bfloat16)
     close = 1e-4 if parts == UPCAST_PARTS else 0.05
@@ -159,14 +187,30 @@ MIXED = r"expected weights in bfloat16 or float16, found \['torch.bfloat16', 'to
 @pytest.mark.parametrize(
     ("make", "parts", "refusal"),
     [
-        (lambda: sixteen("llama"), ["mpl"], "parts: expected 'attention', 'mlp', .*, found 'mpl': did you mean 'mlp'"),
-        (lambda: sixteen("llama"), [], "at least one part of attention, mlp, norms, residual, unembedding, found none"),
+        (
+            lambda: sixteen("llama"),
+            ["mpl"],
+            "parts: expected 'attention', 'mlp', .*, found 'mpl': did you mean 'mlp'",
+        ),
+        (
+            lambda: sixteen("llama"),
+            [],
+            "at least one part of attention, mlp, norms, residual, unembedding, found none",
+        ),
         (lambda: tiny_model("llama"), ["mlp"], r"found \['torch.float32'\]"),
         (lambda: tiny_model("llama", dtype=torch.float64), ["mlp"], r"found \['torch.float64'\]"),
         (lambda: with_one_part_wide(), ["mlp"], MIXED),
         (lambda: sixteen("llama"), ["mlp"], "matched nothing: no forward pass"),
-        (lambda: sixteen("bloom"), ["mlp"], "found the weight transformer.word_embeddings_layernorm.weight in no part"),
-        (lambda: sixteen("mpt"), ["mlp"], r"does not know the modules of \w+: found a sum inside mlp in no part"),
+        (
+            lambda: sixteen("bloom"),
+            ["mlp"],
+            "found the weight transformer.word_embeddings_layernorm.weight in no part",
+        ),
+        (
+            lambda: sixteen("mpt"),
+            ["mlp"],
+            r"does not know the modules of \w+: found a sum inside mlp in no part",
+        ),
     ],
 )
 def test_what_cannot_be_upcast_is_refused(make: Any, parts: Any, refusal: str) -> None:

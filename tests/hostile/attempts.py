@@ -1,7 +1,8 @@
 """One call of the command line with hostile input, and the law that it must keep.
 
-The law: an exit code and no traceback; a refusal in one line that drives no terminal; an answer within seconds; no program
-started, nothing unpickled, no connection made, and no file written but below the directory that the call was made in.
+The law: an exit code and no traceback; a refusal in one line that drives no terminal; an answer
+within seconds; no program started, nothing unpickled, no connection made, and no file written but
+below the directory that the call was made in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 60
-"""Seconds that a call may take: a hundred times what it takes, so that a slow machine is no hang."""
+"""Seconds that a call may take: a hundred times what it takes, so that a slow machine is no hang.
+"""
 
 _FORBIDDEN = (
     "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
@@ -75,7 +77,11 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _written(event: str, path: Any) -> None:
-    if isinstance(path, int) or os.fsdecode(path) == os.devnull or os.fsdecode(path).endswith((".pyc", "__pycache__")):
+    if (
+        isinstance(path, int)
+        or os.fsdecode(path) == os.devnull
+        or os.fsdecode(path).endswith((".pyc", "__pycache__"))
+    ):
         return
     where = os.path.realpath(os.fsdecode(path))
     if not f"{where}{os.sep}".startswith(f"{_watch.below}{os.sep}") and "__pycache__" not in where:
@@ -89,7 +95,9 @@ def _break(what: str) -> None:
 
 @contextmanager
 def watched(below: Path, within: int = SECONDS) -> Iterator[None]:
-    """No code run, no connection, no file touched outside `below`, while the block runs; and it ends in time."""
+    """No code run, no connection, no file touched outside `below`, while the block runs; and it
+    ends in time.
+    """
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked.append(True)
@@ -111,7 +119,9 @@ def watched(below: Path, within: int = SECONDS) -> Iterator[None]:
 
 
 def attempt(arguments: Sequence[str], below: Path, within: int = SECONDS) -> Attempt:
-    """`ostools` with these arguments, in this process and in the directory `below`, held to the law."""
+    """`ostools` with these arguments, in this process and in the directory `below`, held to the
+    law.
+    """
     from ostools import cli
     from ostools.cli.global_options import GLOBALS
 
@@ -138,7 +148,9 @@ def attempt(arguments: Sequence[str], below: Path, within: int = SECONDS) -> Att
 def assert_lawful(found: Attempt) -> None:
     """An answer, or one line that says what is refused; and no character that drives a terminal."""
     for text in (found.out, found.err):
-        control = [character for character in text if not character.isprintable() and character != "\n"]
+        control = [
+            character for character in text if not character.isprintable() and character != "\n"
+        ]
         assert not control, f"control characters {control[:5]!r} in {text[:300]!r}"
         assert "Traceback" not in text, text
     if found.reached:
@@ -155,7 +167,9 @@ def assert_lawful(found: Attempt) -> None:
 
 
 def _stream(errors: str) -> io.TextIOWrapper:
-    """As Python opens a program's own: stdout refuses what UTF-8 cannot write, stderr writes it as an escape."""
+    """As Python opens a program's own: stdout refuses what UTF-8 cannot write, stderr writes it as
+    an escape.
+    """
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, write_through=True)
 
 

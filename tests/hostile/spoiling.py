@@ -1,4 +1,5 @@
-"""Ways to spoil what a user may be handed: text, JSON, a checkpoint's files, a directory of results, the words of a command.
+"""Ways to spoil what a user may be handed: text, JSON, a checkpoint's files, a directory of
+results, the words of a command.
 
 Everything is drawn by hypothesis, so that a failure is made small and can be had again.
 """
@@ -43,10 +44,14 @@ texts = (
 )
 """Any Unicode: half of it what breaks lines, turns directions or is no character at all."""
 
-numbers = st.sampled_from([0, -1, 1, 2**31, 2**63, 10**9, 10**30, 0.5, -0.0, 1e300, float("nan"), float("inf")])
+numbers = st.sampled_from(
+    [0, -1, 1, 2**31, 2**63, 10**9, 10**30, 0.5, -0.0, 1e300, float("nan"), float("inf")]
+)
 scalars = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
 )
 
 
@@ -59,7 +64,11 @@ def spoiled_json(draw: st.DrawFn, content: Any) -> Any:
         while inside and isinstance(place, dict | list) and place:
             keys = list(place) if isinstance(place, dict) else list(range(len(place)))
             key = draw(st.sampled_from(keys))
-            inside = isinstance(place[key], dict | list) and bool(place[key]) and draw(st.integers(0, 3)) > 0
+            inside = (
+                isinstance(place[key], dict | list)
+                and bool(place[key])
+                and draw(st.integers(0, 3)) > 0
+            )
             if inside:
                 place = place[key]
                 continue
@@ -80,7 +89,11 @@ def as_json(value: Any) -> bytes:
 @st.composite
 def spoiled_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     """The bytes cut off, with bits flipped, or replaced."""
-    what = draw(st.sampled_from(["cut", "flip", "flip", "insert", "random", "deep", "pickle", "empty", "text"]))
+    what = draw(
+        st.sampled_from(
+            ["cut", "flip", "flip", "insert", "random", "deep", "pickle", "empty", "text"]
+        )
+    )
     if what == "cut":
         return content[: draw(st.integers(0, max(len(content) - 1, 0)))]
     if what in ("flip", "insert") and content:
@@ -108,9 +121,15 @@ def spoiled_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
     size = struct.unpack("<Q", content[:8])[0]
     header, data = content[8 : 8 + size], content[8 + size :]
     if draw(st.integers(0, 3)) == 0:
-        length = draw(st.sampled_from([0, 1, size - 1, size + 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]))
+        length = draw(
+            st.sampled_from(
+                [0, 1, size - 1, size + 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
+            )
+        )
         return struct.pack("<Q", length) + header + data
-    if draw(st.integers(0, 3)) == 0:  # NaN, infinity and other values in the data: the header is whole
+    if (
+        draw(st.integers(0, 3)) == 0
+    ):  # NaN, infinity and other values in the data: the header is whole
         place = draw(st.integers(0, len(data) // 4 - 1)) * 4
         value = draw(st.sampled_from([float("nan"), float("inf"), 3e38]))
         return content[: 8 + size] + data[:place] + struct.pack("<f", value) + data[place + 4 :]
@@ -120,11 +139,17 @@ def spoiled_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def spoiled_checkpoint(draw: st.DrawFn, files: dict[str, bytes]) -> dict[str, bytes | str]:
-    """A checkpoint's files by name, one or two of them spoiled. A text in place of bytes is a command to `write_files`."""
+    """A checkpoint's files by name, one or two of them spoiled. A text in place of bytes is a
+    command to `write_files`.
+    """
     found: dict[str, bytes | str] = dict(files)
     for _ in range(draw(st.integers(1, 2))):
         name = draw(st.sampled_from(sorted(files)))
-        what = draw(st.sampled_from(["json", "json", "json", "bytes", "bytes", "gone", "kind", "index", "code"]))
+        what = draw(
+            st.sampled_from(
+                ["json", "json", "json", "bytes", "bytes", "gone", "kind", "index", "code"]
+            )
+        )
         if what == "json":
             content = files[name]
             if name.endswith(".safetensors"):
@@ -142,10 +167,22 @@ def spoiled_checkpoint(draw: st.DrawFn, files: dict[str, bytes]) -> dict[str, by
         elif what == "index":
             weights = found.pop("model.safetensors", b"")
             shard = draw(
-                st.sampled_from(["../outside", "/etc/passwd", "..", "", "a/b", "model\x00", "model-1.safetensors"])
+                st.sampled_from(
+                    [
+                        "../outside",
+                        "/etc/passwd",
+                        "..",
+                        "",
+                        "a/b",
+                        "model\x00",
+                        "model-1.safetensors",
+                    ]
+                )
                 | texts
             )
-            found["model.safetensors.index.json"] = as_json({"weight_map": draw(st.just({"a": shard}) | values)})
+            found["model.safetensors.index.json"] = as_json(
+                {"weight_map": draw(st.just({"a": shard}) | values)}
+            )
             found["model-1.safetensors"] = weights
         else:
             found |= {"modeling.py": CODE.encode(), "pytorch_model.bin": PICKLE}
@@ -172,14 +209,20 @@ def write_files(directory: Path, files: dict[str, bytes | str]) -> None:
         elif content == "a pipe":
             os.mkfifo(path)
         else:
-            links = {"a link to itself": path, "a link to nothing": "nothing", "a link outside": "/etc/hostname"}
+            links = {
+                "a link to itself": path,
+                "a link to nothing": "nothing",
+                "a link outside": "/etc/hostname",
+            }
             path.symlink_to(links.get(content, "/dev/zero"))
 
 
 def read_files(directory: Path) -> dict[str, bytes]:
     """Every file below a directory by its relative name."""
     return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
     }
 
 
@@ -208,19 +251,29 @@ def sweep_files(draw: st.DrawFn) -> bytes:
     """A sweep file: one whose values are of the wrong types, or YAML that is hardly any."""
     what = draw(st.sampled_from(["values", "values", "fragments", "bytes", "deep", "large"]))
     if what == "values":
-        return yaml.safe_dump(draw(spoiled_json(SWEEP)), sort_keys=False).encode("utf-8", "surrogatepass")
+        return yaml.safe_dump(draw(spoiled_json(SWEEP)), sort_keys=False).encode(
+            "utf-8", "surrogatepass"
+        )
     if what == "fragments":
         pieces = draw(st.lists(st.sampled_from(FRAGMENTS) | texts, max_size=12))
         return "".join(pieces).encode("utf-8", "surrogatepass")
     if what == "deep":
-        return draw(st.sampled_from([b"[", b"{a: ", b"- ", b"? ", b"a:\n ", b"'", b"!", b"&a ", b"%"])) * draw(
-            st.sampled_from([10, 900, 5000, 50_000])
-        )
+        return draw(
+            st.sampled_from([b"[", b"{a: ", b"- ", b"? ", b"a:\n ", b"'", b"!", b"&a ", b"%"])
+        ) * draw(st.sampled_from([10, 900, 5000, 50_000]))
     if what == "large":
-        key = draw(st.sampled_from(["models", "tasks", "mitigations", "dtypes", "seeds", "lengths", "measurements"]))
+        key = draw(
+            st.sampled_from(
+                ["models", "tasks", "mitigations", "dtypes", "seeds", "lengths", "measurements"]
+            )
+        )
         word = {"models": "a", "tasks": "copy-last", "mitigations": "hint", "dtypes": "float32"}
         word |= {"measurements": "evaluate"}
         many = [word.get(key, 3)] * draw(st.sampled_from([100, 3000, 30_000]))
-        wide = {"models": [f"m{i}" for i in range(300)], "seeds": list(range(300)), "tasks": "count-ones-bernoulli"}
+        wide = {
+            "models": [f"m{i}" for i in range(300)],
+            "seeds": list(range(300)),
+            "tasks": "count-ones-bernoulli",
+        }
         return json.dumps(SWEEP | wide | {key: many}).encode()
     return draw(spoiled_bytes(yaml.safe_dump(SWEEP).encode()))

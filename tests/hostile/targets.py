@@ -1,4 +1,5 @@
-"""Targets of attacks: each draws a case and calls the command line with it, under the law of `attempts`.
+"""Targets of attacks: each draws a case and calls the command line with it, under the law of
+`attempts`.
 
 The suite takes a few cases of each, `make stress` ten thousand in all.
 """
@@ -48,7 +49,13 @@ from tests.hostile.spoiling import (
 
 Files = dict[str, bytes]
 _CELL = re.compile(r"cells/([0-9a-f]{16}\.[0-9a-f]{8})\.[0-9a-f]{16}\.parquet")
-_SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_head": 4, "d_mlp": 8}
+_SMALL: dict[str, Any] = {
+    "d_model": 8,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_head": 4,
+    "d_mlp": 8,
+}
 _SMALL |= {"n_layers": 1, "context": 256}
 _SWEEP = b"""models: tiny
 tasks: copy-last
@@ -61,7 +68,9 @@ device: cpu
 
 @dataclass(frozen=True)
 class Ground:
-    """Files before they are spoiled: a tiny checkpoint, and the directory of a sweep on it, one of whose cells failed."""
+    """Files before they are spoiled: a tiny checkpoint, and the directory of a sweep on it, one of
+    whose cells failed.
+    """
 
     directory: Path
     checkpoint: Files
@@ -92,7 +101,8 @@ def prepared() -> Iterator[Ground]:
         checkpoint = read_files(write_checkpoint(directory / "tiny", "gemma", **_SMALL))
         (directory / "sweep.yaml").write_bytes(_SWEEP)
         made = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], directory, within=600)
-        # `path-sum` refuses the one length that does not fit, so that there is a record of a failure.
+        # `path-sum` refuses the one length that does not fit, so that there is a record of a
+        # failure.
         (directory / "sweep.yaml").write_bytes(_SWEEP.replace(b"[2, 3]", b"[2, 3, 200]"))
         failed = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], directory, within=600)
         assert (made.code, failed.code) == (0, 1), (made, failed)
@@ -100,7 +110,9 @@ def prepared() -> Iterator[Ground]:
         load = loading.load_model
 
         def loaded(name: Any = None, **options: Any) -> Any:
-            """The tiny model from memory wherever it is asked for as it is; the embedded one too, which is larger."""
+            """The tiny model from memory wherever it is asked for as it is; the embedded one too,
+            which is larger.
+            """
             if name not in (None, "embedded", "tiny"):
                 return load(name, **options)
             key = json.dumps(options, default=str, sort_keys=True)
@@ -117,13 +129,17 @@ def check(target: Target, ground: Ground, case: Any) -> None:
     below = Path(tempfile.mkdtemp(dir=ground.directory))
     try:
         target.work(ground, case, below)
-        assert not any(path.name == "executed" for path in below.rglob("executed")), "code was executed"
+        assert not any(path.name == "executed" for path in below.rglob("executed")), (
+            "code was executed"
+        )
     finally:
         shutil.rmtree(below, ignore_errors=True)
 
 
 def attack(target: Target, ground: Ground, cases: int, start: int | None = None) -> None:
-    """So many cases of a target; hypothesis makes the first that breaks the law small and raises it. `start` is a seed."""
+    """So many cases of a target; hypothesis makes the first that breaks the law small and raises
+    it. `start` is a seed.
+    """
 
     def one(case: Any) -> None:
         check(target, ground, case)
@@ -152,19 +168,35 @@ def _options() -> dict[str, list[str]]:
     from ostools.cli.options import declared
 
     return {
-        command.name: [word for option in declared(command) for word in option.opts if word.startswith("-")]
+        command.name: [
+            word for option in declared(command) for word in option.opts if word.startswith("-")
+        ]
         for command in COMMANDS.values()
     }
 
 
 def _words(ground: Ground) -> st.SearchStrategy[Any]:
-    # Where a file is to be written is the user's to say: only names of this directory are asked for.
+    # Where a file is to be written is the user's to say: only names of this directory are asked
+    # for.
     inside = [word for word in NASTY if not word.startswith(("/", ".."))]
     free = st.sampled_from(inside) | st.text(max_size=12).filter(
         lambda text: "/" not in text and not text.startswith("..")
     )
     usual = st.sampled_from(
-        ["tiny", "4", "1:3", "float32", "cpu", "copy-last", "local", "full", "x.csv", "x.html", "embedded", "0"]
+        [
+            "tiny",
+            "4",
+            "1:3",
+            "float32",
+            "cpu",
+            "copy-last",
+            "local",
+            "full",
+            "x.csv",
+            "x.html",
+            "embedded",
+            "0",
+        ]
     )
 
     def of(command: str) -> st.SearchStrategy[list[str]]:
@@ -173,7 +205,9 @@ def _words(ground: Ground) -> st.SearchStrategy[Any]:
         pair = st.tuples(option, usual | free).map(list)
         alone = (option | free | usual).map(lambda word: [word])
         pieces = st.lists(pair | pair | alone, max_size=5)
-        return pieces.map(lambda found: [*command.split(), *(word for piece in found for word in piece)])
+        return pieces.map(
+            lambda found: [*command.split(), *(word for piece in found for word in piece)]
+        )
 
     known = _options()
     called = st.sampled_from(sorted(known)).flatmap(of)
@@ -187,7 +221,9 @@ def _worded(ground: Ground, case: Any, below: Path) -> Attempt:
         raise Reached(description)
 
     with patch("ostools.cli.terminal.progress", reached):
-        return attempt([word.replace("\0", "") if index else word for index, word in enumerate(case)], below)
+        return attempt(
+            [word.replace("\0", "") if index else word for index, word in enumerate(case)], below
+        )
 
 
 _WORKING = (
@@ -203,19 +239,48 @@ _WORKING = (
 _SPECS = st.builds(
     "{}:{}={}".format,
     st.sampled_from(
-        ["copy-last", "count-ones", "count-ones-bernoulli", "hint", "separator", "sliding-window", "temperature"]
+        [
+            "copy-last",
+            "count-ones",
+            "count-ones-bernoulli",
+            "hint",
+            "separator",
+            "sliding-window",
+            "temperature",
+        ]
     ),
-    st.sampled_from(["uniform", "every", "window", "sinks", "p", "position", "scale", "mode"]) | texts,
+    st.sampled_from(["uniform", "every", "window", "sinks", "p", "position", "scale", "mode"])
+    | texts,
     st.sampled_from(["0", "-1", "1", "true", "1e308", "nan", "9" * 30, "9" * 5000]) | texts,
 )
 _NUMBERS = st.sampled_from(
-    ["0", "-1", "1", "nan", "inf", "1e308", "1e-308", "1e999", "9" * 18, "9" * 30, "9" * 5000, "0x1"]
+    [
+        "0",
+        "-1",
+        "1",
+        "nan",
+        "inf",
+        "1e308",
+        "1e-308",
+        "1e999",
+        "9" * 18,
+        "9" * 30,
+        "9" * 5000,
+        "0x1",
+    ]
 )
 _WORDS = """
 full frozen local windowed(999999999) windowed(9999999999) float16 float64 bfloat16-kv exact estimate cot-zero-shot all last
 cpu:0 cpu:1 meta cuda:0 mps cpu:-1 xla 0:2 1,0 : 0,0,0 , 1:1 2,2 1000000 0.0 9.9 0.mlp 0.0:1:0 0.0:99:0 -1.0
 """
-_VALUES = _NUMBERS | _NUMBERS.map("{}GiB".format) | st.sampled_from(_WORDS.split()) | _SPECS | texts | values.map(str)
+_VALUES = (
+    _NUMBERS
+    | _NUMBERS.map("{}GiB".format)
+    | st.sampled_from(_WORDS.split())
+    | _SPECS
+    | texts
+    | values.map(str)
+)
 _TRIED = """
 --relative-error --max-memory --max-new-tokens --sensitivity-lengths --level --seed --seeds --load-dtype --layers --lengths
 --length --task --mitigation --linearisations --variants --dtypes --device --positions --method --mode --targets --measures
@@ -236,7 +301,9 @@ def _working(ground: Ground) -> st.SearchStrategy[Any]:
 
 def _worked(ground: Ground, case: Any, below: Path) -> Attempt:
     command, given = case
-    return attempt([*command, "--model", "tiny", *(f"{option}={value}" for option, value in given)], below)
+    return attempt(
+        [*command, "--model", "tiny", *(f"{option}={value}" for option, value in given)], below
+    )
 
 
 # --- files
@@ -251,7 +318,9 @@ def _sweep_file(ground: Ground, case: bytes, below: Path) -> Attempt:
 def _checkpoints(ground: Ground) -> st.SearchStrategy[Any]:
     loaded = ["bounds", "--prompt", "ab", "--model", "./model", "--variants", "local"]
     forecast = ["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"]
-    return st.tuples(spoiled_checkpoint(ground.checkpoint), st.sampled_from([loaded, loaded, forecast]))
+    return st.tuples(
+        spoiled_checkpoint(ground.checkpoint), st.sampled_from([loaded, loaded, forecast])
+    )
 
 
 def _checkpoint(ground: Ground, case: Any, below: Path) -> Attempt:
@@ -269,10 +338,14 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
         name = draw(st.sampled_from(sorted(ground.results)))
         content = ground.results[name]
         what = draw(st.sampled_from(["inside", "inside", "bytes", "kind", "gone", "added"]))
-        if what == "inside" and name == "sweep.json" and draw(st.booleans()):  # one word of one cell: else it is rare
+        if (
+            what == "inside" and name == "sweep.json" and draw(st.booleans())
+        ):  # one word of one cell: else it is rare
             told = json.loads(content)
             cell = draw(st.sampled_from(told["cells"]))["cell"]
-            cell[draw(st.sampled_from(sorted(cell)))] = draw(texts | values | st.sampled_from([[], '{"a": NaN}']))
+            cell[draw(st.sampled_from(sorted(cell)))] = draw(
+                texts | values | st.sampled_from([[], '{"a": NaN}'])
+            )
             found[name] = as_json(told)
         elif what == "inside" and name.endswith(".json"):
             found[name] = as_json(draw(spoiled_json(json.loads(content))))
@@ -331,7 +404,9 @@ def _parquet(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def _arrow(draw: st.DrawFn, content: bytes) -> bytes:
-    """A table that Parquet holds and pandas does not write: a column twice, or text that is no UTF-8."""
+    """A table that Parquet holds and pandas does not write: a column twice, or text that is no
+    UTF-8.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -343,7 +418,11 @@ def _arrow(draw: st.DrawFn, content: bytes) -> bytes:
     else:
         bad = pa.array([b"\xff\xfe"] * len(table))
         words = pa.Array.from_buffers(pa.string(), len(table), bad.buffers())
-        table = table.append_column(name, words) if name == "other" else table.set_column(place, name, words)
+        table = (
+            table.append_column(name, words)
+            if name == "other"
+            else table.set_column(place, name, words)
+        )
     parquet.write_table(table, to := pa.BufferOutputStream())
     return to.getvalue().to_pybytes()
 
@@ -361,7 +440,13 @@ def _result(ground: Ground, case: Any, below: Path) -> Attempt:
 
 def _answer_files(ground: Ground) -> st.SearchStrategy[bytes]:
     rows = [
-        {"id": one.id, "text": "The answer is: 0", "finish_reason": "stop", "prompt_tokens": 9, "seconds": 0.5}
+        {
+            "id": one.id,
+            "text": "The answer is: 0",
+            "finish_reason": "stop",
+            "prompt_tokens": 9,
+            "seconds": 0.5,
+        }
         for one in questions("copy-last", lengths=[2, 3, 4])
     ]
     spoiled = spoiled_json(rows).map(
@@ -372,7 +457,17 @@ def _answer_files(ground: Ground) -> st.SearchStrategy[bytes]:
 
 def _answer_file(ground: Ground, case: bytes, below: Path) -> Attempt:
     (below / "answers.jsonl").write_bytes(case)
-    words = ["evaluate", "--task", "copy-last", "--lengths", "2:4", "--answers", "answers.jsonl", "--model", "m"]
+    words = [
+        "evaluate",
+        "--task",
+        "copy-last",
+        "--lengths",
+        "2:4",
+        "--answers",
+        "answers.jsonl",
+        "--model",
+        "m",
+    ]
     return attempt(words, below)
 
 
@@ -386,7 +481,13 @@ def _requests(ground: Ground) -> st.SearchStrategy[bytes]:
         "chart": False,
         "before": 0,
     }
-    asked |= {"beside": "mitigation", "other": "repeat-prompt:times=2", "head": 0, "dtypes": ["bfloat16"], "longest": 8}
+    asked |= {
+        "beside": "mitigation",
+        "other": "repeat-prompt:times=2",
+        "head": 0,
+        "dtypes": ["bfloat16"],
+        "longest": 8,
+    }
     return spoiled_json(asked).map(as_json) | spoiled_bytes(as_json(asked))
 
 
@@ -395,7 +496,9 @@ def _request(ground: Ground, case: bytes, below: Path) -> Attempt:
     runs = Runs(Subject(load_model(ground.directory / "tiny")))
     try:
         with watched(below):
-            client = TestClient(application(runs, "", "127.0.0.1", None), base_url="http://127.0.0.1:1")
+            client = TestClient(
+                application(runs, "", "127.0.0.1", None), base_url="http://127.0.0.1:1"
+            )
             answer = client.post("/run", content=case, headers={"content-type": "application/json"})
     finally:
         runs.close()

@@ -1,4 +1,6 @@
-"""What our own code never does: unpickle, run text as code, start a shell, read YAML that makes objects."""
+"""What our own code never does: unpickle, run text as code, start a shell, read YAML that makes
+objects.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,23 @@ def found_in(source: str) -> list[str]:
     """Every forbidden import and call, as line and words."""
     if _WORDS.search(source) is None:
         return []
-    return [f"{node.lineno}: {said}" for node in ast.walk(ast.parse(source)) if (said := _forbidden(node))]  # pyright: ignore[reportAttributeAccessIssue]
+    return [
+        f"{node.lineno}: {said}"
+        for node in ast.walk(ast.parse(source))
+        if (said := _forbidden(node))
+    ]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _forbidden(node: ast.AST) -> str | None:
     if isinstance(node, ast.Import | ast.ImportFrom):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        return next((f"imports {name}" for name in names if name.partition(".")[0] in _MODULES), None)
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+        return next(
+            (f"imports {name}" for name in names if name.partition(".")[0] in _MODULES), None
+        )
     if not isinstance(node, ast.Call):
         return None
     called = ast.unparse(node.func)
@@ -43,7 +55,10 @@ def _forbidden(node: ast.AST) -> str | None:
         return "torch.load without weights_only=True"
     if called == "yaml.load" and given.get("Loader") != "_Plain":
         return "yaml.load with another loader than ours"
-    if called.startswith(("subprocess.", "asyncio.create_subprocess_shell")) and given.get("shell", "False") != "False":
+    if (
+        called.startswith(("subprocess.", "asyncio.create_subprocess_shell"))
+        and given.get("shell", "False") != "False"
+    ):
         return "subprocess with a shell"
     if given.get("trust_remote_code", "False") != "False":
         return "remote code"
@@ -51,7 +66,11 @@ def _forbidden(node: ast.AST) -> str | None:
 
 
 def test_no_module_of_ours_runs_what_it_reads() -> None:
-    files = [path for package in ("hooks", "mitigations", "ostools") for path in (ROOT / package).rglob("*.py")]
+    files = [
+        path
+        for package in ("hooks", "mitigations", "ostools")
+        for path in (ROOT / package).rglob("*.py")
+    ]
     sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
     assert len(sources) > 100
     assert not {name: bad for name, source in sources.items() if (bad := found_in(source))}

@@ -1,4 +1,6 @@
-"""A few cases against each target, always the same; `make stress` makes ten thousand, each time others."""
+"""A few cases against each target, always the same; `make stress` makes ten thousand, each time
+others.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_a_configuration_of_a_giant_asks_for_no_memory(
         ("x.yaml", "sweep run x.yaml --out results", "a pipe"),
     ],
 )
-def test_a_file_whose_reading_would_not_end(ground: Ground, tmp_path: Path, file: str, words: str, kind: str) -> None:
+def test_a_file_whose_reading_would_not_end(
+    ground: Ground, tmp_path: Path, file: str, words: str, kind: str
+) -> None:
     write_files(tmp_path / "files", {file: kind})
     (tmp_path / file).symlink_to(tmp_path / "files" / file)
     found = attempt(words.split(), tmp_path)
@@ -67,7 +71,9 @@ def test_a_file_whose_reading_would_not_end(ground: Ground, tmp_path: Path, file
     assert "expected a regular file" in found.err
 
 
-def test_a_prompt_that_a_mitigation_multiplies_is_not_made_for_a_forecast(ground: Ground, tmp_path: Path) -> None:
+def test_a_prompt_that_a_mitigation_multiplies_is_not_made_for_a_forecast(
+    ground: Ground, tmp_path: Path
+) -> None:
     (tmp_path / "tiny").symlink_to(ground.directory / "tiny")
     sweep = "models: [./tiny]\ntasks: [copy-last]\nlengths: [3]\nmeasurements: [evaluate]\ndevice: cpu\n"
     (tmp_path / "sweep.yaml").write_text(f"{sweep}mitigations: ['repeat-prompt:times=5000000']\n")
@@ -103,12 +109,20 @@ def test_the_law_sees_a_program_a_connection_and_a_file_elsewhere(tmp_path: Path
         (inside / "x").write_text("x")
     with pytest.raises(LawBroken), watched(inside), suppress(BaseException):  # as a library might
         os.system("true")
-    with pytest.raises(LawBroken, match="no answer within 1 s"), watched(inside, within=1), suppress(BaseException):
+    with (
+        pytest.raises(LawBroken, match="no answer within 1 s"),
+        watched(inside, within=1),
+        suppress(BaseException),
+    ):
         time.sleep(5)
 
 
-@pytest.mark.parametrize("said", ["a\x1b[31m\n", "Traceback (most recent call last):\n", "\u202e\n"])
-def test_the_law_sees_what_drives_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize(
+    "said", ["a\x1b[31m\n", "Traceback (most recent call last):\n", "\u202e\n"]
+)
+def test_the_law_sees_what_drives_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
+) -> None:
     monkeypatch.setattr("ostools.cli.app", lambda **options: print(said))
     with pytest.raises(AssertionError):
         attempt([], tmp_path)

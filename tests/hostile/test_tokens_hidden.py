@@ -1,4 +1,6 @@
-"""The token for the model hub is in no output, no file, no provenance and no error, whatever is asked for."""
+"""The token for the model hub is in no output, no file, no provenance and no error, whatever is
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / "tiny").symlink_to(ground.directory / "tiny")
-    (tmp_path / "sweep.yaml").write_bytes((ground.directory / "sweep.yaml").read_bytes().replace(b", 200]", b"]"))
+    (tmp_path / "sweep.yaml").write_bytes(
+        (ground.directory / "sweep.yaml").read_bytes().replace(b", 200]", b"]")
+    )
     prompt = ["bounds", "--prompt", "a b", "--model", "tiny"]
     calls = [
         ["doctor"],
@@ -62,7 +66,9 @@ def test_no_refusal_of_the_hub_holds_it(
         except TypeError:  # the hub's errors are of a response
             import httpx
 
-            found = kind(said, response=httpx.Response(401, request=httpx.Request("GET", "https://hub")))
+            found = kind(
+                said, response=httpx.Response(401, request=httpx.Request("GET", "https://hub"))
+            )
         raise found
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refused)

@@ -1,4 +1,6 @@
-"""The oracle of what goes step by step: a pass over the whole text for each token, without cache, batch or padding."""
+"""The oracle of what goes step by step: a pass over the whole text for each token, without cache,
+batch or padding.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ostools.measure.passes.contexts import true_arithmetic
 
 
 def step_logits(model: TransformerBridge, ids: Sequence[int], written: Sequence[int]) -> Tensor:
-    """The logits before each token that was written after `ids`, and after the last of them, [1 + written, d_vocab]."""
+    """The logits before each token that was written after `ids`, and after the last of them, [1 +
+    written, d_vocab].
+    """
     with torch.no_grad(), true_arithmetic(model):
         texts = ([*ids, *written[:step]] for step in range(len(written) + 1))
         return torch.stack([model(torch.tensor([text]), use_cache=False)[0, -1] for text in texts])

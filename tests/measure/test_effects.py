@@ -1,4 +1,6 @@
-"""What ablations are judged by: against Hugging Face and the other measurements; slopes against finite differences of gates."""
+"""What ablations are judged by: against Hugging Face and the other measurements; slopes against
+finite differences of gates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.hooks import Edge, Head, Sublayer
-from ostools.measure.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
+from ostools.measure.ablation.effects import (
+    JacobianNorm,
+    LogProbability,
+    Measure,
+    PairDistance,
+    require_finite,
+)
 from ostools.measure.ablation.questions import of_task
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import answer_log_probability
@@ -44,14 +52,23 @@ def double(family: Family) -> TransformerBridge:
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize(
     ("family", "what", "mean"),
-    [("gemma2", "heads", None), ("gemma", "heads", 0.3), ("llama", "edges", None), ("gpt2", "layers", None)],
+    [
+        ("gemma2", "heads", None),
+        ("gemma", "heads", 0.3),
+        ("llama", "edges", None),
+        ("gpt2", "layers", None),
+    ],
 )
 def test_slopes_are_finite_differences_of_the_gates(
     family: Family, what: str, mean: float | None, measure: str
 ) -> None:
     """mean: what stands in the place of zero."""
     model, judged, targets, step = double(family), MEASURES[measure], TARGETS[what], 1e-5
-    means = None if mean is None else {target: torch.full((4,), mean, dtype=torch.float64) for target in targets}
+    means = (
+        None
+        if mean is None
+        else {target: torch.full((4,), mean, dtype=torch.float64) for target in targets}
+    )
 
     def gated(gates: Tensor) -> Any:
         return hooks.gated(model, targets, gates, means=means)
@@ -67,9 +84,9 @@ def test_slopes_are_finite_differences_of_the_gates(
                 below = judged.values(model)
             for quantity, slope in slopes.items():
                 difference = (above[quantity] - below[quantity]) / (2 * step)
-                assert float(slope[index]) == pytest.approx(difference, rel=1e-6 if mean is None else 2e-6, abs=1e-8), (
-                    quantity
-                )
+                assert float(slope[index]) == pytest.approx(
+                    difference, rel=1e-6 if mean is None else 2e-6, abs=1e-8
+                ), quantity
     assert (torch.stack(list(slopes.values())) != 0).all()
 
 
@@ -81,7 +98,9 @@ def test_the_jacobian_is_the_measured_one() -> None:
         assert found["frobenius_norm"] == pytest.approx(frame["frobenius_norm"][place], rel=1e-5)
         assert found["operator_norm"] == pytest.approx(frame["operator_norm"][place], rel=1e-5)
     both = JacobianNorm(IDS, (0, 3)).values(model)
-    assert both["frobenius_norm"] == pytest.approx(frame["frobenius_norm"][[0, 3]].pow(2).sum() ** 0.5, rel=1e-5)
+    assert both["frobenius_norm"] == pytest.approx(
+        frame["frobenius_norm"][[0, 3]].pow(2).sum() ** 0.5, rel=1e-5
+    )
     assert both["operator_norm"] >= frame["operator_norm"][[0, 3]].max() * (1 - 1e-6)
 
 
@@ -90,8 +109,13 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
     model = tiny_model(family, seed=5, **TINY)
     plain: Any = make_model(family, seed=5, **TINY)
     with torch.no_grad():
-        first, second = (plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1] for ids in (IDS, LONGER))
-        logits = plain(torch.cat([IDS, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
+        first, second = (
+            plain(ids[None], output_hidden_states=True).hidden_states[-1][0, -1]
+            for ids in (IDS, LONGER)
+        )
+        logits = (
+            plain(torch.cat([IDS, torch.tensor([80])])[None]).logits[0].double().log_softmax(-1)
+        )
     (distance,) = MEASURES["collapse"].values(model).values()
     assert distance == pytest.approx(float((first - second).norm()), rel=1e-5)
     (probability,) = MEASURES["answers"].values(model).values()
@@ -104,8 +128,12 @@ def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
     question = of_task(model, posed.task, 5, 0, prefilled=False, chat=False, measures=["answers"])
     (judged,) = question.measures(["answers"])
     (found,) = judged.values(model).values()
-    assert found == pytest.approx(answer_log_probability(model, [posed.prompt], [answer_text(posed)])[0], rel=1e-5)
-    begun = of_task(model, posed.task, 5, 0, prefilled=True, chat=False, measures=["answers", "collapse"])
+    assert found == pytest.approx(
+        answer_log_probability(model, [posed.prompt], [answer_text(posed)])[0], rel=1e-5
+    )
+    begun = of_task(
+        model, posed.task, 5, 0, prefilled=True, chat=False, measures=["answers", "collapse"]
+    )
     line = line_ids(model, posed.prompt, answer_text(posed))
     assert begun.answer is not None
     assert begun.extended is not None

@@ -1,4 +1,6 @@
-"""`bos=`, `chat=`, `system=` and `thinking=`: one meaning in every measurement of a text and of a task, by its signature."""
+"""`bos=`, `chat=`, `system=` and `thinking=`: one meaning in every measurement of a text and of a
+task, by its signature.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,14 @@ OF_A_TEXT: dict[Any, dict[str, Any]] = {
     ost.measure.linear_range: {"draws": 1},
     ost.measure.untrained_baselines: {"seeds": [0], "method": "sketch"},
 }
-OF_A_QUESTION = [function for function in OF_A_TEXT if function not in (measure.head_scores, ost.measure.linear_range)]
-"""Head scores are of the whole prompt, whose carriers a question knows; a question has many tokens to move."""
+OF_A_QUESTION = [
+    function
+    for function in OF_A_TEXT
+    if function not in (measure.head_scores, ost.measure.linear_range)
+]
+"""Head scores are of the whole prompt, whose carriers a question knows; a question has many tokens
+to move.
+"""
 FORM = "count-ones"
 SOME: dict[str, Any] = {"lengths": [3, 4, 5, 6, 7, 8]}
 OF_A_TASK: dict[Any, dict[str, Any]] = {
@@ -52,7 +60,9 @@ OF_A_TASK: dict[Any, dict[str, Any]] = {
 def quick_first(measurements: Iterable[Any], *quick: Any) -> list[Any]:
     """Parameters of a test: these functions, all but the quick ones marked slow."""
     return [
-        pytest.param(function, id=function.__name__, marks=() if function in quick else pytest.mark.slow)
+        pytest.param(
+            function, id=function.__name__, marks=() if function in quick else pytest.mark.slow
+        )
         for function in measurements
     ]
 
@@ -65,9 +75,13 @@ def model() -> TransformerBridge:
 def test_every_measurement_of_a_text_or_a_task_takes_all_options() -> None:
     """Those that ask in no chat have `bos` alone."""
     functions = [
-        record.function for record in RECORDS.values() if not record.function.__module__.startswith("ostools.reporting")
+        record.function
+        for record in RECORDS.values()
+        if not record.function.__module__.startswith("ostools.reporting")
     ]
-    takes = {function.__name__: set(inspect.signature(function).parameters) for function in functions}
+    takes = {
+        function.__name__: set(inspect.signature(function).parameters) for function in functions
+    }
     asked = {name for name, names in takes.items() if names & {"prompt", "prompts", "task"}}
     missing = {name for name in asked if not set(EncodingOptions.__annotations__) <= takes[name]}
     assert missing == {"counting", "attention_variation"}
@@ -76,18 +90,25 @@ def test_every_measurement_of_a_text_or_a_task_takes_all_options() -> None:
 
 
 @pytest.mark.parametrize("measurement", OF_A_TEXT, ids=lambda measurement: measurement.__name__)
-def test_a_text_without_its_bos_is_measured_as_its_tokens(model: TransformerBridge, measurement: Any) -> None:
+def test_a_text_without_its_bos_is_measured_as_its_tokens(
+    model: TransformerBridge, measurement: Any
+) -> None:
     prompt = ost.encode(model, TEXT, bos=False)
     assert prompt.ids.tolist() == ost.encode(model, TEXT).ids.tolist()[1:]
     options = OF_A_TEXT[measurement]
-    found, expected = measurement(model, TEXT, bos=False, **options), measurement(model, prompt, **options)
+    found, expected = (
+        measurement(model, TEXT, bos=False, **options),
+        measurement(model, prompt, **options),
+    )
     assert frame_of(found).equals(frame_of(expected))
     assert found.provenance.token_ids == tuple(prompt.ids.tolist())
     assert found.provenance.parameters["bos"] is False
 
 
 @pytest.mark.parametrize("measurement", OF_A_QUESTION, ids=lambda measurement: measurement.__name__)
-def test_a_question_is_measured_at_the_answers_token(model: TransformerBridge, measurement: Any) -> None:
+def test_a_question_is_measured_at_the_answers_token(
+    model: TransformerBridge, measurement: Any
+) -> None:
     (question,) = tasks.questions(FORM, lengths=[3])
     read = read_at(model, render_prompt(model, tasks.task(FORM), 3, chat=False, bos=False))
     found = measurement(model, question, chat=False, bos=False, **OF_A_TEXT[measurement])
@@ -105,7 +126,9 @@ def test_a_question_is_measured_at_the_answers_token(model: TransformerBridge, m
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_question_is_read_at_the_position_of_that_name(model: TransformerBridge, position: Position) -> None:
+def test_a_question_is_read_at_the_position_of_that_name(
+    model: TransformerBridge, position: Position
+) -> None:
     (question,) = tasks.questions(FORM, lengths=[3])
     read = read_at(model, render_prompt(model, tasks.task(FORM), 3), position)
     for measurement in (ost.measure.hops, ost.attribution, ost.measure.spectra):
@@ -119,11 +142,14 @@ def test_a_mitigation_rewrites_a_question_before_it_is_encoded(model: Transforme
     (made,) = tasks.questions(FORM, lengths=[4], mitigation="separator:every=2")
     encodings: list[dict[str, Any]] = [{"chat": False, "bos": False}, {}]
     for options in encodings:
-        found = ost.bounds(model, plain, variants="local", mitigation="separator:every=2", **options)
+        found = ost.bounds(
+            model, plain, variants="local", mitigation="separator:every=2", **options
+        )
         assert found.frame.equals(ost.bounds(model, made, variants="local", **options).frame)
         assert found.provenance.mitigation == "separator:every=2"
     with pytest.raises(
-        InputError, match=r"bounds: expected a mitigation that changes this prompt, found that separator"
+        InputError,
+        match=r"bounds: expected a mitigation that changes this prompt, found that separator",
     ):
         ost.bounds(model, plain, variants="local", mitigation="separator:every=9")
 
@@ -140,7 +166,9 @@ def tokens_read(result: Any) -> list[int]:
     return frame["tokens"].tolist()
 
 
-@pytest.mark.parametrize("measurement", quick_first(OF_A_TASK, ost.evaluate, ost.collapse, ost.ablation))
+@pytest.mark.parametrize(
+    "measurement", quick_first(OF_A_TASK, ost.evaluate, ost.collapse, ost.ablation)
+)
 def test_a_task_is_asked_without_its_bos(model: TransformerBridge, measurement: Any) -> None:
     """The tokens that were read are one fewer, and the provenance says why."""
     options = {**OF_A_TASK[measurement], "task": FORM, "chat": False}
@@ -159,13 +187,22 @@ REFUSED = {
         ost.evaluate,
         {"task": FORM, "lengths": [3], "bos": True},
     ),
-    "system: expected a chat, found plain text": (ost.measure.hops, {"prompt": TEXT, "system": "Be short."}),
+    "system: expected a chat, found plain text": (
+        ost.measure.hops,
+        {"prompt": TEXT, "system": "Be short."},
+    ),
     "chat: expected a task, found figure-5a, whose last token is repeated: leave chat out": (
         ost.collapse,
         {"task": "figure-5a", "lengths": [2], "chat": True},
     ),
-    "bos: expected True or False or None, found 'no'": (ost.measure.spectra, {"prompt": TEXT, "bos": "no"}),
-    "unexpected keyword argument 'boss'; did you mean 'bos'": (ost.measure.spectra, {"prompt": TEXT, "boss": False}),
+    "bos: expected True or False or None, found 'no'": (
+        ost.measure.spectra,
+        {"prompt": TEXT, "bos": "no"},
+    ),
+    "unexpected keyword argument 'boss'; did you mean 'bos'": (
+        ost.measure.spectra,
+        {"prompt": TEXT, "boss": False},
+    ),
     "chat: expected a text, found a Prompt": (ost.ablation, {"task": "a Prompt", "chat": False}),
 }
 
@@ -173,7 +210,10 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_options_that_cannot_act_are_refused(model: TransformerBridge, words: str) -> None:
     measurement, given = REFUSED[words]
-    arguments = {name: ost.encode(model, TEXT) if value == "a Prompt" else value for name, value in given.items()}
+    arguments = {
+        name: ost.encode(model, TEXT) if value == "a Prompt" else value
+        for name, value in given.items()
+    }
     with pytest.raises(InputError, match=words) as caught:
         measurement(model, **arguments)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,6 @@
-"""Every family through every law: what holds for the first five holds for all, or is refused with the reason."""
+"""Every family through every law: what holds for the first five holds for all, or is refused with
+the reason.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ experts = pytest.mark.parametrize("family", EXPERTS)
 
 
 def spoiled(model: TransformerBridge, how: str) -> None:
-    """Adversarial weights, in place: near-one-hot attention; nine weights of ten at 0; one direction far above the others."""
+    """Adversarial weights, in place: near-one-hot attention; nine weights of ten at 0; one
+    direction far above the others.
+    """
     for block in model.blocks:
         # The stored weights: GPT-J's hooked ones are reordered copies.
         q, k = block.attn.q.original_component, block.attn.k.original_component
@@ -41,7 +45,9 @@ def spoiled(model: TransformerBridge, how: str) -> None:
             continue
         for part in (q, k, block.attn.v, block.attn.o, getattr(block.mlp, "in"), block.mlp.out):
             if how == "sparse":
-                part.weight.mul_(torch.arange(part.weight.numel()).reshape(part.weight.shape) % 10 == 0)
+                part.weight.mul_(
+                    torch.arange(part.weight.numel()).reshape(part.weight.shape) % 10 == 0
+                )
             else:
                 part.weight[0].mul_(30.0)
 
@@ -63,7 +69,10 @@ def test_edits_act_and_freezing_changes_no_bit(family: str) -> None:
             assert not torch.equal(model(IDS[None]), plain)
     with hooks.frozen(model):
         assert torch.equal(model(IDS[None]), plain)
-    with hooks.ablate_layers(model, [0, 1], part="both"), hooks.capture(model, "embedding", "residual_post") as seen:
+    with (
+        hooks.ablate_layers(model, [0, 1], part="both"),
+        hooks.capture(model, "embedding", "residual_post") as seen,
+    ):
         model(IDS[None])
     assert torch.equal(seen["residual_post"][1], seen["embedding"])
 
@@ -71,7 +80,9 @@ def test_edits_act_and_freezing_changes_no_bit(family: str) -> None:
 @pytest.mark.slow
 @every_family
 def test_every_site_runs_and_sublayers_add_up(family: str) -> None:
-    """A site that the model is said to have is there in a pass, and the residual stream is the sum of its parts."""
+    """A site that the model is said to have is there in a pass, and the residual stream is the sum
+    of its parts.
+    """
     model = tiny_model(family, seed=6, dtype=torch.float64)
     with hooks.capture(model, *hooks.available_sites(model)) as seen:
         model(IDS[None])
@@ -95,9 +106,17 @@ def test_every_site_runs_and_sublayers_add_up(family: str) -> None:
 @pytest.mark.slow
 @described
 def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
-    """Random and adversarial: large and small gains, near-one-hot attention, repeated tokens, sparse and one-sided weights."""
-    # One model takes a second: each hard thing once. More of them, drawn, of five families: paths/test_certified.py.
-    cases = [(0, 0.3, 50.0, None), (1, 8.0, 1.0, None), (2, 1.0, 1.0, "sparse"), (3, 1.0, 1.0, "one-sided")]
+    """Random and adversarial: large and small gains, near-one-hot attention, repeated tokens,
+    sparse and one-sided weights.
+    """
+    # One model takes a second: each hard thing once. More of them, drawn, of five families:
+    # paths/test_certified.py.
+    cases = [
+        (0, 0.3, 50.0, None),
+        (1, 8.0, 1.0, None),
+        (2, 1.0, 1.0, "sparse"),
+        (3, 1.0, 1.0, "one-sided"),
+    ]
     for seed, scale, sharp, how in cases:
         model = chain.filled(family, seed, scale, sharp)
         if how is not None:
@@ -115,7 +134,8 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
 def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=1)
     with pytest.raises(
-        InputError, match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)"
+        InputError,
+        match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)",
     ):
         ost.bounds(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
 
@@ -123,7 +143,9 @@ def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None
 @pytest.mark.slow
 @experts
 def test_experts_are_differentiated_with_the_router_live(family: str) -> None:
-    """The Jacobian is the derivative of the whole network, checked by finite differences; bounds refuse, with the reason."""
+    """The Jacobian is the derivative of the whole network, checked by finite differences; bounds
+    refuse, with the reason.
+    """
     model = tiny_model(family, seed=6, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS.tolist())
     found = ost.sensitivity(model, prompt, linearisations=["full", "frozen"])
@@ -132,7 +154,9 @@ def test_experts_are_differentiated_with_the_router_live(family: str) -> None:
         rows: Any = found.frame[found.frame["linearisation"] == name]
         expected = by_rows(model, IDS, name).flatten(1).norm(dim=1).numpy()
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
-    with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
+    with pytest.raises(
+        InputError, match="expected one MLP a block, found experts, of which a router chooses"
+    ):
         ost.bounds(model, prompt, variants="local")
 
 
@@ -141,7 +165,10 @@ def test_experts_are_differentiated_with_the_router_live(family: str) -> None:
 def test_strips_are_the_whole_or_refused(family: str) -> None:
     model = tiny_model(family, seed=1, dtype=torch.float64)
     if family in ("bloom", "mpt", "gpt-oss"):
-        with pytest.raises(hooks.HookError, match="in_strips: does not know the attention"), hooks.in_strips(model, 3):
+        with (
+            pytest.raises(hooks.HookError, match="in_strips: does not know the attention"),
+            hooks.in_strips(model, 3),
+        ):
             pass
         return
     with hooks.exact_arithmetic(model):
@@ -156,42 +183,59 @@ def test_strips_are_the_whole_or_refused(family: str) -> None:
 @pytest.mark.slow
 @every_family
 def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
-    """`view_in` is the model loaded in that dtype; eager in 16 bits the bridge is Hugging Face's model to the bit; all parts of
-    one upcast are the same weights in float32."""
+    """`view_in` is the model loaded in that dtype; eager in 16 bits the bridge is Hugging Face's
+    model to the bit; all parts of one upcast are the same weights in float32."""
     wide = tiny_model(family, seed=1, dtype=torch.float64)
     torch.testing.assert_close(
-        view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]), wide(IDS[None]), rtol=1e-12, atol=1e-12
+        view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]),
+        wide(IDS[None]),
+        rtol=1e-12,
+        atol=1e-12,
     )
     if family in NOT_EAGER:
         with pytest.raises(
-            InputError, match=r"expected attention with its scores in float32 for .*, found an eager dtype"
+            InputError,
+            match=r"expected attention with its scores in float32 for .*, found an eager dtype",
         ):
             view_in(wide, torch.bfloat16, eager=True)
     else:
-        expected = make_model(family, seed=1, dtype=torch.bfloat16)(IDS[None], use_cache=False).logits
+        expected = make_model(family, seed=1, dtype=torch.bfloat16)(
+            IDS[None], use_cache=False
+        ).logits
         assert torch.equal(view_in(wide, torch.bfloat16, eager=True)(IDS[None]), expected)
     narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
     assert torch.equal(view_in(wide, torch.bfloat16)(IDS[None]), narrow(IDS[None]))
     if family in ("bloom", "mpt", "opt"):
-        with pytest.raises(hooks.HookError, match="does not know the modules"), hooks.upcast(narrow, ["mlp"]):
+        with (
+            pytest.raises(hooks.HookError, match="does not know the modules"),
+            hooks.upcast(narrow, ["mlp"]),
+        ):
             pass
         return
-    if family == "gptj":  # loaded in bfloat16, its table of angles is made of frequencies that are rounded to it
+    if (
+        family == "gptj"
+    ):  # loaded in bfloat16, its table of angles is made of frequencies that are rounded to it
         return
     with hooks.upcast(narrow, hooks.UPCAST_PARTS):
         found = narrow(IDS[None])
-    torch.testing.assert_close(found, view_in(narrow, torch.float32)(IDS[None]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        found, view_in(narrow, torch.float32)(IDS[None]), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.slow
 @every_family
 def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
-    """Every weight of Hugging Face's own model rounded by hand; int8 by its largest number of each output."""
+    """Every weight of Hugging Face's own model rounded by hand; int8 by its largest number of each
+    output.
+    """
     model, by_hand = tiny_model(family, seed=1), make_model(family, seed=1)
     for weight in by_hand.parameters():
         weight.data = weight.data.to(torch.float8_e4m3fn).to(torch.float32)
     expected = by_hand(IDS[None], use_cache=False).logits
-    torch.testing.assert_close(rounding.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        rounding.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5
+    )
     if family in EXPERTS:
         with pytest.raises(InputError, match=r"int8: expected matrices, .* the weights of experts"):
             rounding.view_rounded(model, "int8")
@@ -202,19 +246,27 @@ def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
             scale = weight.data.abs().amax(1, keepdim=True) / 127
             weight.data = (weight.data / scale).round().clamp(-127, 127) * scale
     expected = by_hand(IDS[None], use_cache=False).logits
-    torch.testing.assert_close(rounding.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        rounding.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("length", [4, 5, 6])
 def test_a_window_that_starts_to_slide(length: int) -> None:
-    """Window 5 and a token less, as many, and one more: the derivative is autograd's, the distance that of two passes."""
+    """Window 5 and a token less, as many, and one more: the derivative is autograd's, the distance
+    that of two passes.
+    """
     model = tiny_model("gemma3", seed=4, dtype=torch.float64, window=5, n_layers=2)
     ids = IDS[:length]
     found = ost.sensitivity(model, Prompt.from_ids(model, ids.tolist()), linearisations=["full"])
     with true_arithmetic(model):
-        expected = torch.linalg.matrix_norm(jacobian(model, model.input_to_embed(ids[None])[0][0]), ord=2)
+        expected = torch.linalg.matrix_norm(
+            jacobian(model, model.input_to_embed(ids[None])[0][0]), ord=2
+        )
     assert found.frame["operator_norm"].to_numpy() == pytest.approx(expected.numpy(), rel=1e-9)
-    pairs = collapse(model, RepeatedIds(ids[:-1].tolist(), int(ids[-1])), lengths=[1], dtypes=["float64"])
+    pairs = collapse(
+        model, RepeatedIds(ids[:-1].tolist(), int(ids[-1])), lengths=[1], dtypes=["float64"]
+    )
     rows: Any = pairs.frame.query("site == 'y' and norm == 'l2' and per == 'vector'")
     longer = torch.cat([ids, ids[-1:]])
     with torch.no_grad(), hooks.capture(model, "final_norm") as seen:
@@ -222,4 +274,6 @@ def test_a_window_that_starts_to_slide(length: int) -> None:
         y = seen["final_norm"][0, -1].clone()
         model(longer[None])
         y_more = seen["final_norm"][0, -1]
-    assert rows["mean"].tolist() == pytest.approx([float((y - y_more).norm())], rel=1e-6)  # norms round to float32
+    assert rows["mean"].tolist() == pytest.approx(
+        [float((y - y_more).norm())], rel=1e-6
+    )  # norms round to float32

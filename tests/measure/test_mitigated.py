@@ -1,5 +1,5 @@
-"""Every measurement of a prompt under a mitigation: it equals, bit for bit, the measurement on the edited prompt inside the
-mitigation's hooks; and a mitigation that does not act is refused."""
+"""Every measurement of a prompt under a mitigation: it equals, bit for bit, the measurement on the
+edited prompt inside the mitigation's hooks; and a mitigation that does not act is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.measure.task_prompt import render_prompt
-from ostools.mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, SlidingWindow, Upcast, compose
+from ostools.mitigations import (
+    Hint,
+    Mitigation,
+    MitigationError,
+    RepeatPrompt,
+    SlidingWindow,
+    Upcast,
+    compose,
+)
 from ostools.mitigations.passes import AttentionTemperature
 from ostools.models import Prompt, encode
 from ostools.results import Result
@@ -24,7 +32,13 @@ from ostools.tasks import AppendixTask
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model
 
 TEXT = "the cat in the tin"
-SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
+SMALL: dict[str, Any] = {
+    "d_model": 8,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 8,
+    "context": 256,
+}
 
 
 def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> TransformerBridge:
@@ -33,11 +47,15 @@ def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> Trans
 
 
 def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:
-    return ost.measure.faithfulness(model, ost.bounds(model, prompt, **under), draws=1, orders=19, steps=2, **under)
+    return ost.measure.faithfulness(
+        model, ost.bounds(model, prompt, **under), draws=1, orders=19, steps=2, **under
+    )
 
 
 MEASUREMENTS: dict[str, Callable[..., Result]] = {
-    "sensitivity": lambda model, prompt, **under: ost.sensitivity(model, prompt, linearisations=["full"], **under),
+    "sensitivity": lambda model, prompt, **under: ost.sensitivity(
+        model, prompt, linearisations=["full"], **under
+    ),
     "bounds": lambda model, prompt, **under: ost.bounds(
         model, prompt, variants=["local", "proof", "theorem-5.1"], **under
     ),
@@ -61,7 +79,9 @@ class Ablated(Mitigation):
 
 
 def tables(result: Result) -> dict[str, Any]:
-    return {one.name: getattr(result, one.name) for one in fields(result) if one.name != "provenance"}
+    return {
+        one.name: getattr(result, one.name) for one in fields(result) if one.name != "provenance"
+    }
 
 
 def require_equal(found: Result, expected: Result) -> None:
@@ -73,7 +93,12 @@ def require_equal(found: Result, expected: Result) -> None:
 
 
 @pytest.mark.parametrize(
-    "under", [pytest.param("hint", marks=pytest.mark.slow), pytest.param("window", marks=pytest.mark.slow), "all"]
+    "under",
+    [
+        pytest.param("hint", marks=pytest.mark.slow),
+        pytest.param("window", marks=pytest.mark.slow),
+        "all",
+    ],
 )
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_it_equals_the_edited_prompt_inside_the_hooks(name: str, under: str) -> None:
@@ -101,7 +126,9 @@ def test_faithfulness_takes_tokens_out_under_the_mitigation(under: str) -> None:
         without = record["final_norm"][0, -1].double()
     row = found.frame[(found.frame["way"] == "removed") & (found.frame["position"] == len(ids) - 3)]
     assert row["y_change"].item() == pytest.approx(float((whole - without).norm()), rel=1e-4)
-    with pytest.raises(ost.InputError, match="expected profiles under mitigation='none', found one under"):
+    with pytest.raises(
+        ost.InputError, match="expected profiles under mitigation='none', found one under"
+    ):
         ost.measure.faithfulness(model, ost.bounds(model, TEXT, mitigation=given))
     with pytest.raises(ost.InputError, match="found one under 'none': measure all of them"):
         ost.measure.faithfulness(model, ost.bounds(model, TEXT), mitigation=given)
@@ -135,7 +162,9 @@ def test_a_16_bit_model_is_measured_in_float32_under_the_hooks() -> None:
     single = ost.models.view_in(half, torch.float32)
     with given.hooks(single):
         require_equal(found, ost.sensitivity(single, TEXT))
-    with pytest.raises(ost.InputError, match="upcast does not change its text, nor a logit in float32"):
+    with pytest.raises(
+        ost.InputError, match="upcast does not change its text, nor a logit in float32"
+    ):
         ost.sensitivity(half, TEXT, mitigation="upcast")
 
 
@@ -150,8 +179,16 @@ class Same(Mitigation):
 @pytest.mark.parametrize("name", ["sensitivity", "bounds", "head_scores"])
 def test_one_that_does_not_act_is_refused(name: str) -> None:
     model = model_of()
-    for given in (SlidingWindow(200), Upcast(), Same(), Mitigation(), compose(Hint(" a"), SlidingWindow(200))):
-        with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt, found that"):
+    for given in (
+        SlidingWindow(200),
+        Upcast(),
+        Same(),
+        Mitigation(),
+        compose(Hint(" a"), SlidingWindow(200)),
+    ):
+        with pytest.raises(
+            ost.InputError, match="expected a mitigation that changes this prompt, found that"
+        ):
             MEASUREMENTS[name](model, TEXT, mitigation=given)
 
 
@@ -161,7 +198,9 @@ def test_of_several_prompts_the_one_that_is_not_changed_is_named() -> None:
     found = ost.sensitivity(model, [TEXT, TEXT + " a"], mitigation=given)
     for one, text in zip(found, (TEXT, TEXT + " a"), strict=True):
         require_equal(one, ost.sensitivity(model, text, mitigation=given))
-    with pytest.raises(ost.InputError, match="a mitigation that changes prompt 2 of 2, found that sliding-window"):
+    with pytest.raises(
+        ost.InputError, match="a mitigation that changes prompt 2 of 2, found that sliding-window"
+    ):
         ost.sensitivity(model, [TEXT, "a"], mitigation=given)
 
 
@@ -171,7 +210,13 @@ def test_a_broken_promise_ends_the_measurement() -> None:
 
     broken: Any = [type("Broken", (kind,), {"verify": verify}) for kind in (SlidingWindow, Hint)]
     for given in (broken[0](3), broken[1](" a")):
-        for make in (ost.sensitivity, ost.bounds, ost.measure.spectra, ost.attribution, ost.measure.head_scores):
+        for make in (
+            ost.sensitivity,
+            ost.bounds,
+            ost.measure.spectra,
+            ost.attribution,
+            ost.measure.head_scores,
+        ):
             with pytest.raises(MitigationError, match="never kept"):
                 make(model_of(), TEXT, mitigation=given)
 
@@ -186,9 +231,14 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
     require_equal(found, ost.bounds(model, edited))
     assert found.provenance.parameters["chat"] is True
     ids = Prompt.from_ids(model, edited.ids)
-    with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
+    with pytest.raises(
+        ost.InputError,
+        match="rewrites the prompt, which is not known of this prompt: give the text",
+    ):
         ost.bounds(model, ids, mitigation="hint")
-    with pytest.raises(ost.InputError, match=r"rewrites the sequence, .*: give a task's question: ost.tasks"):
+    with pytest.raises(
+        ost.InputError, match=r"rewrites the sequence, .*: give a task's question: ost.tasks"
+    ):
         ost.bounds(model, TEXT, mitigation="separator:every=3")
     with pytest.raises(MitigationError, match="did you mean 'hint'"):
         ost.sensitivity(model, TEXT, mitigation="hnt")

@@ -1,4 +1,6 @@
-"""Whose the tokens are, in every result with tokens; and that what is said of the text is said of the text alone."""
+"""Whose the tokens are, in every result with tokens; and that what is said of the text is said of
+the text alone.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,16 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
     tables += [ost.compare(measured, paths).frame, ost.profile(measured).frame]
     for table in tables:
         frame: Any = table
-        for place, token, origin in zip(frame["position"], frame["token"], frame["origin"], strict=True):
+        for place, token, origin in zip(
+            frame["position"], frame["token"], frame["origin"], strict=True
+        ):
             assert (token, origin) == (_prompt().tokens[place], (_prompt().origins or ())[place])
-    for result in (_measured(), paths, ost.attention(MODEL, _prompt()), ost.measure.spectra(MODEL, _prompt())):
+    for result in (
+        _measured(),
+        paths,
+        ost.attention(MODEL, _prompt()),
+        ost.measure.spectra(MODEL, _prompt()),
+    ):
         parameters = result.provenance.parameters
         assert {name: parameters[name] for name in _prompt().provenance} == _prompt().provenance
 
@@ -71,16 +80,27 @@ def test_findings_speak_of_the_text_and_say_what_the_others_have() -> None:
     norms = _embeddings().frame.query("linearisation == 'full'")["operator_norm"].to_numpy().copy()
     everything = norms.copy()
     everything[1] = 1e6  # a turn marker that outweighs all
-    frame: Any = _embeddings().frame.query("linearisation == 'full'").assign(operator_norm=everything)
+    frame: Any = (
+        _embeddings().frame.query("linearisation == 'full'").assign(operator_norm=everything)
+    )
     made = Sensitivity(frame, _embeddings().provenance)
     said = sensitivity_findings(made)[0]
     top = max(_text(), key=lambda place: norms[place])
-    assert f"of the text's {len(_text())} tokens the last token's representation responds most to token {top} “" in said
+    assert (
+        f"of the text's {len(_text())} tokens the last token's representation responds most to token {top} “"
+        in said
+    )
     origins = np.array(_prompt().origins)
     total = everything.sum()
-    for origin, words in (("template", "of the chat template have"), ("special", "special token has")):
+    for origin, words in (
+        ("template", "of the chat template have"),
+        ("special", "special token has"),
+    ):
         assert f"{words} {everything[origins == origin].sum() / total:.1%}" in said
-    assert f"the 2 tokens of the system prompt have {everything[origins == 'system'].sum() / total:.1%}." in said
+    assert (
+        f"the 2 tokens of the system prompt have {everything[origins == 'system'].sum() / total:.1%}."
+        in said
+    )
 
 
 def test_the_profile_of_the_text() -> None:
@@ -99,9 +119,12 @@ def test_the_shape_of_the_text_is_that_of_the_text_alone() -> None:
     whose = ["special", *["template"] * 9, *["text"] * 75, *["template"] * 15]
     made: Any = made_sensitivity({"full": list(values)}).frame.assign(origin=whose)
     tables = {"the text": made, "all": made[made["origin"] == "text"]}
-    shapes: list[Any] = [ost.profile(Sensitivity(table, PROVENANCE)).shapes for table in tables.values()]
+    shapes: list[Any] = [
+        ost.profile(Sensitivity(table, PROVENANCE)).shapes for table in tables.values()
+    ]
     of_text, whole = (
-        shape[shape["kept"] == kept].drop(columns="kept").iloc[0] for shape, kept in zip(shapes, tables, strict=True)
+        shape[shape["kept"] == kept].drop(columns="kept").iloc[0]
+        for shape, kept in zip(shapes, tables, strict=True)
     )
     assert of_text.equals(whole.rename(of_text.name))
 
@@ -113,20 +136,29 @@ def test_a_sink_at_the_templates_token_is_told_from_one_at_the_texts() -> None:
     text = frame[frame["origin"] == "text"].groupby(["layer", "head"])["weight"].sum().to_numpy()
     assert chat["last_to_text"].to_numpy() == pytest.approx(text, abs=1e-6)
     qwen = on_template("qwen-3")
-    assert set(measure.head_scores(qwen, encode(qwen, "Hi", chat=True)).frame["first_origin"]) == {"template"}
+    assert set(measure.head_scores(qwen, encode(qwen, "Hi", chat=True)).frame["first_origin"]) == {
+        "template"
+    }
     assert measure.head_scores(qwen, encode(qwen, "Hi there")).plot() is not None
 
 
 def test_charts_mark_what_is_not_the_text() -> None:
-    """A band or a line at every run of such tokens, their names pale, and a note; nothing of it on a plain prompt."""
+    """A band or a line at every run of such tokens, their names pale, and a note; nothing of it on
+    a plain prompt.
+    """
     results: tuple[Any, ...] = (_embeddings(), ost.attention(MODEL, _prompt()))
     for result in results:
         spec = str(result.plot().to_dict())
         assert TEMPLATE_NOTE in spec, type(result)
         start = 0.0 if isinstance(result, measure.Attention) else -0.5
-        runs = {"from": (start, start + _text()[-1] + 1), "to": (start + _text()[0], start + len(_prompt().ids))}
+        runs = {
+            "from": (start, start + _text()[-1] + 1),
+            "to": (start + _text()[0], start + len(_prompt().ids)),
+        }
         assert str([runs])[1:-1] in spec, type(result)
         assert "labelOpacity" in spec, type(result)
-    plain = str(ost.sensitivity(trained("embedded"), "1110", linearisations=["full"]).plot().to_dict())
+    plain = str(
+        ost.sensitivity(trained("embedded"), "1110", linearisations=["full"]).plot().to_dict()
+    )
     assert TEMPLATE_NOTE not in plain
     assert "labelOpacity" not in plain

@@ -31,8 +31,12 @@ EMBEDDED = trained("embedded")
         ("copy", "separator:every=4", ["1"] * 6, "1111,11"),
     ],
 )
-def test_the_tokens_that_carry_the_answer(spec: str, mitigation: str | None, carried: list[str], key: str) -> None:
-    posed = render_prompt(EMBEDDED, task(spec), 6, mitigation=None if mitigation is None else named(mitigation))
+def test_the_tokens_that_carry_the_answer(
+    spec: str, mitigation: str | None, carried: list[str], key: str
+) -> None:
+    posed = render_prompt(
+        EMBEDDED, task(spec), 6, mitigation=None if mitigation is None else named(mitigation)
+    )
     found = carrier_positions(EMBEDDED, posed)
     assert [posed.prompt.tokens[position] for position in found] == carried
     assert posed.key == key
@@ -51,14 +55,18 @@ def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name:
 
 def test_in_a_chat_template_the_carriers_stand_further_on() -> None:
     model = tiny_model("llama", fresh=True)
-    posed, plain = (render_prompt(model, task("copy-first"), 7, chat=chat) for chat in (None, False))
+    posed, plain = (
+        render_prompt(model, task("copy-first"), 7, chat=chat) for chat in (None, False)
+    )
     assert posed.chat
     assert not plain.chat
     (before,), (after,) = carrier_positions(model, plain), carrier_positions(model, posed)
     assert plain.prompt.tokens[before] == posed.prompt.tokens[after] == "0"
     assert posed.prompt.text != posed.text == plain.prompt.text
     model.tokenizer.chat_template = None
-    assert render_prompt(model, task("copy-first"), 7).prompt.ids.tolist() == plain.prompt.ids.tolist()
+    assert (
+        render_prompt(model, task("copy-first"), 7).prompt.ids.tolist() == plain.prompt.ids.tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,8 @@ def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
     model = tiny_model("llama", fresh=True)
     model._tokenizer = _merging(",1")
     with pytest.raises(
-        InputError, match=r"expected inserted text in tokens of its own, found ' ?,1'.*use another separator"
+        InputError,
+        match=r"expected inserted text in tokens of its own, found ' ?,1'.*use another separator",
     ):
         render_prompt(model, task("count-ones"), 6, mitigation=Separator(2))
     assert render_prompt(model, task("count-ones"), 6, mitigation=Separator(2, ";")).rewritten
@@ -88,17 +97,23 @@ def test_a_separator_that_the_tokenizer_merges_is_detected() -> None:
 def _merging(merged: str) -> PreTrainedTokenizerFast:
     """A tokenizer of single characters, and one token of two."""
     characters = [chr(code) for code in range(32, 127)]
-    vocabulary = {token: index for index, token in enumerate(["<bos>", "<unk>", *characters, merged])}
+    vocabulary = {
+        token: index for index, token in enumerate(["<bos>", "<unk>", *characters, merged])
+    }
     core = Tokenizer(models.BPE(vocabulary, [(merged[0], merged[1])], unk_token="<unk>"))
     return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", unk_token="<unk>")
 
 
 def test_a_right_answer_of_several_lines_is_refused() -> None:
     for text in ("\n", "\r\n", "\u2028"):
-        with pytest.raises(InputError, match="copy: expected a right answer of one line, found '1111"):
+        with pytest.raises(
+            InputError, match="copy: expected a right answer of one line, found '1111"
+        ):
             render_prompt(EMBEDDED, task("copy"), 8, mitigation=Separator(4, text))
     assert render_prompt(EMBEDDED, task("count-ones"), 8, mitigation=Separator(4, "\n")).key == "8"
-    assert render_prompt(EMBEDDED, task("copy"), 3, mitigation=Separator(4, "\n")).key == "111"  # nothing was inserted
+    assert (
+        render_prompt(EMBEDDED, task("copy"), 3, mitigation=Separator(4, "\n")).key == "111"
+    )  # nothing was inserted
 
 
 def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
@@ -111,4 +126,6 @@ def test_what_carries_nothing_and_what_was_rewritten_is_refused() -> None:
         carrier_positions(EMBEDDED, posed)
     none = next(seed for seed in range(99) if task("count-ones-bernoulli").answer(1, seed) == "0")
     with pytest.raises(InputError, match="no item carries the answer '0'"):
-        carrier_positions(EMBEDDED, render_prompt(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none))
+        carrier_positions(
+            EMBEDDED, render_prompt(EMBEDDED, task("count-ones-bernoulli"), 1, seed=none)
+        )

@@ -1,4 +1,6 @@
-"""Where a task's prompt is read: against plain transformers, whatever a mitigation made of the prompt; and what is refused."""
+"""Where a task's prompt is read: against plain transformers, whatever a mitigation made of the
+prompt; and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,13 @@ def in_template(model: TransformerBridge, text: str) -> str:
 
 
 def own_y(model: TransformerBridge, text: str) -> tuple[torch.Tensor, int]:
-    """The last state that plain transformers computes for a text, and the first token that it generates after it."""
+    """The last state that plain transformers computes for a text, and the first token that it
+    generates after it.
+    """
     theirs: Any = model.original_model
-    ids = torch.tensor([model.tokenizer(text, add_special_tokens=not text.startswith("<bos>")).input_ids])  # pyright: ignore
+    ids = torch.tensor(
+        [model.tokenizer(text, add_special_tokens=not text.startswith("<bos>")).input_ids]
+    )  # pyright: ignore
     with torch.no_grad():
         y = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].double()
         generated = theirs.generate(ids, max_new_tokens=1, do_sample=False)
@@ -56,16 +62,28 @@ def own_y(model: TransformerBridge, text: str) -> tuple[torch.Tensor, int]:
 def texts_at(model: TransformerBridge, n: int) -> dict[str, str]:
     """What stands before the next token at each position, put together by hand."""
     whole = in_template(model, COUNT.prompt(n))
-    return {"answer": whole + LINE, "prompt-end": whole, "last-item": whole[: whole.rindex("1" * n) + n]}
+    return {
+        "answer": whole + LINE,
+        "prompt-end": whole,
+        "last-item": whole[: whole.rindex("1" * n) + n],
+    }
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_y_and_the_next_token_are_those_of_plain_transformers(model: TransformerBridge, position: Position) -> None:
+def test_y_and_the_next_token_are_those_of_plain_transformers(
+    model: TransformerBridge, position: Position
+) -> None:
     found = ost.collapse(model, COUNT, position=position, **SOME)
-    rows = frame_of(found).query("site == 'y' and per == 'vector' and norm == 'l2'").set_index("length")["mean"]
+    rows = (
+        frame_of(found)
+        .query("site == 'y' and per == 'vector' and norm == 'l2'")
+        .set_index("length")["mean"]
+    )
     predicted = {n: token for n, _, token in next_tokens(found)}
     for n in SOME["lengths"]:
-        (y, token), (other, _) = (own_y(model, texts_at(model, count)[position]) for count in (n, n + 1))
+        (y, token), (other, _) = (
+            own_y(model, texts_at(model, count)[position]) for count in (n, n + 1)
+        )
         assert rows[n] == pytest.approx(float((y - other).norm()), rel=1e-4)
         assert predicted[n] == token_text(model.tokenizer, token)
     assert found.provenance.parameters["read_at"]["position"] == position
@@ -73,7 +91,9 @@ def test_y_and_the_next_token_are_those_of_plain_transformers(model: Transformer
 
 def test_the_default_is_the_answer_in_the_template(model: TransformerBridge) -> None:
     default = ost.collapse(model, "count-ones", **SOME)
-    assert default.frame.equals(ost.collapse(model, COUNT, position="answer", chat=True, **SOME).frame)
+    assert default.frame.equals(
+        ost.collapse(model, COUNT, position="answer", chat=True, **SOME).frame
+    )
     read = default.provenance.parameters["read_at"]
     assert (read["chat"], read["line"], read["tokens"]) == (True, LINE, [" "])
 
@@ -84,12 +104,24 @@ def test_the_plain_prompts_end_gives_the_numbers_of_its_ids(model: TransformerBr
     pairs = PairsOfIds({n: (ids[n], ids[n + 1]) for n in (2, 5)})
     lengths: dict[str, Any] = {"lengths": [2, 5], "dtypes": ["float32", "bfloat16"]}
     found = ost.collapse(model, COUNT, position="prompt-end", chat=False, **lengths)
-    columns = ["length", "dtype", "site", "per", "norm", "mean", "pair_noise", "float64_distance", "next_token"]
+    columns = [
+        "length",
+        "dtype",
+        "site",
+        "per",
+        "norm",
+        "mean",
+        "pair_noise",
+        "float64_distance",
+        "next_token",
+    ]
     assert found.frame[columns].equals(ost.collapse(model, pairs, **lengths).frame[columns])
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_without_its_bos_a_plain_prompt_is_read_at_the_same_token(model: TransformerBridge, position: Position) -> None:
+def test_without_its_bos_a_plain_prompt_is_read_at_the_same_token(
+    model: TransformerBridge, position: Position
+) -> None:
     found = ost.collapse(model, COUNT, position=position, chat=False, bos=False, **SOME)
     read = read_at(model, render_prompt(model, COUNT, 6, chat=False), position)
     assert read.ids[0] == model.tokenizer.bos_token_id  # pyright: ignore[reportOptionalMemberAccess]
@@ -97,8 +129,12 @@ def test_without_its_bos_a_plain_prompt_is_read_at_the_same_token(model: Transfo
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_every_measurement_reads_the_same_token(model: TransformerBridge, position: Position) -> None:
-    """A task's y and next token are one thing: of collapse, a probe, attention, sensitivity and a study."""
+def test_every_measurement_reads_the_same_token(
+    model: TransformerBridge, position: Position
+) -> None:
+    """A task's y and next token are one thing: of collapse, a probe, attention, sensitivity and a
+    study.
+    """
     asked: dict[str, Any] = {"position": position}
     form = "count-ones-bernoulli"
     expected = read_at(model, render_prompt(model, task(form), 5), position)
@@ -108,10 +144,15 @@ def test_every_measurement_reads_the_same_token(model: TransformerBridge, positi
     collapse = ost.collapse(model, form, lengths=[5], dtypes=["float32"], **asked)
     for result in (sensitivity, attention):
         assert result.provenance.token_ids == expected.ids
-    said = {name: result.provenance.parameters["read_at"] for name, result in (("s", sensitivity), ("a", attention))}
+    said = {
+        name: result.provenance.parameters["read_at"]
+        for name, result in (("s", sensitivity), ("a", attention))
+    }
     said["c"] = collapse.provenance.parameters["read_at"]
     assert said["s"] == said["a"] == said["c"]
-    tokens = {tuple(result.provenance.parameters["next_tokens"]) for result in (sensitivity, attention)}
+    tokens = {
+        tuple(result.provenance.parameters["next_tokens"]) for result in (sensitivity, attention)
+    }
     assert tokens == {tuple(next_tokens(collapse))}
 
 
@@ -127,12 +168,16 @@ def test_the_begun_line_is_no_text_of_the_users_and_no_item(model: TransformerBr
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_probe_decodes_the_right_answer_from_the_position(model: TransformerBridge, position: Position) -> None:
+def test_a_probe_decodes_the_right_answer_from_the_position(
+    model: TransformerBridge, position: Position
+) -> None:
     form, lengths = task("count-ones-bernoulli"), (3, 4, 5, 6, 7)
     asked = ProbeTask.of(model, form, lengths, range(6), None, None, position)
     for one in asked.prompts:
         length, seed = one.task_prompt.length, one.task_prompt.seed
-        assert one.ids == read_at(model, render_prompt(model, form, length, seed=seed), position).ids
+        assert (
+            one.ids == read_at(model, render_prompt(model, form, length, seed=seed), position).ids
+        )
         assert one.token == model.tokenizer.convert_tokens_to_ids(form.answer(length, seed)[0])  # pyright: ignore
     assert asked.described["read_at"]["position"] == position
 
@@ -140,27 +185,44 @@ def test_a_probe_decodes_the_right_answer_from_the_position(model: TransformerBr
 @pytest.mark.slow
 @pytest.mark.parametrize("position", [None, "last-item"])
 def test_a_probe_says_where_it_was_measured(model: TransformerBridge, position: Any) -> None:
-    asked: dict[str, Any] = {"lengths": range(3, 8), "seeds": range(9), "random_weights": False, "layers": [0]}
+    asked: dict[str, Any] = {
+        "lengths": range(3, 8),
+        "seeds": range(9),
+        "random_weights": False,
+        "layers": [0],
+    }
     found = ost.probe(model, "count-ones-bernoulli", position=position, **asked)
-    pairs = ost.collapse(model, "count-ones-bernoulli", lengths=[5], dtypes=["float32"], seeds=[0], position=position)
+    pairs = ost.collapse(
+        model, "count-ones-bernoulli", lengths=[5], dtypes=["float32"], seeds=[0], position=position
+    )
     of_seed = [row for row in found.provenance.parameters["next_tokens"] if row[:2] == (5, 0)]
     assert of_seed == next_tokens(pairs)
-    assert found.findings()[0].startswith("y is that of the " + ("token from" if position is None else "last token of"))
+    assert found.findings()[0].startswith(
+        "y is that of the " + ("token from" if position is None else "last token of")
+    )
 
 
-def test_a_sensitivity_at_an_index_of_a_question_is_that_of_its_beginning(model: TransformerBridge) -> None:
+def test_a_sensitivity_at_an_index_of_a_question_is_that_of_its_beginning(
+    model: TransformerBridge,
+) -> None:
     (question,) = questions("count-ones", lengths=[3])
     whole = render_prompt(model, COUNT, 3).prompt
     options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
-    found, expected = (ost.sensitivity(model, one, position=9, **options) for one in (question, whole))
+    found, expected = (
+        ost.sensitivity(model, one, position=9, **options) for one in (question, whole)
+    )
     assert found.frame.equals(expected.frame)
-    with pytest.raises(InputError, match=f"expected a position from 0 to {len(whole.ids) - 1}, .* found 999"):
+    with pytest.raises(
+        InputError, match=f"expected a position from 0 to {len(whole.ids) - 1}, .* found 999"
+    ):
         ost.sensitivity(model, question, position=999, **options)
 
 
 @pytest.mark.parametrize("spec", ["none", "hint", "separator", "repeat-prompt", "numbered"])
 @pytest.mark.parametrize("form", ["copy-last:uniform=true", "count-word"])
-def test_the_last_item_is_found_in_a_rewritten_prompt(model: TransformerBridge, form: str, spec: str) -> None:
+def test_the_last_item_is_found_in_a_rewritten_prompt(
+    model: TransformerBridge, form: str, spec: str
+) -> None:
     mitigation = None if spec == "none" else mitigations.mitigation(spec)
     asked = render_prompt(model, task(form), 5, mitigation=mitigation)
     read = read_at(model, asked, "last-item")
@@ -180,14 +242,20 @@ class Spelled(Mitigation):
         return text.replace("1", "one ")
 
 
-def test_without_a_template_the_line_is_begun_on_a_line_of_its_own(embedded: TransformerBridge) -> None:
+def test_without_a_template_the_line_is_begun_on_a_line_of_its_own(
+    embedded: TransformerBridge,
+) -> None:
     asked = render_prompt(embedded, COUNT, 4)
     assert not asked.chat
     read = read_at(embedded, asked)
-    assert [*read.ids, *read.answer] == ost.encode(embedded, f"{COUNT.prompt(4)}\n{LINE}4").ids.tolist()
+    assert [*read.ids, *read.answer] == ost.encode(
+        embedded, f"{COUNT.prompt(4)}\n{LINE}4"
+    ).ids.tolist()
 
 
-def test_a_task_without_words_before_its_answer_is_read_at_the_end_of_the_template(model: TransformerBridge) -> None:
+def test_a_task_without_words_before_its_answer_is_read_at_the_end_of_the_template(
+    model: TransformerBridge,
+) -> None:
     asked = render_prompt(model, AppendixTask("count-ones-figure-5"), 4)
     answer, end = (read_at(model, asked, position) for position in ("answer", "prompt-end"))
     assert answer.ids == end.ids
@@ -246,8 +314,13 @@ class OneOfTwo(Word):
         return "the" if len(pieces) % 2 else "ox"
 
 
-def test_prompts_whose_lines_are_begun_otherwise_are_not_put_beside_each_other(model: TransformerBridge) -> None:
-    with pytest.raises(InputError, match="dots at length 4: expected the answer 'ox' to begin with a token of its own"):
+def test_prompts_whose_lines_are_begun_otherwise_are_not_put_beside_each_other(
+    model: TransformerBridge,
+) -> None:
+    with pytest.raises(
+        InputError,
+        match="dots at length 4: expected the answer 'ox' to begin with a token of its own",
+    ):
         prefilled_prompts(model, OneOfTwo(), [3, 4], [0])
 
 
@@ -257,19 +330,33 @@ def joining(joined: tuple[str, str]) -> TransformerBridge:
     return model
 
 
-def test_a_line_that_would_join_the_prompts_end_is_begun_in_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_line, "_TWO_ANSWERS", ("1", "a"))  # the vocabulary has no other digit
+def test_a_line_that_would_join_the_prompts_end_is_begun_in_its_own_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        answer_line, "_TWO_ANSWERS", ("1", "a")
+    )  # the vocabulary has no other digit
     model = joining((".", "\n"))
     asked = render_prompt(model, Dots(), 2)
     assert asked.prompt.ids.tolist() == [5, 4, 4, 1]
-    assert read_at(model, asked).ids == (5, 4, 4, 1, 2, 5)  # not [..., 3, 5]: token 3 is a full stop and a line's end
+    assert read_at(model, asked).ids == (
+        5,
+        4,
+        4,
+        1,
+        2,
+        5,
+    )  # not [..., 3, 5]: token 3 is a full stop and a line's end
 
 
 def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> None:
     model = joining(("a", "."))
     asked = render_prompt(model, Dots(), 2)
     assert asked.prompt.tokens[-1] == "a."
-    with pytest.raises(InputError, match=r"dots: expected the sequence to end with a token, found 'a\.', which this"):
+    with pytest.raises(
+        InputError,
+        match=r"dots: expected the sequence to end with a token, found 'a\.', which this",
+    ):
         read_at(model, asked, "last-item")
 
 
@@ -293,16 +380,22 @@ def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> 
             "expected a task's prompt for 'answer', found a prompt without a task",
         ),
         (
-            lambda model: ost.collapse(model, "copy-last:uniform=true", position="last-item", **SOME),
+            lambda model: ost.collapse(
+                model, "copy-last:uniform=true", position="last-item", **SOME
+            ),
             "copy-last at 'last-item': expected the prompts of 2 and 3 items to end in the same token, found '8' and '5'",
         ),
         (
-            lambda model: read_at(model, render_prompt(model, COUNT, 3, mitigation=Spelled()), "last-item"),
+            lambda model: read_at(
+                model, render_prompt(model, COUNT, 3, mitigation=Spelled()), "last-item"
+            ),
             "count-ones: expected the task's sequence in the prompt as the task writes it, found it rewritten",
         ),
         (
             lambda model: ost.sensitivity(
-                model, questions("count-ones", lengths=[3], mitigation="hint")[0], mitigation="separator"
+                model,
+                questions("count-ones", lengths=[3], mitigation="hint")[0],
+                mitigation="separator",
             ),
             "separator: expected a task's question as it is made without a mitigation or examples, found one under 'hint'",
         ),
@@ -332,9 +425,13 @@ def test_the_end_of_a_text_is_its_last_token(model: TransformerBridge) -> None:
 
 def test_a_model_that_thinks_first_has_no_line_to_begin() -> None:
     phi = TEMPLATES["phi-3"]
-    model = with_template(replace(phi, source=phi.source.replace("'<|assistant|>\n'", "'<|assistant|>\n<think>\n'")))
+    model = with_template(
+        replace(phi, source=phi.source.replace("'<|assistant|>\n'", "'<|assistant|>\n<think>\n'"))
+    )
     asked = render_prompt(model, COUNT, 3)
     assert asked.thinks
-    with pytest.raises(InputError, match="found one with which the model thinks first: read at 'prompt-end'"):
+    with pytest.raises(
+        InputError, match="found one with which the model thinks first: read at 'prompt-end'"
+    ):
         read_at(model, asked)
     assert read_at(model, asked, "prompt-end").ids == tuple(asked.prompt.ids.tolist())

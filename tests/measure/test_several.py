@@ -1,4 +1,6 @@
-"""A list of prompts: one table of what each has alone, and means over relative position by a plain loop."""
+"""A list of prompts: one table of what each has alone, and means over relative position by a plain
+loop.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from ostools.measure import PromptBounds
 from ostools.theory import profiles
 from tests.checkpoints import tiny_model
 
-SMALL: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 8, "context": 256}
+SMALL: dict[str, Any] = {
+    "d_model": 8,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 8,
+    "context": 256,
+}
 TEXTS = ["the cat", "in the tin a hat", "a tin, and then"]
 VARIANTS = ["local", "theorem-5.1"]
 
@@ -23,11 +31,16 @@ def model_of() -> Any:
 
 
 def by_a_loop(values: np.ndarray, bins: int) -> list[float]:
-    """The share of each bin over its even share: every token's share, cut at the borders of the bins."""
+    """The share of each bin over its even share: every token's share, cut at the borders of the
+    bins.
+    """
     found = [0.0] * bins
     for token, value in enumerate(values):
         for place in range(bins):
-            start, end = max(token / len(values), place / bins), min((token + 1) / len(values), (place + 1) / bins)
+            start, end = (
+                max(token / len(values), place / bins),
+                min((token + 1) / len(values), (place + 1) / bins),
+            )
             found[place] += value / values.sum() * max(0.0, end - start) * len(values) * bins
     return found
 
@@ -43,7 +56,9 @@ def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
         assert one.provenance.parameters == alone.provenance.parameters
         assert one.provenance.token_ids == alone.provenance.token_ids
         rows: Any = found.frame[found.frame["prompt"] == number]
-        pd.testing.assert_frame_equal(rows.drop(columns="prompt").reset_index(drop=True), alone.frame, check_exact=True)
+        pd.testing.assert_frame_equal(
+            rows.drop(columns="prompt").reset_index(drop=True), alone.frame, check_exact=True
+        )
         about = found.provenance.parameters["prompts"][str(number)]
         assert about["token_ids"] == alone.provenance.token_ids
         assert about["beliefs"] == alone.provenance.parameters["beliefs"]
@@ -60,7 +75,10 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
             rows: Any = table[table["source"] == variant]
             each = []
             for one in found:
-                own: Any = one.frame[(one.frame["variant"] == variant) & (one.frame["last"] == one.frame["last"].max())]
+                own: Any = one.frame[
+                    (one.frame["variant"] == variant)
+                    & (one.frame["last"] == one.frame["last"].max())
+                ]
                 each.append(by_a_loop(own["value"].to_numpy(), shortest if bins is None else bins))
             assert rows["mean"].tolist() == pytest.approx(np.mean(each, axis=0).tolist(), rel=1e-12)
             assert rows["mean"].mean() == pytest.approx(1.0, rel=1e-12)
@@ -72,11 +90,16 @@ def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
 
 def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_named() -> None:
     model = model_of()
-    for wrong, words in (([], "found an empty list"), (["a" * 300, "a"], "prompt 1 of 2: expected at most 256 tokens")):
+    for wrong, words in (
+        ([], "found an empty list"),
+        (["a" * 300, "a"], "prompt 1 of 2: expected at most 256 tokens"),
+    ):
         with pytest.raises(ost.InputError, match=words):
             ost.bounds(model, wrong, variants="local")
     found = ost.bounds(model, ["a", "the cat in"], variants="local")
-    with pytest.raises(ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"):
+    with pytest.raises(
+        ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"
+    ):
         found.over_position(3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread
 
@@ -85,7 +108,13 @@ def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_wha
     model = model_of()
     measured = ost.sensitivity(model, TEXTS[:2], linearisations=["frozen"])
     paths = ost.bounds(model, TEXTS[:2], variants="local")
-    calls: Any = [(ost.compare, measured, paths), (ost.compare, measured[0], paths), (ost.profile, measured)]
+    calls: Any = [
+        (ost.compare, measured, paths),
+        (ost.compare, measured[0], paths),
+        (ost.profile, measured),
+    ]
     for call, *results in calls:
-        with pytest.raises(ost.InputError, match=r"result of 2 prompts, and found\[0\] of it is that of the first"):
+        with pytest.raises(
+            ost.InputError, match=r"result of 2 prompts, and found\[0\] of it is that of the first"
+        ):
             call(*results)

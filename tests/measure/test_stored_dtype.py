@@ -1,4 +1,6 @@
-"""A 16-bit model answers in its own dtype, also where what is measured beside the answer is measured in float32."""
+"""A 16-bit model answers in its own dtype, also where what is measured beside the answer is
+measured in float32.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ FORM, LENGTH = "count-ones", 3
 
 @pytest.fixture(scope="module")
 def two_answers() -> tuple[TransformerBridge, ost.Prompt, int, int]:
-    """A bfloat16 model, a prompt, and the tokens that it and plain transformers in float32 rank first after it: another row of
-    the output matrix is the winner's, a step larger in one coordinate, which bfloat16 logits cannot show."""
+    """A bfloat16 model, a prompt, and the tokens that it and plain transformers in float32 rank
+    first after it: another row of the output matrix is the winner's, a step larger in one
+    coordinate, which bfloat16 logits cannot show."""
     model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, context=512, fresh=True)
     prompt = ost.encode(model, "count 1 1 0")
     theirs: Any = model.original_model
@@ -31,10 +34,15 @@ def two_answers() -> tuple[TransformerBridge, ost.Prompt, int, int]:
     with torch.no_grad():
         states = theirs(ids, output_hidden_states=True).hidden_states[-1][0, -1].float()
         winner = int(theirs(ids).logits[0, -1].argmax())
-        rows, other = theirs.lm_head.weight, winner + 1 if winner + 1 < len(theirs.lm_head.weight) else winner - 1
+        rows, other = (
+            theirs.lm_head.weight,
+            winner + 1 if winner + 1 < len(theirs.lm_head.weight) else winner - 1,
+        )
         for place in states.abs().argsort().tolist():
             rows[other] = rows[winner]
-            step = torch.finfo(torch.bfloat16).eps * rows[winner, place].abs() * states[place].sign()
+            step = (
+                torch.finfo(torch.bfloat16).eps * rows[winner, place].abs() * states[place].sign()
+            )
             rows[other, place] += step.to(rows)
             wide.lm_head.weight.copy_(rows)
             narrow, exact = (int(each(ids).logits[0, -1].argmax()) for each in (theirs, wide))
@@ -53,18 +61,28 @@ def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
     model, prompt, narrow, _ = two_answers
     options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
     found = ost.measure.faithfulness(
-        model, ost.sensitivity(model, prompt, **options), ways="removed", draws=1, orders=19, steps=1
+        model,
+        ost.sensitivity(model, prompt, **options),
+        ways="removed",
+        draws=1,
+        orders=19,
+        steps=1,
     )
     assert found.provenance.parameters["logit"] == narrow
 
 
 def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
-    """With everything measured that needs a float32 view beside; the log p are those of the model as it is, to the bit."""
+    """With everything measured that needs a float32 view beside; the log p are those of the model
+    as it is, to the bit.
+    """
     model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, context=512)
     asked: dict[str, Any] = {"lengths": [LENGTH], "chat": False}
-    study: Any = ost.measure.study(model, FORM, mitigations=["hint"], dtypes=["float32"], **asked).frame
+    study: Any = ost.measure.study(
+        model, FORM, mitigations=["hint"], dtypes=["float32"], **asked
+    ).frame
     own, wide = (
-        frame_of(evaluate(each, FORM, max_new_tokens=4, **asked)) for each in (model, view_in(model, torch.float32))
+        frame_of(evaluate(each, FORM, max_new_tokens=4, **asked))
+        for each in (model, view_in(model, torch.float32))
     )
     log_p = study[study["quantity"] == "log_probability"]["baseline"].tolist()
     assert log_p == own["log_probability"].tolist() != wide["log_probability"].tolist()
@@ -78,4 +96,6 @@ def test_a_question_says_what_the_model_itself_predicts_there(two_answers: Any) 
     theirs: Any = model.original_model
     with torch.no_grad():
         token = int(theirs(ids).logits[0, -1].argmax())
-    assert found.provenance.parameters["next_tokens"] == [(LENGTH, 0, model.tokenizer.decode([token]))]
+    assert found.provenance.parameters["next_tokens"] == [
+        (LENGTH, 0, model.tokenizer.decode([token]))
+    ]

@@ -11,7 +11,16 @@ from tests.measure.test_torch_state import NO_MODEL, assert_equal, expected_tabl
 from tests.reporting.every import EVERY
 
 FAST = [
-    *("Sensitivity", "Bounds", "Attention", "Attribution", "Collapse", "Spectra", "HeadScores", "Evaluation"),
+    *(
+        "Sensitivity",
+        "Bounds",
+        "Attention",
+        "Attribution",
+        "Collapse",
+        "Spectra",
+        "HeadScores",
+        "Evaluation",
+    ),
     *("AttentionVariation", "Faithfulness", "Counting"),
 ]
 
@@ -32,8 +41,12 @@ def _at_once(threads: int, names: list[str]) -> None:
             done.result()
 
 
-@pytest.mark.parametrize(("threads", "names"), [(2, FAST[:3]), pytest.param(4, FAST, marks=pytest.mark.slow)])
-def test_measurements_at_once_give_the_numbers_of_one_after_the_other(threads: int, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("threads", "names"), [(2, FAST[:3]), pytest.param(4, FAST, marks=pytest.mark.slow)]
+)
+def test_measurements_at_once_give_the_numbers_of_one_after_the_other(
+    threads: int, names: list[str]
+) -> None:
     _at_once(threads, names)
 
 

@@ -1,4 +1,6 @@
-"""Whatever torch is set to around a call, every public measurement gives the numbers of a fresh process, to the bit."""
+"""Whatever torch is set to around a call, every public measurement gives the numbers of a fresh
+process, to the bit.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,19 @@ def _set(change: Callable[..., object], new: Any, read: Callable[[], Any]) -> It
 STATES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "autocast of a GPU": lambda: _set(
-        lambda on: torch.set_autocast_enabled("cuda", on), True, lambda: torch.is_autocast_enabled("cuda")
+        lambda on: torch.set_autocast_enabled("cuda", on),
+        True,
+        lambda: torch.is_autocast_enabled("cuda"),
     ),
     "default dtype": lambda: _set(torch.set_default_dtype, torch.bfloat16, torch.get_default_dtype),
     "inference mode": torch.inference_mode,
     "no gradients": torch.no_grad,
-    "deterministic": lambda: _set(torch.use_deterministic_algorithms, True, torch.are_deterministic_algorithms_enabled),
-    "rounded products": lambda: _set(torch.set_float32_matmul_precision, "medium", torch.get_float32_matmul_precision),
+    "deterministic": lambda: _set(
+        torch.use_deterministic_algorithms, True, torch.are_deterministic_algorithms_enabled
+    ),
+    "rounded products": lambda: _set(
+        torch.set_float32_matmul_precision, "medium", torch.get_float32_matmul_precision
+    ),
     "default device": lambda: _set(torch.set_default_device, "meta", lambda: None),
     "device block": lambda: torch.device("meta"),
 }
@@ -72,7 +80,9 @@ NOT_TABLES = {
     "untrained_model",
     "view_in",
 }
-"""Public functions of a model that return no table: tensors, pages made of the measurements, models, prompts."""
+"""Public functions of a model that return no table: tensors, pages made of the measurements,
+models, prompts.
+"""
 
 
 def measure(name: str) -> Result:
@@ -83,7 +93,11 @@ def measure(name: str) -> Result:
 def tables(result: Result) -> dict[str, pd.DataFrame]:
     """Every table of a result, without how long it took."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    return {name: _without_times(table) for name, table in found.items() if isinstance(table, pd.DataFrame)}
+    return {
+        name: _without_times(table)
+        for name, table in found.items()
+        if isinstance(table, pd.DataFrame)
+    }
 
 
 def _without_times(table: pd.DataFrame) -> pd.DataFrame:
@@ -140,15 +154,21 @@ def test_every_public_measurement_of_a_model_is_walked() -> None:
                 continue
             hints = typing.get_type_hints(inspect.unwrap(function))
             returned = hints.pop("return")
-            if not any(TransformerBridge in (hint, *typing.get_args(hint)) for hint in hints.values()):
+            if not any(
+                TransformerBridge in (hint, *typing.get_args(hint)) for hint in hints.values()
+            ):
                 continue
             parts = typing.get_args(returned) or (returned,)
-            classes = [kind for part in parts for kind in typing.get_args(part) or (part,)]  # of a list too
+            classes = [
+                kind for part in parts for kind in typing.get_args(part) or (part,)
+            ]  # of a list too
             missing += [f"{name} -> {kind}" for kind in classes if kind.__name__ not in EVERY]
     assert missing == []
 
 
-@pytest.mark.parametrize("state", quick(STATES, "autocast", "default dtype", "inference mode", "device block"))
+@pytest.mark.parametrize(
+    "state", quick(STATES, "autocast", "default dtype", "inference mode", "device block")
+)
 def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
     state: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -161,8 +181,12 @@ def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
         other = ost.adopt(original)
         null = ost.models.untrained_model(loaded)
         with default_torch_state():
-            weights = [weight.clone() for part in (loaded, other, null) for weight in part.parameters()]
-            embedded = torch.randn(3, loaded.cfg.d_model, generator=torch.Generator().manual_seed(0))
+            weights = [
+                weight.clone() for part in (loaded, other, null) for weight in part.parameters()
+            ]
+            embedded = torch.randn(
+                3, loaded.cfg.d_model, generator=torch.Generator().manual_seed(0)
+            )
         return [ids, ost.measure.jacobian(loaded, embedded), *weights]
 
     expected = made()

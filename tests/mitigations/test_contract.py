@@ -1,4 +1,6 @@
-"""The run-time contract: every pass and every layer is verified, a broken invariant raises, what did not act is not active."""
+"""The run-time contract: every pass and every layer is verified, a broken invariant raises, what
+did not act is not active.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_every_layer_of_every_pass_is_verified(family: Family) -> None:
     assert [layer for layer, *_ in halved.seen] == [*range(n_layers), *range(n_layers)]
     assert {shape[-1] for _, shape, *_ in halved.seen} == {6, 4}
     for _, _, scores, pattern in halved.seen:
-        assert torch.allclose(scores.float().softmax(-1), pattern.float(), atol=1e-6)  # what is shown is what acted
+        assert torch.allclose(
+            scores.float().softmax(-1), pattern.float(), atol=1e-6
+        )  # what is shown is what acted
     assert not hooks.active_edits(model)
 
 
@@ -76,7 +80,9 @@ def test_a_broken_invariant_in_one_layer_raises_and_leaves_nothing_behind() -> N
     model = tiny_model("llama")
     before = model(IDS[None])
     with (
-        pytest.raises(MitigationError, match=f"a row of layer {model.cfg.n_layers - 1} does not sum"),
+        pytest.raises(
+            MitigationError, match=f"a row of layer {model.cfg.n_layers - 1} does not sum"
+        ),
         running(model, Broken()),
     ):
         model(IDS[None])
@@ -90,14 +96,20 @@ def test_an_invariant_that_no_pass_could_show_raises() -> None:
         def hooks(self, model: Any) -> Any:
             return Mitigation.hooks(self, model)
 
-    with pytest.raises(MitigationError, match="OnlyVerifies: expected a forward pass to verify, found none"):  # noqa: SIM117
-        with running(tiny_model("llama"), OnlyVerifies()):
-            pass
+    with (
+        pytest.raises(
+            MitigationError, match="OnlyVerifies: expected a forward pass to verify, found none"
+        ),
+        running(tiny_model("llama"), OnlyVerifies()),
+    ):
+        pass
 
 
 @dataclass(frozen=True)
 class Suffix(Mitigation):
-    """Rewrites the prompt, and puts one number into a pattern: the later of two sees what the earlier left."""
+    """Rewrites the prompt, and puts one number into a pattern: the later of two sees what the
+    earlier left.
+    """
 
     text: str
     weight: float = 0.0
@@ -122,7 +134,14 @@ def test_composed_mitigations_act_in_their_order() -> None:
         model(IDS[None])
     assert two.found == [0.25]
     assert one.found != [0.5]
-    assert compose(Separator(2), Separator(3, ";")).sequence("1234") == ["1", "2", ",", ";", "3", "4"]
+    assert compose(Separator(2), Separator(3, ";")).sequence("1234") == [
+        "1",
+        "2",
+        ",",
+        ";",
+        "3",
+        "4",
+    ]
 
 
 def test_no_mitigation_and_a_prompt_rewrite_leave_the_pass_alone() -> None:

@@ -1,4 +1,6 @@
-"""A mitigation in a file of the user's own: what the command line makes of it, one line for what is wrong, and nowhere else."""
+"""A mitigation in a file of the user's own: what the command line makes of it, one line for what is
+wrong, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -68,14 +70,20 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ("spec", "text", "named"),
     [
         ("./mine.py:AskAgain", "a a", "./mine.py:AskAgain"),
-        ("./mine.py:AskAgain:times=3,between=, ", "a, a, a", "./mine.py:AskAgain:times=3,between=, "),
+        (
+            "./mine.py:AskAgain:times=3,between=, ",
+            "a, a, a",
+            "./mine.py:AskAgain:times=3,between=, ",
+        ),
         ("mine.py:Plain", "Please. a", "mine.py:Plain"),
         ("mine.py:asked", "a a a", "mine.py:AskAgain:times=3"),
         ("mine.py:asked:times=2", "a a", "mine.py:AskAgain"),
         ("mine.py:hint:words=Look.", "a\nLook.", "hint:text=Look."),
     ],
 )
-def test_a_class_or_a_function_of_a_file_with_its_options(mine: Path, spec: str, text: str, named: str) -> None:
+def test_a_class_or_a_function_of_a_file_with_its_options(
+    mine: Path, spec: str, text: str, named: str
+) -> None:
     found = typed(spec)
     assert found.prompt("a").split() == text.split()
     assert label(found) == named
@@ -92,9 +100,18 @@ def test_it_composes_with_named_ones_and_named_ones_stay_themselves(mine: Path) 
 
 
 WRONG = [
-    ("none.py:AskAgain", "mitigation 'none.py:AskAgain' cannot be loaded: FileNotFoundError: there is no such file"),
-    ("mine.py:AskAgian", "cannot be loaded: AttributeError: module 'mine.py' has no attribute 'AskAgian'"),
-    ("mine.py:NUMBER", "expected a subclass of Mitigation, or a function that returns one's object, found 7"),
+    (
+        "none.py:AskAgain",
+        "mitigation 'none.py:AskAgain' cannot be loaded: FileNotFoundError: there is no such file",
+    ),
+    (
+        "mine.py:AskAgian",
+        "cannot be loaded: AttributeError: module 'mine.py' has no attribute 'AskAgian'",
+    ),
+    (
+        "mine.py:NUMBER",
+        "expected a subclass of Mitigation, or a function that returns one's object, found 7",
+    ),
     ("mine.py:seven", "expected a Mitigation, found that it gives 7"),
     ("mine.py:AskAgain:time=3", "'mine.py:AskAgain' has no option 'time': did you mean 'times'?"),
     ("mine.py:AskAgain:times=two", "expected times to be a whole number, found 'two'"),
@@ -116,7 +133,9 @@ def wrong_files(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(("spec", "message"), WRONG)
-def test_what_is_wrong_is_one_line_and_code_2(wrong_files: None, run: Any, spec: str, message: str) -> None:
+def test_what_is_wrong_is_one_line_and_code_2(
+    wrong_files: None, run: Any, spec: str, message: str
+) -> None:
     assert_refused(run("mitigate", "--task", "count-ones", "--mitigations", spec), message)
 
 
@@ -129,8 +148,12 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_takes_a_mitigation_takes_a_file(mine: Path, run: Any, command: str) -> None:
-    assert_refused(run(*command.split(), "--mitigation", "mine.py:NUMBER"), "expected a subclass of Mitigation")
+def test_every_command_that_takes_a_mitigation_takes_a_file(
+    mine: Path, run: Any, command: str
+) -> None:
+    assert_refused(
+        run(*command.split(), "--mitigation", "mine.py:NUMBER"), "expected a subclass of Mitigation"
+    )
 
 
 @pytest.mark.slow
@@ -144,7 +167,9 @@ def test_the_result_names_the_mitigation_and_what_ran(mine: Path, run: Any) -> N
 
 
 def test_nothing_but_the_command_line_runs_a_file(mine: Path, tmp_path: Path) -> None:
-    """Not Python's names, not a sweep file, not a measurement that is given the text, not a stored label."""
+    """Not Python's names, not a sweep file, not a measurement that is given the text, not a stored
+    label.
+    """
     trap = tmp_path / "trap.py"
     trap.write_text(f"{MINE}\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n")
     message = "is code in a file: only --mitigation on the command line runs it"
@@ -154,7 +179,9 @@ def test_nothing_but_the_command_line_runs_a_file(mine: Path, tmp_path: Path) ->
     with pytest.raises(MitigationError, match=message):
         ost.tasks.questions("count-ones", lengths=[3], mitigation="./trap.py:Plain")
     sweep = tmp_path / "sweep.yaml"
-    sweep.write_text("tasks: count-ones\nlengths: 3\nmeasurements: evaluate\nmitigations: ['./trap.py:Plain']\n")
+    sweep.write_text(
+        "tasks: count-ones\nlengths: 3\nmeasurements: evaluate\nmitigations: ['./trap.py:Plain']\n"
+    )
     with pytest.raises(ost.InputError, match=message):
         read_sweep(sweep)
     assert not (tmp_path / "ran").exists()

@@ -27,9 +27,15 @@ COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
 
 
 @given(items=st.lists(st.sampled_from("01"), min_size=1, max_size=40), size=st.integers(1, 7))
-def test_every_part_but_the_last_has_so_many_items_and_all_of_them_stand(items: list[str], size: int) -> None:
+def test_every_part_but_the_last_has_so_many_items_and_all_of_them_stand(
+    items: list[str], size: int
+) -> None:
     pieces = insert(Partition(size), items)
-    parts = [list(part) for is_bar, part in groupby(pieces, lambda piece: isinstance(piece, Bar)) if not is_bar]
+    parts = [
+        list(part)
+        for is_bar, part in groupby(pieces, lambda piece: isinstance(piece, Bar))
+        if not is_bar
+    ]
     assert [item for part in parts for item in part] == items
     assert all(len(part) == size for part in parts[:-1])
     assert 1 <= len(parts[-1]) <= size
@@ -72,7 +78,9 @@ def test_the_bar_stands_in_the_place_of_what_joins_the_items(name: str, shown: s
         ),
     ],
 )
-def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(name: str, message: str, length: int) -> None:
+def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(
+    name: str, message: str, length: int
+) -> None:
     with pytest.raises(InputError, match=message):
         question(task(name), length, mitigation=Partition())
 
@@ -98,7 +106,9 @@ def test_carriers_are_the_items_and_no_bar() -> None:
         assert len(at) == int(asked.key) * len(model.tokenizer.tokenize(word))
 
 
-def test_evaluate_gives_room_for_the_counts_and_reads_the_final_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_gives_room_for_the_counts_and_reads_the_final_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, rooms = tiny_model("llama", context=2048), []
 
     def answers(model: Any, prompts: Any, **options: Any) -> list[Answer]:
@@ -112,7 +122,9 @@ def test_evaluate_gives_room_for_the_counts_and_reads_the_final_line(monkeypatch
     counted: Any = ost.evaluate(model, "count-ones", mitigation="partition", **how)
     assert counted.frame["number"].tolist() == [11, 11]
     assert counted.frame["correct"].tolist() == [False, True]
-    assert counted.frame["log_probability"].isna().all()  # the answer does not stand right after the prompt
+    assert (
+        counted.frame["log_probability"].isna().all()
+    )  # the answer does not stand right after the prompt
     ost.evaluate(model, "count-ones", **how)
     assert rooms[0] - rooms[1] == REASONING + 3 * COUNT
     line = len(model.tokenizer(f"\n{MATHS} 11", add_special_tokens=False).input_ids)
@@ -120,14 +132,31 @@ def test_evaluate_gives_room_for_the_counts_and_reads_the_final_line(monkeypatch
 
 
 def test_a_few_shot_prompt_has_no_place_for_the_counts() -> None:
-    with pytest.raises(InputError, match=r"partition asks for counts .* begins that line: expected chat or zero-shot"):
-        elicit(tiny_model("llama", context=1024), task("count-ones"), 11, "few-shot", mitigation=Partition())
+    with pytest.raises(
+        InputError,
+        match=r"partition asks for counts .* begins that line: expected chat or zero-shot",
+    ):
+        elicit(
+            tiny_model("llama", context=1024),
+            task("count-ones"),
+            11,
+            "few-shot",
+            mitigation=Partition(),
+        )
 
 
 @pytest.mark.slow
 def test_a_study_says_that_the_right_line_has_no_probability() -> None:
     how: dict[str, Any] = {"lengths": [2], "dtypes": (), "measures": ["answers", "log_probability"]}
-    found = ost.study(tiny_model("llama", context=2048), "count-ones", mitigations=["partition"], **how)
+    found = ost.study(
+        tiny_model("llama", context=2048), "count-ones", mitigations=["partition"], **how
+    )
     frame: Any = found.frame.set_index("quantity")
-    assert frame["status"].to_dict() == {"correct": "active", "tokens": "active", "log_probability": "refused"}
-    assert frame.loc["log_probability", "reason"].startswith("the model writes counts before the answer line")
+    assert frame["status"].to_dict() == {
+        "correct": "active",
+        "tokens": "active",
+        "log_probability": "refused",
+    }
+    assert frame.loc["log_probability", "reason"].startswith(
+        "the model writes counts before the answer line"
+    )

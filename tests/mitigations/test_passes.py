@@ -1,4 +1,6 @@
-"""A window is Hugging Face's own, bit for bit; a temperature is a softmax by hand; what is not what it says is caught."""
+"""A window is Hugging Face's own, bit for bit; a temperature is a softmax by hand; what is not what
+it says is caught.
+"""
 
 from __future__ import annotations
 
@@ -52,19 +54,42 @@ def cached_logits(model: Any, first: int = 9) -> Tensor:
     ("make", "message"),
     [
         (lambda: SlidingWindow(0), "SlidingWindow: expected window of at least 1, found 0"),
-        (lambda: SlidingWindow(4, sinks=-1), "SlidingWindow: expected sinks of at least 0, found -1"),
-        (lambda: SlidingWindow(4, ()), r"expected layers 'all', 'alternate' or numbers such as \(0, 2\), found \(\)"),
+        (
+            lambda: SlidingWindow(4, sinks=-1),
+            "SlidingWindow: expected sinks of at least 0, found -1",
+        ),
+        (
+            lambda: SlidingWindow(4, ()),
+            r"expected layers 'all', 'alternate' or numbers such as \(0, 2\), found \(\)",
+        ),
         (lambda: SlidingWindow(4, (0, -1)), r"SlidingWindow: expected layers .* found \(0, -1\)"),
-        (lambda: AttentionTemperature(), r"expected factor=NUMBER or rule='log-n', one of them, found neither"),
-        (lambda: AttentionTemperature(2.0, "log-n"), "expected factor=NUMBER .* one of them, found both"),
-        (lambda: AttentionTemperature(0.0), "AttentionTemperature: expected a finite factor above 0, found 0.0"),
+        (
+            lambda: AttentionTemperature(),
+            r"expected factor=NUMBER or rule='log-n', one of them, found neither",
+        ),
+        (
+            lambda: AttentionTemperature(2.0, "log-n"),
+            "expected factor=NUMBER .* one of them, found both",
+        ),
+        (
+            lambda: AttentionTemperature(0.0),
+            "AttentionTemperature: expected a finite factor above 0, found 0.0",
+        ),
         (lambda: AttentionTemperature(10**400), "expected a finite factor above 0, found 1000"),
         (lambda: AttentionTemperature(math.nan), "expected a finite factor above 0, found nan"),
-        (lambda: AttentionTemperature(2.0, base=64.0), "base belongs to rule='log-n', found base=64.0 without"),
-        (lambda: AttentionTemperature(rule="log-n", base=1.0), "expected a finite base above 1, found 1.0"),
+        (
+            lambda: AttentionTemperature(2.0, base=64.0),
+            "base belongs to rule='log-n', found base=64.0 without",
+        ),
+        (
+            lambda: AttentionTemperature(rule="log-n", base=1.0),
+            "expected a finite base above 1, found 1.0",
+        ),
     ],
 )
-def test_what_is_none_is_refused_at_construction(make: Callable[[], Mitigation], message: str) -> None:
+def test_what_is_none_is_refused_at_construction(
+    make: Callable[[], Mitigation], message: str
+) -> None:
     with pytest.raises(MitigationError, match=message):
         make()
 
@@ -96,7 +121,9 @@ def four_dimensional(window: int, sinks: int, length: int) -> Tensor:
 @pytest.mark.parametrize("family", ["gemma", "gpt2"])
 @pytest.mark.parametrize(("window", "sinks"), [(1, 1), (3, 5)])
 def test_sinks_are_a_mask_written_by_hand(family: Family, window: int, sinks: int) -> None:
-    expected = make_model(family, seed=1)(TOKENS, attention_mask=four_dimensional(window, sinks, 23)).logits
+    expected = make_model(family, seed=1)(
+        TOKENS, attention_mask=four_dimensional(window, sinks, 23)
+    ).logits
     model = tiny_model(family, seed=1)
     with running(model, SlidingWindow(window, sinks=sinks)):
         found, steps = model(TOKENS), cached_logits(model)
@@ -108,7 +135,8 @@ def test_sinks_are_a_mask_written_by_hand(family: Family, window: int, sinks: in
 
 
 @pytest.mark.parametrize(
-    ("layers", "slides"), [("all", {0, 1, 2, 3}), ("alternate", {0, 2}), ([3, 1, 3], {1, 3}), (range(2), {0, 1})]
+    ("layers", "slides"),
+    [("all", {0, 1, 2, 3}), ("alternate", {0, 2}), ([3, 1, 3], {1, 3}), (range(2), {0, 1})],
 )
 def test_only_the_layers_named_slide(layers: Any, slides: set[int]) -> None:
     model = tiny_model("llama", seed=1, n_layers=4)
@@ -133,17 +161,22 @@ def test_a_window_as_wide_as_the_prompt_does_not_act() -> None:
 
 def test_a_models_own_window_is_never_widened() -> None:
     model = tiny_model("gemma2", n_layers=4, window=5)  # layers 0 and 2 slide
-    refusal = (
-        r"cannot widen attention to 6: found layers 0, 2 with a window of 5 of their own; choose a window of at most"
-    )
+    refusal = r"cannot widen attention to 6: found layers 0, 2 with a window of 5 of their own; choose a window of at most"
     for layers in ("all", "alternate", (0, 1, 2)):
-        with pytest.raises(MitigationError, match=refusal + r" that, or layers=\(1, 3\), which have none"):
+        with pytest.raises(
+            MitigationError, match=refusal + r" that, or layers=\(1, 3\), which have none"
+        ):
             SlidingWindow(6, layers=layers).hooks(model)
-    for allowed in (SlidingWindow(5), SlidingWindow(3, layers="alternate"), SlidingWindow(9, layers=(1, 3), sinks=2)):
+    for allowed in (
+        SlidingWindow(5),
+        SlidingWindow(3, layers="alternate"),
+        SlidingWindow(9, layers=(1, 3), sinks=2),
+    ):
         with running(model, allowed):
             model(TOKENS)
     with pytest.raises(
-        MitigationError, match="sinks=1 would stay hidden: found layers 0, 2 with a window of 5 of their"
+        MitigationError,
+        match="sinks=1 would stay hidden: found layers 0, 2 with a window of 5 of their",
     ):
         SlidingWindow(4, sinks=1).hooks(model)
 
@@ -204,7 +237,10 @@ def test_a_wrong_window_is_caught(fault: str) -> None:
 def test_two_windows_on_one_layer_are_not_what_either_says() -> None:
     model = tiny_model("llama", seed=1)
     both = mitigation("sliding-window:window=8 + sliding-window:window=4")
-    with pytest.raises(MitigationError, match="found one that something else masks in layer 0"), running(model, both):
+    with (
+        pytest.raises(MitigationError, match="found one that something else masks in layer 0"),
+        running(model, both),
+    ):
         model(TOKENS)
     apart = mitigation("sliding-window:window=8,layers=0 + sliding-window:window=4,layers=1")
     with running(model, apart):
@@ -224,9 +260,13 @@ def test_log_n_is_its_formula_and_never_below_one(position: int, base: float) ->
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 @pytest.mark.parametrize(
-    "rule", [AttentionTemperature(factor=2.5), AttentionTemperature(rule="log-n", base=4)], ids=["constant", "log-n"]
+    "rule",
+    [AttentionTemperature(factor=2.5), AttentionTemperature(rule="log-n", base=4)],
+    ids=["constant", "log-n"],
 )
-def test_the_pattern_is_the_softmax_of_the_scaled_scores(family: Family, rule: AttentionTemperature) -> None:
+def test_the_pattern_is_the_softmax_of_the_scaled_scores(
+    family: Family, rule: AttentionTemperature
+) -> None:
     model = tiny_model(family, seed=1)
     with hooks.capture(model, "scores", "pattern") as plain:
         model(TOKENS)
@@ -261,12 +301,16 @@ def test_up_to_its_base_a_model_is_left_as_it_is_bit_for_bit() -> None:
 
 @dataclass(frozen=True)
 class Leaking(AttentionTemperature):
-    """Puts a little weight on what comes after the query, or takes some from every row, behind the first layer."""
+    """Puts a little weight on what comes after the query, or takes some from every row, behind the
+    first layer.
+    """
 
     spoiled: Callable[[Tensor], Tensor] = torch.clone
 
     def hooks(self, model: Any) -> Any:
-        return hooks.replace_pattern(model, lambda pattern, layer: self.spoiled(pattern) if layer else pattern)
+        return hooks.replace_pattern(
+            model, lambda pattern, layer: self.spoiled(pattern) if layer else pattern
+        )
 
 
 def test_a_wrong_pattern_is_caught() -> None:
@@ -274,11 +318,20 @@ def test_a_wrong_pattern_is_caught() -> None:
     with running(model, Leaking(factor=1.0)):
         model(TOKENS)
     faults: list[tuple[Callable[[Tensor], Tensor], str]] = [
-        (lambda pattern: pattern + 1e-6, r"exactly 0 on the keys that it hides, found 1e-06 in layer 1, .* key 1"),
-        (lambda pattern: pattern * 0.999, "weights of every query to sum to 1, found 0.999 in layer 1"),
+        (
+            lambda pattern: pattern + 1e-6,
+            r"exactly 0 on the keys that it hides, found 1e-06 in layer 1, .* key 1",
+        ),
+        (
+            lambda pattern: pattern * 0.999,
+            "weights of every query to sum to 1, found 0.999 in layer 1",
+        ),
     ]
     for spoiled, message in faults:
-        with pytest.raises(MitigationError, match=message), running(model, Leaking(factor=1.0, spoiled=spoiled)):
+        with (
+            pytest.raises(MitigationError, match=message),
+            running(model, Leaking(factor=1.0, spoiled=spoiled)),
+        ):
             model(TOKENS)
 
 
@@ -295,7 +348,11 @@ def test_on_a_model_that_is_not_in_16_bits_it_is_inactive() -> None:
 
 
 def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
-    assert Upcast(("residual", "mlp", "residual")) == Upcast(("mlp", "residual")) == Upcast(["mlp", "residual"])
+    assert (
+        Upcast(("residual", "mlp", "residual"))
+        == Upcast(("mlp", "residual"))
+        == Upcast(["mlp", "residual"])
+    )
     assert Upcast("mlp") == Upcast(("mlp",))
     assert mitigation("upcast") == Upcast() == Upcast(UPCAST_PARTS)
     assert mitigation("upcast:parts=residual+norms") == Upcast(("norms", "residual"))
@@ -317,6 +374,8 @@ def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
     model = view_in(tiny_model("llama", seed=1), torch.bfloat16, eager=True)
     with running(model, Idle(("mlp",))):
         model(TOKENS)
-    refusal = r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
+    refusal = (
+        r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
+    )
     with pytest.raises(MitigationError, match=refusal), running(model, Idle(("attention",))):
         model(TOKENS)

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.mitigations import Hint, Label, Mitigation, MitigationError, Numbered, Separator, insert
+from ostools.mitigations import (
+    Hint,
+    Label,
+    Mitigation,
+    MitigationError,
+    Numbered,
+    Separator,
+    insert,
+)
 from ostools.mitigations import mitigation as named
 from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
@@ -20,7 +28,9 @@ ITEMS = st.lists(st.sampled_from("0123456789"), min_size=1, max_size=40)
 
 
 @given(items=ITEMS, every=st.integers(1, 6))
-def test_a_separator_stands_after_every_kth_item_and_not_at_the_end(items: list[str], every: int) -> None:
+def test_a_separator_stands_after_every_kth_item_and_not_at_the_end(
+    items: list[str], every: int
+) -> None:
     pieces = insert(Separator(every=every), items)
     assert [piece for piece in pieces if piece != ","] == items
     groups = "".join(pieces).split(",")
@@ -70,7 +80,9 @@ class Rewrites(Mitigation):
         (("1", "0", "1", Label("4:")), "before an item"),
     ],
 )
-def test_a_sequence_that_changes_the_answer_is_refused(pieces: tuple[str, ...], message: str) -> None:
+def test_a_sequence_that_changes_the_answer_is_refused(
+    pieces: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(MitigationError, match=message):
         insert(Rewrites(pieces), ("1", "0", "1"))
     assert insert(Rewrites(("1", "2:", "0", "1")), ("1", "0", "1")) == ("1", "2:", "0", "1")
@@ -81,7 +93,9 @@ def test_with_its_key_a_task_allows_items_between_items() -> None:
         return str(list(pieces).count("1"))
 
     assert insert(Rewrites(("1", "0", ",", "0")), ("1", "0"), ones) == ("1", "0", ",", "0")
-    with pytest.raises(MitigationError, match=r"expected the answer '2' to stand, found .* it would be '3'"):
+    with pytest.raises(
+        MitigationError, match=r"expected the answer '2' to stand, found .* it would be '3'"
+    ):
         insert(Rewrites(("1", "1", "1")), ("1", "1"), ones)
     with pytest.raises(MitigationError, match="only insert between"):
         insert(Rewrites(("1", "1")), ("1", "0", "1"), lambda pieces: "")
@@ -90,12 +104,24 @@ def test_with_its_key_a_task_allows_items_between_items() -> None:
 # --- Positional hints
 
 
-DIGIT_TASKS = ("copy-last", "copy-first", "count-ones", "count-ones-bernoulli", "count-ones-figure-5")
+DIGIT_TASKS = (
+    "copy-last",
+    "copy-first",
+    "count-ones",
+    "count-ones-bernoulli",
+    "count-ones-figure-5",
+)
 
 
 @given(items=ITEMS)
 def test_every_item_stands_behind_its_number(items: list[str]) -> None:
-    shown = "".join(insert(Numbered(), items, lambda pieces: str(len([piece for piece in pieces if piece in items]))))
+    shown = "".join(
+        insert(
+            Numbered(),
+            items,
+            lambda pieces: str(len([piece for piece in pieces if piece in items])),
+        )
+    )
     assert shown == " ".join(f"{number}:{item}" for number, item in enumerate(items, 1))
 
 
@@ -123,7 +149,9 @@ def test_a_positional_hint_leaves_the_answer(name: str, length: int, spec: str) 
 
 
 @given(items=st.lists(st.sampled_from("01"), min_size=1, max_size=12))
-def test_interleaved_digits_alternate_and_only_what_that_takes_is_inserted(items: list[str]) -> None:
+def test_interleaved_digits_alternate_and_only_what_that_takes_is_inserted(
+    items: list[str],
+) -> None:
     pieces = list(named("interleave").sequence(items))
     assert all(one != other for one, other in pairwise(pieces))
     assert len(pieces) == len(items) + sum(one == other for one, other in pairwise(items))
@@ -151,6 +179,8 @@ def test_numbers_in_the_answer_are_refused(name: str, length: int) -> None:
         ("retrieve-at-position", "positional-hint", "expected digits"),
     ],
 )
-def test_where_a_positional_hint_would_say_what_is_not_so(task: str, spec: str, message: str) -> None:
+def test_where_a_positional_hint_would_say_what_is_not_so(
+    task: str, spec: str, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         question(named_task(task), 5, mitigation=named(spec))

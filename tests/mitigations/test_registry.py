@@ -89,7 +89,10 @@ def test_every_built_in_name_is_a_class_that_is_there(name: str) -> None:
         ("separator:every=0", "expected every of at least 1, found 0"),
         ("separator:every", "expected options such as key=value, found 'every'"),
         ("separator:every=1,every=2", "option 'every' is given twice"),
-        ("sliding-window", "mitigation 'sliding-window' needs window, a whole number: write sliding-window:window="),
+        (
+            "sliding-window",
+            "mitigation 'sliding-window' needs window, a whole number: write sliding-window:window=",
+        ),
     ],
 )
 def test_what_a_text_is_refused_for(spec: str, message: str) -> None:
@@ -110,7 +113,11 @@ class Options(Mitigation):
 
 
 OPTIONS = Registry(
-    "thing", Mitigation, {"options": f"{__name__}:Options", "text": "os:sep"}, "no.such.group", ValueError
+    "thing",
+    Mitigation,
+    {"options": f"{__name__}:Options", "text": "os:sep"},
+    "no.such.group",
+    ValueError,
 )
 
 
@@ -145,7 +152,12 @@ def test_values_of_another_kind_are_refused(spec: str, message: str) -> None:
 
 
 def test_a_label_that_no_text_leads_to_is_a_repr() -> None:
-    for awkward in (Hint("check, n=3"), Hint("a + b"), Separator(2, " + "), Composed((Hint("a + b"), Separator()))):
+    for awkward in (
+        Hint("check, n=3"),
+        Hint("a + b"),
+        Separator(2, " + "),
+        Composed((Hint("a + b"), Separator())),
+    ):
         assert label_of(awkward) == repr(awkward)
 
 
@@ -167,23 +179,34 @@ class Unread(Mitigation):
 
 
 PLUGINS = Registry(
-    "thing", Mitigation, {"fails": f"{__name__}:Fails", "unread": f"{__name__}:Unread"}, "no.such", ValueError
+    "thing",
+    Mitigation,
+    {"fails": f"{__name__}:Fails", "unread": f"{__name__}:Unread"},
+    "no.such",
+    ValueError,
 )
 
 
 def test_a_class_that_fails_is_told_in_one_line() -> None:
-    with pytest.raises(ValueError, match="thing 'fails' of ostools: ZeroDivisionError: division by zero"):
+    with pytest.raises(
+        ValueError, match="thing 'fails' of ostools: ZeroDivisionError: division by zero"
+    ):
         PLUGINS.make("fails")
-    with pytest.raises(ValueError, match=r"thing 'unread' of ostools cannot be used: NameError: .*NoSuchType"):
+    with pytest.raises(
+        ValueError, match=r"thing 'unread' of ostools cannot be used: NameError: .*NoSuchType"
+    ):
         PLUGINS.make("unread")
     assert {row.name: row.usable for row in PLUGINS.listing()} == {"fails": True, "unread": False}
 
 
-# Other people's mitigations and tasks: real distributions, built as wheels and installed beside ostools, good and broken.
+# Other people's mitigations and tasks: real distributions, built as wheels and installed beside
+# ostools, good and broken.
 
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin"
-TOKENS: Int[Tensor, "batch pos"] = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
+TOKENS: Int[Tensor, "batch pos"] = torch.randint(
+    10, 200, (2, 23), generator=torch.Generator().manual_seed(0)
+)
 
 BROKEN_PROJECT = """
 [build-system]
@@ -234,7 +257,14 @@ class Unfinished(Task):
 
 def installed(target: Path, *projects: Path) -> None:
     """Build each project's wheel and unpack it into `target`, without an index."""
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet", "--target"]
+    options = [
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--disable-pip-version-check",
+        "--quiet",
+        "--target",
+    ]
     command = [sys.executable, "-m", "pip", "install", *options, str(target), *map(str, projects)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -250,7 +280,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "__init__.py").touch()
     (package / "raises.py").write_text('raise RuntimeError("no licence\\nwas found")\n')
     (package / "things.py").write_text(BROKEN_THINGS)
-    example = shutil.copytree(EXAMPLE, home / "example", ignore=shutil.ignore_patterns("__pycache__"))
+    example = shutil.copytree(
+        EXAMPLE, home / "example", ignore=shutil.ignore_patterns("__pycache__")
+    )
     installed(home / "site", example, home / "broken")
     return home / "site"
 
@@ -260,7 +292,9 @@ def plugins(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """Both distributions in sight of this process."""
     monkeypatch.syspath_prepend(str(environment))
     yield
-    for name in [name for name in sys.modules if name.split(".")[0] in ("ostools_example", "ostools_broken")]:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in ("ostools_example", "ostools_broken")
+    ]:
         monkeypatch.delitem(sys.modules, name)
 
 
@@ -274,14 +308,18 @@ def test_a_mitigation_is_listed_made_from_a_text_and_labelled() -> None:
     assert mitigation(label(made)) == made
     with pytest.raises(MitigationError, match="has no option 'size': known are chunk"):
         mitigation("chunked-attention:size=8")
-    with pytest.raises(MitigationError, match="ChunkedAttention: expected chunk of at least 1, found 0"):
+    with pytest.raises(
+        MitigationError, match="ChunkedAttention: expected chunk of at least 1, found 0"
+    ):
         mitigation("chunked-attention:chunk=0")
 
 
 @pytest.mark.usefixtures("plugins")
 def test_a_broken_invariant_is_an_error_wherever_the_pass_runs() -> None:
     model, leaking = tiny_model("llama", seed=1), mitigation("leaking-chunks:chunk=4")
-    refusal = "ChunkedAttention: expected weights of exactly 0 .* in layer 1, head 0, query 4, key 0"
+    refusal = (
+        "ChunkedAttention: expected weights of exactly 0 .* in layer 1, head 0, query 4, key 0"
+    )
     with pytest.raises(MitigationError, match=refusal), running(model, leaking):
         model(TOKENS)
     with pytest.raises(MitigationError, match=refusal), running(model, compose(Hint(), leaking)):
@@ -325,7 +363,9 @@ mitigations.mitigation("sliding-window:window=4 + attention-temperature:factor=2
 print("torch" in sys.modules)
 """
     given = os.environ | {"PYTHONPATH": str(environment)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=given)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=given
+    )
     assert done.returncode == 0, done.stderr
     names, torch_loaded = done.stdout.splitlines()
     assert "'chunked-attention'" in names

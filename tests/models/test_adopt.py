@@ -1,4 +1,6 @@
-"""An adopted model gives the numbers of its weights saved and loaded, by equality; the user's object stays as it was."""
+"""An adopted model gives the numbers of its weights saved and loaded, by equality; the user's
+object stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def _saved(model: Any, path: Path, **options: Any) -> Any:
 
 
 def _bridged(model: Any, family: Family) -> Any:
-    return build_bridge_from_module(model, ARCHITECTURE[family], hf_config=model.config, model_name="mine")
+    return build_bridge_from_module(
+        model, ARCHITECTURE[family], hf_config=model.config, model_name="mine"
+    )
 
 
 def assert_same(adopted: Any, loaded: Any, measured: Any = MEASURED) -> None:
@@ -89,8 +93,12 @@ def _state(model: nn.Module) -> dict[str, Any]:
     """Everything of a model that a user could notice."""
     named = list(model.named_parameters(remove_duplicate=False))
     return {
-        "modules": [(name, id(part), type(part), part.training) for name, part in model.named_modules()],
-        "weights": [(name, id(weight), weight.data_ptr(), weight.requires_grad) for name, weight in named],
+        "modules": [
+            (name, id(part), type(part), part.training) for name, part in model.named_modules()
+        ],
+        "weights": [
+            (name, id(weight), weight.data_ptr(), weight.requires_grad) for name, weight in named
+        ],
         "values": [weight.detach().clone() for _, weight in named],
         "config": model.config.to_dict(),  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
         "attention": model.config._attn_implementation,  # pyright: ignore[reportAttributeAccessIssue]
@@ -99,7 +107,9 @@ def _state(model: nn.Module) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", quick(["gemma3", "gpt2", "neox"], "gpt2", "neox"))
-def test_the_users_model_stays_as_it_was_and_no_weight_is_copied(family: Family, tmp_path: Path) -> None:
+def test_the_users_model_stays_as_it_was_and_no_weight_is_copied(
+    family: Family, tmp_path: Path
+) -> None:
     model = make_model(family)
     model.config._attn_implementation = "sdpa"
     model.train().requires_grad_(True)
@@ -114,7 +124,9 @@ def test_the_users_model_stays_as_it_was_and_no_weight_is_copied(family: Family,
     assert not adopted.training
     assert not any(weight.requires_grad for weight in adopted.parameters())
     mine = {weight.untyped_storage().data_ptr() for weight in adopted.parameters()}
-    theirs = {name: weight.untyped_storage().data_ptr() for name, weight in model.named_parameters()}
+    theirs = {
+        name: weight.untyped_storage().data_ptr() for name, weight in model.named_parameters()
+    }
     copied = [name for name, address in theirs.items() if address not in mine]
     assert all("query_key_value" in name for name in copied)
     assert bool(copied) == (family == "neox")
@@ -134,7 +146,9 @@ def test_edits_in_place_are_followed_by_numbers_and_hash(tmp_path: Path) -> None
 
 
 def _replaced(model: Any) -> None:
-    model.model.layers[0].mlp.up_proj.weight = nn.Parameter(torch.zeros_like(model.model.layers[0].mlp.up_proj.weight))
+    model.model.layers[0].mlp.up_proj.weight = nn.Parameter(
+        torch.zeros_like(model.model.layers[0].mlp.up_proj.weight)
+    )
 
 
 def _new_data(model: Any) -> None:
@@ -156,7 +170,9 @@ def _joint(model: Any) -> None:
         ("neox", _joint, "query_key_value"),
     ],
 )
-def test_weights_that_were_replaced_since_are_refused(family: str, change: Callable[[Any], Any], name: str) -> None:
+def test_weights_that_were_replaced_since_are_refused(
+    family: str, change: Callable[[Any], Any], name: str
+) -> None:
     model = make_model(family)
     adopted = ost.adopt(model)
     describe(adopted)
@@ -166,14 +182,18 @@ def test_weights_that_were_replaced_since_are_refused(family: str, change: Calla
 
 
 def test_bfloat16_is_adopted_where_its_rotations_are_whole(tmp_path: Path) -> None:
-    """`.to(bfloat16)` may round what a position is rotated by; a model that is loaded in bfloat16 has it whole."""
+    """`.to(bfloat16)` may round what a position is rotated by; a model that is loaded in bfloat16
+    has it whole.
+    """
     from transformers import AutoModelForCausalLM
 
     make_model("llama").save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert_same(ost.adopt(model), load_model(tmp_path, dtype="bfloat16"), MEASURED[1:2])
     rounded: Any = make_model("llama")
-    with pytest.raises(InputError, match=r"expected .*inv_freq as the configuration says, found other numbers"):
+    with pytest.raises(
+        InputError, match=r"expected .*inv_freq as the configuration says, found other numbers"
+    ):
         ost.adopt(rounded.to(torch.bfloat16))
 
 
@@ -262,7 +282,9 @@ def _checkpointed(model: Any) -> None:
     ],
 )
 def test_hooks_that_transformers_leaves_are_none_of_the_users(use: Callable[[Any], Any]) -> None:
-    """One on the embedding, which only asks for gradients, and the observers of a pass that gives its states."""
+    """One on the embedding, which only asks for gradients, and the observers of a pass that gives
+    its states.
+    """
     model = make_model("llama")
     expected = ost.adopt(make_model("llama"))(torch.tensor([IDS]))
     use(model)
@@ -276,7 +298,9 @@ def test_bridges_that_are_not_raw_are_refused() -> None:
         ost.adopt(bridge)
     joint = _bridged(make_model("neox"), "neox")
     joint.blocks[0].attn.q.original_component.weight.data[0, 0] += 1e-3
-    with pytest.raises(InputError, match="to be part of the weight that it was made of, found it edited apart"):
+    with pytest.raises(
+        InputError, match="to be part of the weight that it was made of, found it edited apart"
+    ):
         ost.adopt(joint)
     for process in ("enable_compatibility_mode", "process_weights"):
         processed = _bridged(make_model("llama"), "llama")
@@ -297,7 +321,9 @@ def test_tokenizers() -> None:
 def test_models_of_other_libraries() -> None:
     """A HookedTransformer holds other weights."""
     old: Any = type("HookedTransformer", (), {})()
-    with pytest.raises(InputError, match=r"found HookedTransformer: .* give the Hugging Face model"):
+    with pytest.raises(
+        InputError, match=r"found HookedTransformer: .* give the Hugging Face model"
+    ):
         ost.adopt(old)
 
 
@@ -357,7 +383,9 @@ assert "with their own forward" in refused(nnsight.LanguageModel(own, tokenizer=
 def test_a_model_of_nnsight() -> None:
     """In a process of its own: nnsight gives every object of Python a method when it is imported."""
     pytest.importorskip("nnsight", reason="is in the test extra")
-    ran = subprocess.run([sys.executable, "-c", NNSIGHT], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", NNSIGHT], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
 
 
@@ -381,7 +409,9 @@ def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:
 def test_a_vocabulary_that_was_resized(tmp_path: Path) -> None:
     model: Any = make_model("llama")
     model.resize_token_embeddings(300)
-    assert model.model.vocab_size != model.config.vocab_size  # transformers leaves the old one there
+    assert (
+        model.model.vocab_size != model.config.vocab_size
+    )  # transformers leaves the old one there
     assert_same(ost.adopt(model.eval()), _saved(model, tmp_path), MEASURED[:1])
 
 
@@ -396,14 +426,18 @@ def _compiled_in_place(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("compiled", [partial(torch.compile, backend="eager"), _compiled_in_place, _compiled_inside])
+@pytest.mark.parametrize(
+    "compiled", [partial(torch.compile, backend="eager"), _compiled_in_place, _compiled_inside]
+)
 def test_a_compiled_model_is_the_model_that_was_compiled(compiled: Callable[[Any], Any]) -> None:
     expected = ost.adopt(make_model("llama"))(torch.tensor([IDS]))
     assert torch.equal(ost.adopt(compiled(make_model("llama")))(torch.tensor([IDS])), expected)
 
 
 def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_path: Path) -> None:
-    """torch folds a batch into one product, or not, by whether a weight asks for a gradient, also under `no_grad`."""
+    """torch folds a batch into one product, or not, by whether a weight asks for a gradient, also
+    under `no_grad`.
+    """
     generic_model("falcon_mamba").save_pretrained(tmp_path)
     model = FalconMambaForCausalLM.from_pretrained(tmp_path)
     assert all(weight.requires_grad for weight in model.parameters())
@@ -413,10 +447,13 @@ def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EVERY_TEXT_FAMILY, *(f"generic {kind}" for kind in GENERIC)])
-def test_every_family_as_it_is_built_resized_reloaded_and_compiled(name: str, tmp_path: Path) -> None:
+def test_every_family_as_it_is_built_resized_reloaded_and_compiled(
+    name: str, tmp_path: Path
+) -> None:
     """What `load_model` takes of the saved model `adopt` takes in memory, with the same numbers.
 
-    Up to the order of additions where the weights of a reloaded model begin at other places in memory.
+    Up to the order of additions where the weights of a reloaded model begin at other places in
+    memory.
     """
 
     def made() -> Any:
@@ -438,15 +475,20 @@ def test_every_family_as_it_is_built_resized_reloaded_and_compiled(name: str, tm
         ("compiled", made, partial(torch.compile, backend="eager"), "float32"),
     ):
         model = make().eval()
-        if dtype == "bfloat16" and model.config._attn_implementation == "eager" and not name.endswith(("gptj", "neo")):
-            dtype = (
-                "bfloat16-eager"  # as transformers loads what has no sdpa; GPT-J's and GPT-Neo's own has float32 scores
-            )
+        if (
+            dtype == "bfloat16"
+            and model.config._attn_implementation == "eager"
+            and not name.endswith(("gptj", "neo"))
+        ):
+            dtype = "bfloat16-eager"  # as transformers loads what has no sdpa; GPT-J's and GPT-Neo's own has float32 scores
         try:
             loaded = _saved(model, tmp_path / case, dtype=dtype)
         except InputError as error:
             with pytest.raises(
-                InputError, match=re.escape(str(error).partition(",")[0]).replace(re.escape(str(tmp_path / case)), ".*")
+                InputError,
+                match=re.escape(str(error).partition(",")[0]).replace(
+                    re.escape(str(tmp_path / case)), ".*"
+                ),
             ):
                 ost.adopt(model)
             continue
@@ -466,7 +508,11 @@ def test_hooks_act_inside_transformer_lens_own() -> None:
             assert not torch.equal(model(ids), doubled)
         assert torch.equal(model(ids), doubled)
     with hooks.ablate_layers(model, [0], part="mlp"):
-        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda tensor, hook: seen.append(tensor.clone()))]):
+        with model.hooks(
+            fwd_hooks=[
+                ("blocks.0.hook_resid_post", lambda tensor, hook: seen.append(tensor.clone()))
+            ]
+        ):
             without = model(ids)
         assert torch.equal(model(ids), without)
     with hooks.capture(model, "residual_mid") as record:

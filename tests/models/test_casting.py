@@ -35,12 +35,17 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_view_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_view_is_what_loading_in_that_dtype_gives(
+    family: Family, dtype: torch.dtype, tmp_path: Path
+) -> None:
     # 40 is no square: sqrt(d_model) must be rounded to the new dtype, not through the old one
     model = load_model(write_checkpoint(tmp_path, family, d_model=40))
     before = {name: tensor.clone() for name, tensor in _tensors(model).items()}
     logits = model(IDS)
-    seen, fresh = view_in(model, dtype), load_model(tmp_path, dtype=str(dtype).removeprefix("torch."))
+    seen, fresh = (
+        view_in(model, dtype),
+        load_model(tmp_path, dtype=str(dtype).removeprefix("torch.")),
+    )
 
     assert torch.equal(seen(IDS), fresh(IDS))
     assert seen(IDS).dtype == dtype
@@ -59,7 +64,9 @@ def test_a_view_is_what_loading_in_that_dtype_gives(family: Family, dtype: torch
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
-    """What is not small is read from the model at every use: a weight that changes there has changed here."""
+    """What is not small is read from the model at every use: a weight that changes there has
+    changed here.
+    """
     model = tiny_model(family, fresh=True)
     seen = view_in(model, torch.float64)
     stored = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
@@ -72,7 +79,10 @@ def test_a_view_has_no_weights_of_its_own(family: Family) -> None:
     with torch.no_grad():
         model.W_E.mul_(2.0)
     assert not torch.equal(seen(IDS), logits)
-    with torch.no_grad(), pytest.raises(InputError, match="expected a weight of the model itself to write to"):
+    with (
+        torch.no_grad(),
+        pytest.raises(InputError, match="expected a weight of the model itself to write to"),
+    ):
         seen.W_E.mul_(2.0)
 
 
@@ -95,7 +105,9 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
     model, made = tiny_model("gemma", dtype=torch.bfloat16), list[int]()
     plain, room = LazyCast.dense, lazy_cast._room
     monkeypatch.setattr(LazyCast, "dense", lambda self: made.append(self.numel()) or plain(self))
-    monkeypatch.setattr(lazy_cast, "_room", lambda count, dtype: made.append(count) or room(count, dtype))
+    monkeypatch.setattr(
+        lazy_cast, "_room", lambda count, dtype: made.append(count) or room(count, dtype)
+    )
     monkeypatch.setattr(lazy_cast, "PART", 8 * 1000)
     seen, ids = view_in(model, torch.float64), IDS[:, :5]
     embedded = seen.input_to_embed(ids)[0]
@@ -109,7 +121,9 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
 
 
 def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch multiplies a strided batch of vectors with W expanded over the batch: ten prompts made ten unembeddings."""
+    """torch multiplies a strided batch of vectors with W expanded over the batch: ten prompts made
+    ten unembeddings.
+    """
     weight, read = torch.randn(9, 6).bfloat16(), []
 
     def double(part: torch.Tensor) -> torch.Tensor:
@@ -122,7 +136,9 @@ def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPa
     assert torch.equal(torch.nn.functional.linear(last, seen), expected)
     assert read == [weight.numel()]
     monkeypatch.setattr(lazy_cast, "BLOCK", 8 * 12)
-    torch.testing.assert_close(torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(
+        torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14
+    )
     assert max(read[1:]) <= 12
 
 
@@ -131,7 +147,9 @@ def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPa
 def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
     dtype: torch.dtype, transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two matrices in turn, of growing and shrinking parts, there and back; what was made before stays as it is."""
+    """Of two matrices in turn, of growing and shrinking parts, there and back; what was made before
+    stays as it is.
+    """
     monkeypatch.setattr(lazy_cast, "PART", dtype.itemsize * 40)
     generator = torch.Generator().manual_seed(0)
     found, expected = [], []
@@ -152,7 +170,9 @@ def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
 
 
 def test_a_product_in_16_bits_rounds_no_partial_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum of whole numbers beyond what bfloat16 holds: exact, then rounded once, however the stored matrix lies."""
+    """A sum of whole numbers beyond what bfloat16 holds: exact, then rounded once, however the
+    stored matrix lies.
+    """
     monkeypatch.setattr(lazy_cast, "PART", 2 * 8 * 3)
     stored = torch.ones(513, 8)
     x = torch.ones(2, 513, dtype=torch.bfloat16)
@@ -162,7 +182,9 @@ def test_a_product_in_16_bits_rounds_no_partial_sum(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autograd keeps the view of a weight and no cast of it, and its gradient is that of the cast weight, to the bit."""
+    """Autograd keeps the view of a weight and no cast of it, and its gradient is that of the cast
+    weight, to the bit.
+    """
     weight = torch.randn(7, 5).bfloat16()
     seen = LazyCast(torch.Tensor.double, (weight,), torch.float64)
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
@@ -196,7 +218,8 @@ def test_a_hooked_model_is_refused() -> None:
         with block:
             model(IDS)
             with pytest.raises(
-                InputError, match=r"without hooks to read in another dtype, found one at blocks\.0\.attn"
+                InputError,
+                match=r"without hooks to read in another dtype, found one at blocks\.0\.attn",
             ):
                 view_in(model, torch.bfloat16)
     view_in(model, torch.bfloat16)
@@ -206,7 +229,14 @@ def test_a_pass_with_gradients_before_is_no_obstacle() -> None:
     """TransformerLens keeps the last pattern of a joint attention on its module, with its graph."""
     model = tiny_model("gpt2", fresh=True)
     with torch.enable_grad():
-        model.run_with_hooks(IDS, fwd_hooks=[("blocks.0.hook_in", lambda tensor, hook: tensor.requires_grad_())])
-    kept = [v for m in model.modules() for v in vars(m).values() if isinstance(v, torch.Tensor) and v.grad_fn]
+        model.run_with_hooks(
+            IDS, fwd_hooks=[("blocks.0.hook_in", lambda tensor, hook: tensor.requires_grad_())]
+        )
+    kept = [
+        v
+        for m in model.modules()
+        for v in vars(m).values()
+        if isinstance(v, torch.Tensor) and v.grad_fn
+    ]
     assert kept  # else nothing is tested here
     view_in(model, torch.float64)(IDS)

@@ -26,9 +26,18 @@ def test_a_loaded_model_is_described(family: Family, tmp_path: Path) -> None:
     described = describe(load_model(write_checkpoint(tmp_path, family), device="cpu"))
     assert (described.name, described.revision) == (str(tmp_path), None)
     assert described.architecture == type(make_model(family)).__name__
-    assert (described.n_layers, described.d_model, described.n_heads, described.d_vocab) == (2, 32, 4, 268)
+    assert (described.n_layers, described.d_model, described.n_heads, described.d_vocab) == (
+        2,
+        32,
+        4,
+        268,
+    )
     assert described.n_key_value_heads == (4 if family == "gpt2" else 2)
-    assert (described.dtype, described.device, described.attention_implementation) == ("float32", "cpu", "eager")
+    assert (described.dtype, described.device, described.attention_implementation) == (
+        "float32",
+        "cpu",
+        "eager",
+    )
     assert described.trained_lengths is None
 
 
@@ -37,7 +46,9 @@ def test_the_hash_belongs_to_the_weights(family: Family) -> None:
     model, same, other = tiny_model(family), tiny_model(family), tiny_model(family, seed=1)
     assert describe(model).weight_hash == describe(same).weight_hash
     assert describe(model).weight_hash != describe(other).weight_hash
-    assert describe(model).weight_hash != describe(tiny_model(family, dtype=torch.float64)).weight_hash
+    assert (
+        describe(model).weight_hash != describe(tiny_model(family, dtype=torch.float64)).weight_hash
+    )
 
 
 def _value(model: TransformerBridge, name: str) -> torch.nn.Parameter:
@@ -106,7 +117,9 @@ def _loaded(model: TransformerBridge, name: str) -> None:
 EDITS = {
     "added": _through_data(lambda value: value[0].add_(1)),
     "last bit": _through_data(_last_bit),
-    "swapped": _through_data(lambda value: value.copy_(value.flip(-1))),  # as when two heads change places
+    "swapped": _through_data(
+        lambda value: value.copy_(value.flip(-1))
+    ),  # as when two heads change places
     "negated": _through_data(lambda value: value.mul_(-3)),
     "in place": _without_gradients(lambda value: value.mul_(2)),
     "foreach": _without_gradients(lambda value: _ADD([value], 1.0)),
@@ -122,7 +135,8 @@ EDITS = {
 }
 
 
-# A hash reads names and bytes, whatever the family: the two have all kinds of parameters, and views of one another.
+# A hash reads names and bytes, whatever the family: the two have all kinds of parameters, and views
+# of one another.
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_an_edited_model_has_a_new_hash(family: Family, edit: str) -> None:
@@ -143,7 +157,11 @@ def test_weights_are_hashed_anew_where_one_changed_and_at_no_other_description(
     """Beyond any sample: one bit of one number of each weight, there and back."""
     module = sys.modules["ostools.models.describe"]
     model, taken = tiny_model("llama", fresh=True), []
-    monkeypatch.setattr(module.hashlib, "sha256", lambda *given, real=hashlib.sha256: taken.append(1) or real(*given))
+    monkeypatch.setattr(
+        module.hashlib,
+        "sha256",
+        lambda *given, real=hashlib.sha256: taken.append(1) or real(*given),
+    )
     first, rest = describe(model).weight_hash, set[str]()
     taken.clear()
     assert describe(model).weight_hash == first
@@ -162,7 +180,9 @@ def test_weights_are_hashed_anew_where_one_changed_and_at_no_other_description(
 def test_compatibility_mode_is_refused() -> None:
     model = tiny_model("llama", fresh=True)
     model.enable_compatibility_mode()
-    with pytest.raises(InputError, match="expected a raw TransformerBridge, found one in compatibility mode"):
+    with pytest.raises(
+        InputError, match="expected a raw TransformerBridge, found one in compatibility mode"
+    ):
         describe(model)
 
 
@@ -171,7 +191,9 @@ def test_within_a_measurement_the_checksum_is_taken_once_until_a_weight_is_writt
 ) -> None:
     module = sys.modules["ostools.models.describe"]
     calls, real = [], module._digest_of
-    monkeypatch.setattr(module, "_digest_of", lambda weights, new: calls.append(1) or real(weights, new))
+    monkeypatch.setattr(
+        module, "_digest_of", lambda weights, new: calls.append(1) or real(weights, new)
+    )
 
     def hash_of(model: TransformerBridge) -> str:
         return real(dict(named_weights(model)), hashlib.sha256).hex()
@@ -191,7 +213,9 @@ def test_within_a_measurement_the_checksum_is_taken_once_until_a_weight_is_writt
         other = tiny_model("gemma", fresh=True, seed=1)
         assert describe(other).weight_hash == hash_of(other)
     calls.clear()
-    weight.data.add_(1.0)  # leaves no trace in the counters: outside of a measurement each description reads every byte
+    weight.data.add_(
+        1.0
+    )  # leaves no trace in the counters: outside of a measurement each description reads every byte
     assert describe(model).weight_hash == hash_of(model)
     assert len(calls) == 2
 
@@ -203,7 +227,11 @@ def test_a_model_on_the_meta_device() -> None:
     with pytest.raises(InputError, match=match):
         ost.adopt(theirs)
     model = tiny_model("gemma", fresh=True)
-    for measure in (describe, lambda model: ost.sensitivity(model, "ab"), lambda model: ost.bounds(model, "ab")):
+    for measure in (
+        describe,
+        lambda model: ost.sensitivity(model, "ab"),
+        lambda model: ost.bounds(model, "ab"),
+    ):
         model.to("meta")
         with pytest.raises(InputError, match=match):
             measure(model)

@@ -1,4 +1,6 @@
-"""A model in several places: what the same model gives in one, to the bit, out of weights that are not held."""
+"""A model in several places: what the same model gives in one, to the bit, out of weights that are
+not held.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,16 @@ IDS = torch.randint(6, 262, (1, 30), generator=torch.Generator().manual_seed(3))
 
 
 def on_disk(model: Any) -> list[str]:
-    return [name for name, weight in model.original_model.named_parameters() if isinstance(weight, LazyCast)]
+    return [
+        name
+        for name, weight in model.original_model.named_parameters()
+        if isinstance(weight, LazyCast)
+    ]
 
 
-def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_is_read_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In pieces, as a view reads it, its sums would go in another order."""
     whole = load_model(write_checkpoint(tmp_path, "llama", d_model=340), device="cpu")
     parts = load_model(tmp_path, device="cpu", device_map="disk")
@@ -43,7 +51,9 @@ def test_a_large_table_is_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("stored", "dtype"), [("float32", "bfloat16"), ("bfloat16", "float64")])
-def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
+def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(
+    stored: str, dtype: str, tmp_path: Path
+) -> None:
     write_checkpoint(tmp_path, "gemma2", dtype=getattr(torch, stored))
     whole = load_model(tmp_path, dtype=dtype, device="cpu")
     parts = load_model(tmp_path, dtype=dtype, device="cpu", device_map="disk")
@@ -53,15 +63,20 @@ def test_what_is_on_disk_is_read_in_the_dtype_that_was_asked_for(stored: str, dt
 
 MEASUREMENTS: list[Any] = [
     lambda model: ost.sensitivity(model, "abc defg", linearisations=("full",), layers="all"),
-    lambda model: ost.collapse(model, "figure-5a", lengths=(2, 5), dtypes=("bfloat16", "int8-weights")),
+    lambda model: ost.collapse(
+        model, "figure-5a", lengths=(2, 5), dtypes=("bfloat16", "int8-weights")
+    ),
     lambda model: ost.evaluate(model, "copy-last", lengths=(4,), max_new_tokens=4),
 ]
 
 
 @pytest.mark.parametrize(
-    ("family", "measure"), quick(product(("gpt2", "gemma3", "mistral"), range(3)), ("gpt2", 0), ("gpt2", 2))
+    ("family", "measure"),
+    quick(product(("gpt2", "gemma3", "mistral"), range(3)), ("gpt2", 0), ("gpt2", 2)),
 )
-def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp_path: Path) -> None:
+def test_every_measurement_gives_the_same_bits(
+    family: Family, measure: int, tmp_path: Path
+) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     parts = load_model(tmp_path, device="cpu", device_map="disk")
     found, expected = MEASUREMENTS[measure](parts), MEASUREMENTS[measure](whole)
@@ -73,10 +88,14 @@ def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp
 
 @given(st.data())
 def test_what_is_brought_begins_where_the_loaded_weight_begins(data: st.DataObject) -> None:
-    """The same numbers and strides, and the same place in a cache line, for any view; sums then go in the same order."""
+    """The same numbers and strides, and the same place in a cache line, for any view; sums then go
+    in the same order.
+    """
     rows, columns = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
     own = torch.randn(rows, columns)
-    file = torch.empty(rows * columns + 3)[3:].view(rows, columns)  # a file's numbers begin anywhere
+    file = torch.empty(rows * columns + 3)[3:].view(
+        rows, columns
+    )  # a file's numbers begin anywhere
     file.copy_(own)
     low, high = sorted(data.draw(st.tuples(st.integers(0, columns - 1), st.integers(1, columns))))
     views: dict[str, Any] = {
@@ -100,10 +119,14 @@ def test_what_is_brought_begins_where_the_loaded_weight_begins(data: st.DataObje
 
 
 def test_no_operation_reads_a_weight_off_the_device_that_computes() -> None:
-    """A second device, faked by the one that holds no numbers: torch refuses to mix it with another."""
+    """A second device, faked by the one that holds no numbers: torch refuses to mix it with
+    another.
+    """
     there = torch.device("meta")
     stored = torch.randn(12, 8)
-    weight = LazyCast(lambda part: part.to(there), (stored,), torch.float32, device=there, one_piece=True)  # pyright: ignore[reportCallIssue]
+    weight = LazyCast(
+        lambda part: part.to(there), (stored,), torch.float32, device=there, one_piece=True
+    )  # pyright: ignore[reportCallIssue]
     x, ids = torch.zeros(2, 8, device=there), torch.zeros(3, dtype=torch.long)
     results = (
         torch.nn.functional.linear(x, weight),
@@ -128,12 +151,16 @@ PARTS = [("embed", 30), ("block 0", 10), ("block 1", 10), ("norm", 1)]
         ({"cuda:0": 45, "cuda:1": 9, "cpu": 10}, ["cuda:0", "cuda:0", "cpu", "disk"]),
     ],
 )
-def test_parts_go_in_their_order_to_the_nearest_place_with_room(rooms: dict[str, int], expected: list[str]) -> None:
+def test_parts_go_in_their_order_to_the_nearest_place_with_room(
+    rooms: dict[str, int], expected: list[str]
+) -> None:
     assert list(first_fit(PARTS, rooms).values()) == expected
 
 
 @pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2"))
-def test_auto_leaves_on_disk_what_has_no_room(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_leaves_on_disk_what_has_no_room(
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     assert not on_disk(load_model(tmp_path, device="cpu", device_map="auto"))
     room = int(0.8 * 4 * describe(whole).n_parameters / offload.SHARE)  # for all but the last part
@@ -164,7 +191,10 @@ def test_a_weight_on_disk_is_not_written_to(tmp_path: Path) -> None:
         lambda: model.original_model.to(torch.float64),
     )
     for write in writes:
-        with torch.no_grad(), pytest.raises(InputError, match="expected a weight of the model itself to write to"):
+        with (
+            torch.no_grad(),
+            pytest.raises(InputError, match="expected a weight of the model itself to write to"),
+        ):
             write()
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
@@ -196,8 +226,8 @@ def test_200_million_weights_on_disk_are_not_in_memory(tmp_path: Path) -> None:
     directory = write_shape("200m", tmp_path / "200m")
     size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
     found = {}
-    # glibc keeps freed matrices of up to 32 MB for later ones, more or fewer by chance. A fixed threshold gives them back at
-    # once, so that what is counted is what is held.
+    # glibc keeps freed matrices of up to 32 MB for later ones, more or fewer by chance. A fixed
+    # threshold gives them back at once, so that what is counted is what is held.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     for name, placed in {"whole": "", "disk": "disk"}.items():
         out = tmp_path / f"{name}.pt"

@@ -1,4 +1,6 @@
-"""Every record is what a loaded model is: its logits Hugging Face's, its facts those of its modules; and what is refused."""
+"""Every record is what a loaded model is: its logits Hugging Face's, its facts those of its
+modules; and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_the_sizes_that_config_json_says_are_those_that_transformers_reads() -> 
 
 @every_family
 def test_logits_are_hugging_faces(family: str, tmp_path) -> None:
-    """Loaded from a directory, in float32, with a prompt longer than any window; to the bit where the record says so."""
+    """Loaded from a directory, in float32, with a prompt longer than any window; to the bit where
+    the record says so.
+    """
     model = load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
     module = make_model(family, seed=1)
     with torch.no_grad():
@@ -113,7 +117,9 @@ def test_the_records_facts_are_the_modules(family: str) -> None:
     model = tiny_model(family, seed=1)
     known, names = record(model), set(hooks.norms(model))
     qkv = getattr(model.blocks[0].attn, "qkv", None)
-    weights = None if qkv is None else (qkv.original_component.weight, model.blocks[0].attn.q.weight)
+    weights = (
+        None if qkv is None else (qkv.original_component.weight, model.blocks[0].attn.q.weight)
+    )
     found: dict[str, Any] = {
         "norm": "layer" if hooks.norms(model)["ln_final"].centred else "RMS",
         "norms": _norms_stand(names),
@@ -121,17 +127,26 @@ def test_the_records_facts_are_the_modules(family: str) -> None:
         "qk_norm": _qk_norm(model),
         "positions": _positions(model),
         "mlp": _mlp(model),
-        "soft_caps": getattr(model.original_model.config, "attn_logit_softcapping", None) is not None,
+        "soft_caps": getattr(model.original_model.config, "attn_logit_softcapping", None)
+        is not None,
         "sinks": hasattr(model.blocks[0].attn.original_component, "sinks"),
         "multipliers": hooks.residual_scale(model) != 1.0 and logit_scale(model) != 1.0,
         "embedding": "as it is" if known.positions == "learned" else _embedding(model),
-        "copied": weights is not None and len({w.untyped_storage().data_ptr() for w in weights}) == 2,
+        "copied": weights is not None
+        and len({w.untyped_storage().data_ptr() for w in weights}) == 2,
     }
     assert found == {name: getattr(known, name) for name in found}
     shape = Shape.of(model)
     own = model.cfg
-    assert (shape.n_layers, shape.d_model, shape.n_heads) == (own.n_layers, own.d_model, own.n_heads)
-    assert (shape.d_head, shape.n_key_value_heads) == (own.d_head, own.n_key_value_heads or own.n_heads)
+    assert (shape.n_layers, shape.d_model, shape.n_heads) == (
+        own.n_layers,
+        own.d_model,
+        own.n_heads,
+    )
+    assert (shape.d_head, shape.n_key_value_heads) == (
+        own.d_head,
+        own.n_key_value_heads or own.n_heads,
+    )
     assert shape.context == own.n_ctx
     if family not in EXPERTS:
         assert shape.d_mlp == model.blocks[0].mlp.W_in.shape[-1]
@@ -148,7 +163,9 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 @every_family
 def test_windows_are_the_models_own(family: str) -> None:
-    """What the record says of windows is what the last token sees, in the layers that `own_windows` names."""
+    """What the record says of windows is what the last token sees, in the layers that `own_windows`
+    names.
+    """
     model = tiny_model(family, seed=1, **WINDOWS.get(family, {}))
     with hooks.capture(model, "pattern") as seen:
         model(IDS)
@@ -159,7 +176,9 @@ def test_windows_are_the_models_own(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["falcon-40b", "phi-qk-norm"])
-def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(family: str, tmp_path) -> None:
+def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(
+    family: str, tmp_path
+) -> None:
     model = load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
     assert is_closed(model)
     with torch.no_grad():
@@ -168,10 +187,17 @@ def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(famil
 
 @pytest.mark.parametrize("family", ["opt", "gptj", "neo"])
 def test_a_bridge_whose_hooks_act_on_nothing_is_refused(family: str) -> None:
-    """TransformerLens' own: its patterns are a copy of what was computed. Loaded here, a pattern that is replaced is read."""
+    """TransformerLens' own: its patterns are a copy of what was computed. Loaded here, a pattern
+    that is replaced is read.
+    """
     module = make_model(family, seed=1)
-    bridge = build_bridge_from_module(module, ARCHITECTURE[family], hf_config=module.config, model_name=family)
-    for edit in (hooks.frozen(bridge), hooks.replace_pattern(bridge, lambda pattern, layer: pattern.flip(1))):
+    bridge = build_bridge_from_module(
+        module, ARCHITECTURE[family], hf_config=module.config, model_name=family
+    )
+    for edit in (
+        hooks.frozen(bridge),
+        hooks.replace_pattern(bridge, lambda pattern, layer: pattern.flip(1)),
+    ):
         with pytest.raises(hooks.HookError, match="has no site 'pattern'"), edit:
             pass
     model = tiny_model(family, seed=1)
@@ -180,9 +206,12 @@ def test_a_bridge_whose_hooks_act_on_nothing_is_refused(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "settings"), [("phi3", {"partial_rotary_factor": 0.5}), ("mpt", {"n_heads": 3, "d_model": 24})]
+    ("family", "settings"),
+    [("phi3", {"partial_rotary_factor": 0.5}), ("mpt", {"n_heads": 3, "d_model": 24})],
 )
-def test_settings_within_a_record_change_nothing(family: str, settings: dict[str, Any], tmp_path) -> None:
+def test_settings_within_a_record_change_nothing(
+    family: str, settings: dict[str, Any], tmp_path
+) -> None:
     """Phi-4-mini turns part of a head; ALiBi's slopes of a number of heads that is no power of two."""
     model = load_model(write_checkpoint(tmp_path, family, seed=1, **settings), device="cpu")
     with torch.no_grad():
@@ -193,7 +222,9 @@ def test_settings_within_a_record_change_nothing(family: str, settings: dict[str
 @pytest.mark.parametrize(
     ("family", "found"), [("neox", "one joint weight in Pythia"), ("mixtral", "experts in Mixtral")]
 )
-def test_weights_that_are_copied_or_stacked_have_no_device_map(family: str, found: str, tmp_path) -> None:
+def test_weights_that_are_copied_or_stacked_have_no_device_map(
+    family: str, found: str, tmp_path
+) -> None:
     with pytest.raises(InputError, match=f"device_map: expected weights .* found {found}"):
         load_model(write_checkpoint(tmp_path, family), device="cpu", device_map="disk")
 
@@ -211,10 +242,16 @@ def test_every_architecture_has_a_configuration_here_and_records_are_told_apart(
 
 
 def test_a_view_of_falcon_reads_its_own_weights(tmp_path) -> None:
-    """TransformerLens puts functions that hold a module in the place of its forward: in a copy they would read the original."""
+    """TransformerLens puts functions that hold a module in the place of its forward: in a copy they
+    would read the original.
+    """
     module = make_model("falcon", seed=1)
-    bridge = build_bridge_from_module(module, ARCHITECTURE["falcon"], hf_config=module.config, model_name="falcon")
-    with pytest.raises(InputError, match=r"found a function in its place at \S+qkv: load the model with"):
+    bridge = build_bridge_from_module(
+        module, ARCHITECTURE["falcon"], hf_config=module.config, model_name="falcon"
+    )
+    with pytest.raises(
+        InputError, match=r"found a function in its place at \S+qkv: load the model with"
+    ):
         view_in(bridge, torch.float64)
     model = load_model(write_checkpoint(tmp_path, "falcon", seed=1), device="cpu")
     wide = load_model(tmp_path, dtype="float64", device="cpu")

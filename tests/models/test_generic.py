@@ -1,4 +1,6 @@
-"""The generic route: what is found by structure is proven; its derivative is plain autograd's on Hugging Face's own model."""
+"""The generic route: what is found by structure is proven; its derivative is plain autograd's on
+Hugging Face's own model.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +41,33 @@ def loaded(folder: Path, kind: str, **options: Any) -> Any:
 
 
 def plain_jacobian(model: PreTrainedModel, blocks: str, norm: str) -> torch.Tensor:
-    """d y_n / d v_i^(0) of Hugging Face's own model, by two torch hooks and one backward pass a row."""
+    """d y_n / d v_i^(0) of Hugging Face's own model, by two torch hooks and one backward pass a
+    row.
+    """
     stream, y, _ = plain_pass(model, blocks, norm)
-    return torch.stack([torch.autograd.grad(part, stream, retain_graph=True)[0][0] for part in y[0, -1]], dim=1)
+    return torch.stack(
+        [torch.autograd.grad(part, stream, retain_graph=True)[0][0] for part in y[0, -1]], dim=1
+    )
 
 
-def plain_pass(model: PreTrainedModel, blocks: str, norm: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def plain_pass(
+    model: PreTrainedModel, blocks: str, norm: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """v^(0) as a leaf, y and the logits of Hugging Face's own model, by two torch hooks."""
     noted: dict[str, Any] = {}
 
     def start(module: Any, args: Any, kwargs: Any) -> Any:
         noted["v"] = (args[0] if args else kwargs["hidden_states"]).detach().requires_grad_(True)
-        return ((noted["v"], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": noted["v"]})
+        return (
+            ((noted["v"], *args[1:]), kwargs)
+            if args
+            else (args, {**kwargs, "hidden_states": noted["v"]})
+        )
 
     first = model.get_submodule(f"{blocks}.0").register_forward_pre_hook(start, with_kwargs=True)
-    last = model.get_submodule(norm).register_forward_hook(lambda module, args, output: noted.__setitem__("y", output))
+    last = model.get_submodule(norm).register_forward_hook(
+        lambda module, args, output: noted.__setitem__("y", output)
+    )
     logits = model(torch.tensor([IDS]), use_cache=False).logits
     first.remove()
     last.remove()
@@ -62,25 +76,35 @@ def plain_pass(model: PreTrainedModel, blocks: str, norm: str) -> tuple[torch.Te
 
 def reference_of(model: Any, kind: str) -> tuple[PreTrainedModel, str, str]:
     """Hugging Face's own model in float64, and the paths of its blocks and its final norm."""
-    norm = next(path for path, part in model.original_model.named_modules() if part is model.ln_final)
-    blocks = next(path for path, part in model.original_model.named_modules() if part is model.blocks[0])[:-2]
+    norm = next(
+        path for path, part in model.original_model.named_modules() if part is model.ln_final
+    )
+    blocks = next(
+        path for path, part in model.original_model.named_modules() if part is model.blocks[0]
+    )[:-2]
     reference = PreTrainedModel.double(generic_model(kind))
     if hasattr(reference.config, "_experts_implementation"):
         reference.config._experts_implementation = "eager"
     return reference, blocks, norm
 
 
-@pytest.mark.parametrize("kind", quick(("mamba", "qwen3_next", "granite", "gpt_oss"), "mamba", "qwen3_next"))
+@pytest.mark.parametrize(
+    "kind", quick(("mamba", "qwen3_next", "granite", "gpt_oss"), "mamba", "qwen3_next")
+)
 def test_the_jacobian_is_plain_autograd(kind: str, tmp_path: Path) -> None:
     model = loaded(tmp_path, kind, dtype="float64")
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
     expected = plain_jacobian(*reference_of(model, kind))
-    torch.testing.assert_close(jacobian(model, embedded), expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+    torch.testing.assert_close(
+        jacobian(model, embedded), expected, rtol=0, atol=1e-6 * float(expected.abs().max())
+    )
 
 
 @pytest.mark.parametrize("kind", quick(("mamba", "qwen3_next", "granite"), "mamba", "granite"))
 def test_attribution_is_plain_autograds_gradient_times_input(kind: str, tmp_path: Path) -> None:
-    """And the remainder is what is missing to the logit: with a scale of the logits (Granite), and with experts."""
+    """And the remainder is what is missing to the logit: with a scale of the logits (Granite), and
+    with experts.
+    """
     model = loaded(tmp_path, kind, dtype="float64")
     result = ost.attribution(model, ost.Prompt.from_ids(model, IDS), logit=50)
     stream, _, logits = plain_pass(*reference_of(model, kind))
@@ -89,7 +113,9 @@ def test_attribution_is_plain_autograds_gradient_times_input(kind: str, tmp_path
     expected = torch.cat([parts, (logit.detach() - parts.sum())[None]])
     measured = torch.tensor(result.frame["contribution"].to_numpy())
     # Hugging Face's own norms are rounded to float32: so is its logit, at the size of the others.
-    torch.testing.assert_close(measured, expected, rtol=0, atol=1e-6 * float(logits.detach().abs().max()))
+    torch.testing.assert_close(
+        measured, expected, rtol=0, atol=1e-6 * float(logits.detach().abs().max())
+    )
     noted = result.provenance.parameters
     share = expected[-1].abs() / (parts.abs().sum() + logit.abs().detach())
     assert (noted["linearisation"], noted["complete"]) == ("full", False)
@@ -106,7 +132,9 @@ def test_a_model_without_proof_is_refused(kind: str, tmp_path: Path) -> None:
         loaded(tmp_path, kind)
 
 
-def test_a_stream_that_is_not_the_whole_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_not_the_whole_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proof is the one that sees it: a last block that also reads the embeddings."""
     from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer, OlmoModel
 
@@ -128,14 +156,19 @@ def test_a_stream_that_is_not_the_whole_is_refused(tmp_path: Path, monkeypatch: 
         loaded(tmp_path, "olmo")
 
 
-def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(tmp_path: Path) -> None:
+def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
     model = loaded(tmp_path, "qwen3_next")
     prompt = ost.Prompt.from_ids(model, IDS)
     sketch = ost.sensitivity(model, prompt, method="sketch", cotangents=32)
     exact = ost.sensitivity(model, prompt)
     assert set(exact.frame["linearisation"]) == {"full"}
     torch.testing.assert_close(
-        torch.tensor(sketch.frame["frobenius_norm"]), torch.tensor(exact.frame["frobenius_norm"]), rtol=1e-4, atol=0
+        torch.tensor(sketch.frame["frobenius_norm"]),
+        torch.tensor(exact.frame["frobenius_norm"]),
+        rtol=1e-4,
+        atol=0,
     )
     notes = exact.provenance.parameters
     assert notes["no_softmax"].startswith("linear_attention in block 0: the paper's statements")
@@ -143,7 +176,10 @@ def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(tm
     sentences = " ".join(exact.findings())
     assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
     assert "Linear_attention in block" in sentences
-    assert set(ost.measure.faithfulness(model, exact, logit=50).frame["way"]) == {"removed", "replaced"}
+    assert set(ost.measure.faithfulness(model, exact, logit=50).frame["way"]) == {
+        "removed",
+        "replaced",
+    }
     with pytest.raises(ValueError, match="scores"):
         ost.measure.faithfulness(model, exact, logit=50, ways=["masked"])
     dtypes = ["float32", "bfloat16-weights"]
@@ -154,17 +190,27 @@ def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(tm
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("falcon_h1", "hybrid in blocks 0, 1"), ("rwkv", "RwkvSelfAttention"), ("gpt_oss", None)]
+    ("kind", "words"),
+    [("falcon_h1", "hybrid in blocks 0, 1"), ("rwkv", "RwkvSelfAttention"), ("gpt_oss", None)],
 )
-def test_blocks_without_softmax_attention_are_named(kind: str, words: str | None, tmp_path: Path) -> None:
-    """By `layer_types` where the configuration has them: GptOssMLP has "ssm" in its name, and is none."""
+def test_blocks_without_softmax_attention_are_named(
+    kind: str, words: str | None, tmp_path: Path
+) -> None:
+    """By `layer_types` where the configuration has them: GptOssMLP has "ssm" in its name, and is
+    none.
+    """
     found = block_notes(loaded(tmp_path, kind)).get("no_softmax")
     assert found is None if words is None else words in str(found)
 
 
-def test_a_choice_of_experts_past_the_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_of_experts_past_the_stream_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proof holds the choices of its probe, and sees a router that reads more than the stream."""
-    from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeModel, GraniteMoeTopKRouter
+    from transformers.models.granitemoe.modeling_granitemoe import (
+        GraniteMoeModel,
+        GraniteMoeTopKRouter,
+    )
 
     own_router, own_model, tokens = GraniteMoeTopKRouter.forward, GraniteMoeModel.forward, []
 
@@ -188,11 +234,14 @@ def test_probes_and_the_stage_of_failure_are_measured(kind: str, tmp_path: Path)
     model = loaded(tmp_path, kind)
     probes = ost.probe(model, "copy-last:uniform=true", lengths=range(4, 9), seeds=range(8))
     assert {"residual", "y", "logits"} <= set(probes.frame["site"])
-    assert len(ost.measure.failure_stage(model, "copy-last:uniform=true", lengths=range(4, 9)).frame)
+    assert len(
+        ost.measure.failure_stage(model, "copy-last:uniform=true", lengths=range(4, 9)).frame
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "null"), [("mamba", "initialised"), ("qwen3_next", "shuffled"), ("rwkv", "embeddings-kept")]
+    ("kind", "null"),
+    [("mamba", "initialised"), ("qwen3_next", "shuffled"), ("rwkv", "embeddings-kept")],
 )
 def test_an_untrained_model_goes_the_same_route(kind: str, null: Any, tmp_path: Path) -> None:
     model = loaded(tmp_path, kind)
@@ -224,7 +273,9 @@ def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["granite", "granitemoe", "cohere", "recurrent_gemma"])
 def test_the_last_y_unembeds_to_the_logits_of_the_model(kind: str, tmp_path: Path) -> None:
-    """A scale of the logits is applied once, whichever part of the route knows of it; so is a soft-cap."""
+    """A scale of the logits is applied once, whichever part of the route knows of it; so is a
+    soft-cap.
+    """
     model = loaded(tmp_path, kind)
     with torch.no_grad(), hooks.capture(model, "final_norm") as record:
         logits = model(torch.tensor([IDS]))[0, -1]
@@ -252,7 +303,9 @@ def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
         ("gemma4_text", "no record; the generic route"),
     ):
         settings = streams if kind == "gemma4_text" else ""
-        (tmp_path / "config.json").write_text(f'{{{settings}"model_type": "{kind}"}}', encoding="utf-8")
+        (tmp_path / "config.json").write_text(
+            f'{{{settings}"model_type": "{kind}"}}', encoding="utf-8"
+        )
         assert words in checked_route(str(tmp_path))[0]
     (tmp_path / "config.json").write_text('{"model_type": "gemma4_text"}', encoding="utf-8")
     with pytest.raises(InputError, match="hidden_size_per_layer_input is not 0"):
@@ -264,4 +317,7 @@ def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
 def test_a_model_in_memory_goes_this_route_too() -> None:
     module = generic_model("mamba")
     with torch.no_grad():
-        assert torch.equal(ost.adopt(module)(torch.tensor([IDS])), module(torch.tensor([IDS]), use_cache=False).logits)
+        assert torch.equal(
+            ost.adopt(module)(torch.tensor([IDS])),
+            module(torch.tensor([IDS]), use_cache=False).logits,
+        )

@@ -1,4 +1,6 @@
-"""What the generic route knows inside a block: patterns and norms are Hugging Face's, `frozen` is what it is by a record."""
+"""What the generic route knows inside a block: patterns and norms are Hugging Face's, `frozen` is
+what it is by a record.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,18 @@ from tests.models.test_generic import IDS, loaded, plain_jacobian
 from tests.sets import quick
 
 HELD = ("frozen", "frozen-attention", "frozen-norm")
-# Latent attention; sinks; norms behind and of queries and keys; a norm without a weight; the mean, a parallel block; g = 1 + w.
-KINDS = ("deepseek_v3", "deepseek_v2", "gpt_oss", "gemma4_text", "olmo", "cohere", "nemotron", "gpt_bigcode")
+# Latent attention; sinks; norms behind and of queries and keys; a norm without a weight; the mean,
+# a parallel block; g = 1 + w.
+KINDS = (
+    "deepseek_v3",
+    "deepseek_v2",
+    "gpt_oss",
+    "gemma4_text",
+    "olmo",
+    "cohere",
+    "nemotron",
+    "gpt_bigcode",
+)
 
 
 @pytest.mark.parametrize("kind", quick(KINDS, "deepseek_v3", "gpt_oss"))
@@ -34,7 +46,9 @@ def test_patterns_are_hugging_faces(kind: str, tmp_path: Path) -> None:
     model = loaded(tmp_path, kind)
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(torch.tensor([IDS]))
-    expected = generic_model(kind)(torch.tensor([IDS]), use_cache=False, output_attentions=True).attentions
+    expected = generic_model(kind)(
+        torch.tensor([IDS]), use_cache=False, output_attentions=True
+    ).attentions
     assert len(record["pattern"]) == len(expected)
     for layer, pattern in record["pattern"].items():
         torch.testing.assert_close(pattern, expected[layer])
@@ -42,7 +56,9 @@ def test_patterns_are_hugging_faces(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", quick(KINDS, "deepseek_v3"))
 @pytest.mark.parametrize("linearisation", HELD)
-def test_what_is_held_is_certified_by_finite_differences(kind: str, linearisation: Any, tmp_path: Path) -> None:
+def test_what_is_held_is_certified_by_finite_differences(
+    kind: str, linearisation: Any, tmp_path: Path
+) -> None:
     model = loaded(tmp_path, kind, dtype="float64")
     result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=[linearisation])
     assert result.provenance.parameters["runs"][linearisation]["certificate"]["error"] < 1e-6
@@ -53,16 +69,25 @@ AGREES = {"gpt2": 1e-9, "gemma2": 1e-6, "llama": 1e-6, "gpt-oss": 1e-6, "olmo2":
 
 
 @pytest.mark.parametrize(
-    ("family", "linearisation"), quick(product(AGREES, HELD), ("gpt2", "frozen"), ("llama", "frozen"))
+    ("family", "linearisation"),
+    quick(product(AGREES, HELD), ("gpt2", "frozen"), ("llama", "frozen")),
 )
-def test_what_is_held_is_what_a_record_holds(family: str, linearisation: Any, tmp_path: Path) -> None:
+def test_what_is_held_is_what_a_record_holds(
+    family: str, linearisation: Any, tmp_path: Path
+) -> None:
     write_checkpoint(tmp_path, family, seed=1)
     norms, parts = [], []
     for route in ("auto", "generic"):
         model = ost.load_model(tmp_path, device="cpu", dtype="float64", route=route)
         prompt = ost.Prompt.from_ids(model, IDS)
-        norms.append(ost.sensitivity(model, prompt, linearisations=[linearisation]).frame["operator_norm"])
-        parts.append(ost.attribution(model, prompt, logit=50, linearisation=linearisation).frame["contribution"])
+        norms.append(
+            ost.sensitivity(model, prompt, linearisations=[linearisation]).frame["operator_norm"]
+        )
+        parts.append(
+            ost.attribution(model, prompt, logit=50, linearisation=linearisation).frame[
+                "contribution"
+            ]
+        )
     assert float((norms[0] / norms[1] - 1).abs().max()) < AGREES[family]
     assert float((parts[0] - parts[1]).abs().max() / parts[0].abs().max()) < AGREES[family]
 
@@ -70,16 +95,24 @@ def test_what_is_held_is_what_a_record_holds(family: str, linearisation: Any, tm
 def test_latent_attention_frozen_is_plain_autograd_with_softmax_and_scales_detached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The latent's norm stands on the way from v to a value: with its scale held that way is a matrix."""
+    """The latent's norm stands on the way from v to a value: with its scale held that way is a
+    matrix.
+    """
     model = loaded(tmp_path, "deepseek_v3", dtype="float64")
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
     found = jacobian(model, embedded, freeze=hooks.frozen(model))
     own_softmax = functional.softmax
 
     def norm(self: Any, x: Tensor) -> Tensor:
-        return self.weight * x * torch.rsqrt(x.detach().square().mean(-1, keepdim=True) + self.variance_epsilon)
+        return (
+            self.weight
+            * x
+            * torch.rsqrt(x.detach().square().mean(-1, keepdim=True) + self.variance_epsilon)
+        )
 
-    monkeypatch.setattr(nn.functional, "softmax", lambda x, **options: own_softmax(x, dim=-1).detach())
+    monkeypatch.setattr(
+        nn.functional, "softmax", lambda x, **options: own_softmax(x, dim=-1).detach()
+    )
     monkeypatch.setattr(DeepseekV3RMSNorm, "forward", norm)
     reference = PreTrainedModel.double(generic_model("deepseek_v3"))
     reference.config._experts_implementation = "eager"
@@ -106,7 +139,9 @@ def test_what_is_not_known_is_refused_with_its_reason(
         ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=[linearisation])
 
 
-def test_tokens_that_meet_outside_of_attention_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_meet_outside_of_attention_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = OlmoMLP.forward
     monkeypatch.setattr(OlmoMLP, "forward", lambda self, x: own(self, x) + 0.1 * x.cumsum(1))
     assert "tokens meet" in str(unknown_inside(loaded(tmp_path, "olmo"), "patterns"))
@@ -114,19 +149,27 @@ def test_tokens_that_meet_outside_of_attention_are_seen(tmp_path: Path, monkeypa
 
 def test_a_norm_that_is_no_module_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = OlmoMLP.forward
-    monkeypatch.setattr(OlmoMLP, "forward", lambda self, x: own(self, x * torch.rsqrt(x.square().mean(-1, True))))
+    monkeypatch.setattr(
+        OlmoMLP, "forward", lambda self, x: own(self, x * torch.rsqrt(x.square().mean(-1, True)))
+    )
     model = loaded(tmp_path, "olmo")
     assert "is no module of a norm" in str(unknown_inside(model, "norms"))
     assert unknown_inside(model, "patterns") is None
 
 
 def test_a_norm_of_another_form_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeepseekV3RMSNorm, "forward", lambda self, x: x / (1 + x.abs().mean(-1, keepdim=True)))
-    assert "no norm of a known form" in str(unknown_inside(loaded(tmp_path, "deepseek_v3"), "norms"))
+    monkeypatch.setattr(
+        DeepseekV3RMSNorm, "forward", lambda self, x: x / (1 + x.abs().mean(-1, keepdim=True))
+    )
+    assert "no norm of a known form" in str(
+        unknown_inside(loaded(tmp_path, "deepseek_v3"), "norms")
+    )
 
 
 def test_an_edge_is_taken_out_of_a_closed_block(tmp_path: Path) -> None:
-    """A hook at a pattern acts: without the edge from its key, a query's logits are those with a weight of 0 there."""
+    """A hook at a pattern acts: without the edge from its key, a query's logits are those with a
+    weight of 0 there.
+    """
     model = loaded(tmp_path, "deepseek_v3")
     edge = hooks.Edge(1, 0, 5, 2)
     with torch.no_grad():
@@ -148,5 +191,7 @@ def test_a_view_in_another_dtype_holds_the_same(dtype: str, tmp_path: Path) -> N
 def test_attention_is_read_where_patterns_are_known(tmp_path: Path) -> None:
     model = loaded(tmp_path, "deepseek_v3")
     assert len(ost.measure.spectra(model, ost.Prompt.from_ids(model, IDS)).frame)
-    with pytest.raises((InputError, hooks.HookError), match=r"no site 'pattern' .*: block 0 computes no softmax"):
+    with pytest.raises(
+        (InputError, hooks.HookError), match=r"no site 'pattern' .*: block 0 computes no softmax"
+    ):
         ost.measure.spectra(loaded(tmp_path / "m", "mamba"), ost.Prompt.from_ids(model, IDS))

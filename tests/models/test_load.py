@@ -16,7 +16,12 @@ import pytest
 import torch
 from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3ForConditionalGeneration, GgufConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3ForConditionalGeneration,
+    GgufConfig,
+)
 
 import ostools as ost
 from ostools.ground.errors import InputError
@@ -43,7 +48,9 @@ IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
 
 
 @pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2"))
-@pytest.mark.parametrize("dtype", quick(["float32", "float64", "bfloat16-eager", "float16-eager"], "bfloat16-eager"))
+@pytest.mark.parametrize(
+    "dtype", quick(["float32", "float64", "bfloat16-eager", "float16-eager"], "bfloat16-eager")
+)
 def test_every_dtype_is_hugging_faces_own(family: Family, dtype: str, tmp_path: Path) -> None:
     model = load_model(write_checkpoint(tmp_path, family), dtype=dtype)
     torch_dtype = getattr(torch, dtype.removesuffix("-eager"))
@@ -76,11 +83,18 @@ def test_a_loaded_model_is_raw_frozen_and_silent(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_a_model_is_loaded_in_the_dtype_of_most_of_its_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_model_is_loaded_in_the_dtype_of_most_of_its_numbers(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     """Forecast in it too; without weights it is the one that the configuration names."""
-    directory, name = write_checkpoint(tmp_path, "llama", dtype=dtype), str(dtype).removeprefix("torch.")
+    directory, name = (
+        write_checkpoint(tmp_path, "llama", dtype=dtype),
+        str(dtype).removeprefix("torch."),
+    )
     file = directory / "model.safetensors"
-    weights = {key: weight.float() if "norm" in key else weight for key, weight in load_file(file).items()}
+    weights = {
+        key: weight.float() if "norm" in key else weight for key, weight in load_file(file).items()
+    }
     save_file(weights, file, metadata={"format": "pt"})
     model = load_model(directory, device="cpu")
     assert describe(model) == describe(load_model(directory, dtype=name, device="cpu"))
@@ -117,7 +131,9 @@ def test_a_directory_is_called_by_its_name_wherever_it_lies(
 def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TransformerLens' own loader runs pip when the image processor does not load; here is none to load."""
+    """TransformerLens' own loader runs pip when the image processor does not load; here is none to
+    load.
+    """
 
     def forbidden(*arguments: object, **options: object) -> None:
         raise AssertionError(f"started a process: {arguments}")
@@ -130,16 +146,22 @@ def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     assert torch.equal(model(IDS), make_model("gemma3-multimodal")(IDS).logits)
 
 
-def test_a_multimodal_model_is_tied_as_the_whole_says_whatever_its_text_part_says(tmp_path: Path) -> None:
+def test_a_multimodal_model_is_tied_as_the_whole_says_whatever_its_text_part_says(
+    tmp_path: Path,
+) -> None:
     write_checkpoint(tmp_path / "tied", "gemma3-multimodal")
     text = json.loads((tmp_path / "tied" / "config.json").read_text())["text_config"]
     edit_config(tmp_path / "tied", text_config=text | {"tie_word_embeddings": False})
-    assert torch.equal(load_model(tmp_path / "tied")(IDS), make_model("gemma3-multimodal")(IDS).logits)
+    assert torch.equal(
+        load_model(tmp_path / "tied")(IDS), make_model("gemma3-multimodal")(IDS).logits
+    )
     config = make_config("gemma3-multimodal")
     config.tie_word_embeddings = False
     own = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
-        own.lm_head.weight.copy_(torch.randn(own.lm_head.weight.shape, generator=torch.Generator().manual_seed(0)))
+        own.lm_head.weight.copy_(
+            torch.randn(own.lm_head.weight.shape, generator=torch.Generator().manual_seed(0))
+        )
         own.save_pretrained(tmp_path / "untied")
         write_tokenizer(tmp_path / "untied")
         assert torch.equal(load_model(tmp_path / "untied")(IDS), own(IDS).logits)
@@ -205,7 +227,9 @@ def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_pat
     assert (asked["name"], asked["revision"]) == ("google/gemma-2b", "main")
     patterns = asked["allow_patterns"]
     assert isinstance(patterns, list)
-    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in patterns if "." in pattern)
+    assert not any(
+        pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in patterns if "." in pattern
+    )
 
 
 def _status(kind: type[hub_errors.HfHubHTTPError], status: int) -> Exception:
@@ -224,7 +248,9 @@ def _status(kind: type[hub_errors.HfHubHTTPError], status: int) -> Exception:
         ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or a connection"),
     ],
 )  # fmt: skip
-def test_what_the_hub_says_is_one_line(hub: pytest.MonkeyPatch, name: str, error: Exception, match: str) -> None:
+def test_what_the_hub_says_is_one_line(
+    hub: pytest.MonkeyPatch, name: str, error: Exception, match: str
+) -> None:
     hub.setattr("huggingface_hub.snapshot_download", _raising(error))
     with pytest.raises(InputError, match=match) as refusal:
         load_model(name, revision="mian")
@@ -232,10 +258,13 @@ def test_what_the_hub_says_is_one_line(hub: pytest.MonkeyPatch, name: str, error
 
 
 @pytest.mark.parametrize("name", ["gemma-3-270", "embeded", "distillgpt2"])
-def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(hub: pytest.MonkeyPatch, name: str) -> None:
+def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(
+    hub: pytest.MonkeyPatch, name: str
+) -> None:
     hub.setattr("huggingface_hub.snapshot_download", _raising(AssertionError("asked the hub")))
     with pytest.raises(
-        InputError, match=rf"unknown model '{name}': did you mean [^?]*'(gemma-3-270m|embedded|distilgpt2)'"
+        InputError,
+        match=rf"unknown model '{name}': did you mean [^?]*'(gemma-3-270m|embedded|distilgpt2)'",
     ):
         load_model(name)
 
@@ -267,7 +296,9 @@ sys.addaudithook(_note)
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[Counter[str]]:
-    """How often each file of the directory is opened by Python in the block, safetensors files by their library."""
+    """How often each file of the directory is opened by Python in the block, safetensors files by
+    their library.
+    """
     global _OPENED
     _OPENED, counts = [], Counter()
     real = shards.safe_open
@@ -302,10 +333,19 @@ def test_each_file_is_read_once(device_map: Any, tmp_path: Path) -> None:
 
 
 def test_tensors_are_read_as_they_are_stored(tmp_path: Path) -> None:
-    """Of every dtype that a checkpoint has, and of every shape; those of the dtype asked for are not the file's own pages."""
+    """Of every dtype that a checkpoint has, and of every shape; those of the dtype asked for are
+    not the file's own pages.
+    """
     stored = {
         f"{kind} {shape}": torch.randn(shape, dtype=torch.float64).mul(300).to(kind)
-        for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+        for kind in (
+            torch.float64,
+            torch.float32,
+            torch.float16,
+            torch.bfloat16,
+            torch.int64,
+            torch.bool,
+        )
         for shape in ((), (0, 3), (7, 3))
     }
     file = tmp_path / "model.safetensors"
@@ -339,7 +379,9 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("family", ["gemma3-multimodal", "mixtral"])
-def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(family: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(
+    family: str, tmp_path: Path
+) -> None:
     own, other = (write_checkpoint(tmp_path / name, family) for name in ("own", "other"))
     edit_config(other, **OTHERS)
     ours, theirs = (load_model(path, device="cpu") for path in (own, other))
@@ -351,19 +393,29 @@ def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(family
 
 
 @pytest.mark.parametrize(
-    "asked", [{"quantization_config": GgufConfig(dequantize=True)}, {}], ids=["dequantised", "plain"]
+    "asked",
+    [{"quantization_config": GgufConfig(dequantize=True)}, {}],
+    ids=["dequantised", "plain"],
 )
-def test_a_model_that_transformers_read_from_a_gguf_is_adopted(asked: dict[str, Any], tmp_path: Path) -> None:
+def test_a_model_that_transformers_read_from_a_gguf_is_adopted(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", "llama")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32, **asked)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=file.name, dtype=torch.float32, **asked
+    )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
     adopted = ost.adopt(theirs, tokenizer=tokenizer, name="mine")
     assert torch.equal(adopted(IDS), stands_for("llama")(IDS, use_cache=False).logits)
 
 
 @pytest.mark.parametrize("kind", ["dots1", "olmo_hybrid"])
-def test_what_transformers_keeps_in_float32_is_not_rounded_before(kind: str, tmp_path: Path) -> None:
-    """A router's correction and decay rates are float32 in a bfloat16 model: the numbers of the file, not rounded ones."""
+def test_what_transformers_keeps_in_float32_is_not_rounded_before(
+    kind: str, tmp_path: Path
+) -> None:
+    """A router's correction and decay rates are float32 in a bfloat16 model: the numbers of the
+    file, not rounded ones.
+    """
     model: Any = generic_model(kind)
     for name, buffer in model.named_buffers():
         if name.endswith("correction_bias"):

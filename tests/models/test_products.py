@@ -1,4 +1,6 @@
-"""The check of a device's products: an exact one passes, and each known fault, put into torch on the CPU, is refused."""
+"""The check of a device's products: an exact one passes, and each known fault, put into torch on
+the CPU, is refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _MATMUL, _LINEAR = torch.Tensor.matmul, functional.linear
 
 
 def _past_long_sums(left: Tensor, right: Tensor) -> Tensor:
-    """What the memory behind the operands holds joins sums of 32,767 terms: 0 in fresh memory, 9 here."""
+    """What the memory behind the operands holds joins sums of 32,767 terms: 0 in fresh memory, 9
+    here.
+    """
     if left.shape[-1] < 32_767:
         return _MATMUL(left, right)
     behind = left.as_strided((1,), (1,), left.storage_offset() + left.numel())
@@ -33,17 +37,27 @@ def _of_a_transposed_left(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _of_transposed_keys(left: Tensor, right: Tensor) -> Tensor:
-    return _MATMUL(left, right) if right.is_contiguous() else _MATMUL(left, right) + right[..., :1, :]
+    return (
+        _MATMUL(left, right) if right.is_contiguous() else _MATMUL(left, right) + right[..., :1, :]
+    )
 
 
 def _past_many_columns(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     product = _LINEAR(left, weight, bias)
-    return product.index_fill(-1, torch.arange(1024, len(weight)), 7) if len(weight) > 32_768 else product
+    return (
+        product.index_fill(-1, torch.arange(1024, len(weight)), 7)
+        if len(weight) > 32_768
+        else product
+    )
 
 
 def _past_many_rows(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     product = _LINEAR(left, weight, bias)
-    return torch.cat([product[-1:], product[1:]]) if bias is not None and len(product) > 65_536 else product
+    return (
+        torch.cat([product[-1:], product[1:]])
+        if bias is not None and len(product) > 65_536
+        else product
+    )
 
 
 def _of_a_transposed_weight(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -96,10 +110,14 @@ def test_a_wrong_product_is_named(words: str, monkeypatch: pytest.MonkeyPatch) -
         products.check_products(CPU, "it")
 
 
-def test_a_model_is_refused_on_such_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_refused_on_such_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_checkpoint(tmp_path, "llama", seed=1)
     _break(monkeypatch, *FAULTS["sums of more than 32,766 terms"])
     ost.load_model(tmp_path, device="cpu")  # no product of its own is that long
     monkeypatch.setattr("ostools.models.load.CHECKED", ("cpu",))
-    with pytest.raises(InputError, match=r"silently wrong numbers there; use device 'cpu', or a newer torch"):
+    with pytest.raises(
+        InputError, match=r"silently wrong numbers there; use device 'cpu', or a newer torch"
+    ):
         ost.load_model(tmp_path, device="cpu")

@@ -1,4 +1,6 @@
-"""Whatever in a checkpoint could give silently wrong numbers, or hold the loader, ends in one line that says what to do."""
+"""Whatever in a checkpoint could give silently wrong numbers, or hold the loader, ends in one line
+that says what to do.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _stored(name: str, dtype: torch.dtype) -> Spoil:
 
 
 def _bytes(change: Callable[[bytes], bytes]) -> Spoil:
-    return lambda directory: (directory / WEIGHTS).write_bytes(change((directory / WEIGHTS).read_bytes()))
+    return lambda directory: (directory / WEIGHTS).write_bytes(
+        change((directory / WEIGHTS).read_bytes())
+    )
 
 
 def _json(name: str, change: Callable[[dict[str, Any]], Any]) -> Spoil:
@@ -105,7 +109,9 @@ _POSITIVE = "expected {} in .*config.json to be above 0, and finite, found "
 
 
 def _rope(value: Any) -> Spoil:
-    return _json("config.json", lambda c: c["rope_parameters"]["full_attention"].update(rope_theta=value))
+    return _json(
+        "config.json", lambda c: c["rope_parameters"]["full_attention"].update(rope_theta=value)
+    )
 
 
 CASES: dict[str, tuple[str, Spoil, str]] = {
@@ -236,7 +242,9 @@ def test_what_is_refused(case: str, tmp_path: Path) -> None:
     _refuses(match, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(UP, torch.float8_e4m3fn), ("model.norm.weight", torch.int64)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(UP, torch.float8_e4m3fn), ("model.norm.weight", torch.int64)]
+)
 def test_few_bits_that_stay_on_disk(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     _stored(name, dtype)(write_checkpoint(tmp_path, "gemma"))
     _refuses(_FEW_BITS, tmp_path, device_map="disk")
@@ -246,11 +254,15 @@ def test_weights_and_activations_too_large_for_the_dtype(tmp_path: Path) -> None
     write_checkpoint(tmp_path / "weights", "gemma")
     _weights(lambda weights: weights[UP][3, 4].fill_(1e5))(tmp_path / "weights")
     load_model(tmp_path / "weights")
-    _refuses(r"found 1 NaN or infinite in model\..* \(float16\)", tmp_path / "weights", dtype="float16")
+    _refuses(
+        r"found 1 NaN or infinite in model\..* \(float16\)", tmp_path / "weights", dtype="float16"
+    )
     write_checkpoint(tmp_path / "activations", "llama", scale=200.0)
     load_model(tmp_path / "activations", dtype="bfloat16")
     _refuses("expected finite logits from .* in float16", tmp_path / "activations", dtype="float16")
-    write_checkpoint(tmp_path / "olmo", "olmo2")  # TransformerLens' logits are not Hugging Face's there
+    write_checkpoint(
+        tmp_path / "olmo", "olmo2"
+    )  # TransformerLens' logits are not Hugging Face's there
     _refuses("float32 for OLMo 2, found an eager dtype", tmp_path / "olmo", dtype="bfloat16-eager")
 
 
@@ -275,7 +287,9 @@ def _places(directory: Path) -> dict[str, str]:
     return json.loads((directory / INDEX).read_text())["weight_map"]
 
 
-def test_shards_load_as_one_file_does(sharded: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_shards_load_as_one_file_does(
+    sharded: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     probe = torch.tensor([[5, 6, 7]])
     whole = write_checkpoint(tmp_path_factory.mktemp("whole"), "gemma")
     assert torch.equal(load_model(sharded)(probe), load_model(whole)(probe))
@@ -286,7 +300,9 @@ def test_shards_load_as_one_file_does(sharded: Path, tmp_path_factory: pytest.Te
 
 def test_a_tensor_in_two_files_or_in_another_than_the_index_says(sharded: Path) -> None:
     right = _places(sharded)[UP]
-    other = next(file for file in sorted(set(_places(sharded).values()), reverse=True) if file != right)
+    other = next(
+        file for file in sorted(set(_places(sharded).values()), reverse=True) if file != right
+    )
     _json(INDEX, lambda content: content["weight_map"].update({UP: other}))(sharded)
     _refuses(rf"expected '{UP}' in {other} as .*index.json says, found it in {right}", sharded)
     _weights(lambda weights: weights.update({UP: torch.zeros(48, 32)}), other)(sharded)
@@ -297,23 +313,34 @@ def test_a_tensor_in_two_files_or_in_another_than_the_index_says(sharded: Path) 
     ("index", "match"),
     [
         ({}, r"expected a weight_map in .*index.json, found none"),
-        ({"weight_map": {"a.weight": "../other/x.safetensors"}}, "expected names of files beside .*index.json, found"),
+        (
+            {"weight_map": {"a.weight": "../other/x.safetensors"}},
+            "expected names of files beside .*index.json, found",
+        ),
         ({"weight_map": {"a": "a" * 5000}}, "expected the weights a{80} in .*, found no such file"),
     ],
 )
-def test_an_index_that_says_nothing_or_points_elsewhere(sharded: Path, index: dict[str, Any], match: str) -> None:
+def test_an_index_that_says_nothing_or_points_elsewhere(
+    sharded: Path, index: dict[str, Any], match: str
+) -> None:
     (sharded / INDEX).write_text(json.dumps(index))
     _refuses(match, sharded)
 
 
 @pytest.mark.parametrize("device_map", [None, "disk"])
-def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(device_map: str | None, tmp_path: Path) -> None:
+def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(
+    device_map: str | None, tmp_path: Path
+) -> None:
     """transformers takes the two for two, or the one for both, by its version."""
     directory, name = write_checkpoint(tmp_path, "gemma"), "model.embed_tokens.weight"
     _weights(lambda weights: weights.update({"lm_head.weight": weights[name].clone()}))(directory)
     assert torch.equal(load_model(directory).unembed.weight, load_model(directory).embed.weight)
     _weights(lambda weights: weights["lm_head.weight"].mul_(2))(directory)
-    _refuses("expected one weight as lm_head.weight and as .*, found two that differ", directory, device_map=device_map)
+    _refuses(
+        "expected one weight as lm_head.weight and as .*, found two that differ",
+        directory,
+        device_map=device_map,
+    )
 
 
 # --- ids below zero mean none, as in transformers' generate
@@ -327,12 +354,17 @@ def gemma(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("file", "value"), [("config.json", -1), ("generation_config.json", [5, -100]), ("generation_config.json", None)]
+    ("file", "value"),
+    [("config.json", -1), ("generation_config.json", [5, -100]), ("generation_config.json", None)],
 )
 def test_a_negative_id_ends_nothing(gemma: Path, file: str, value: Any) -> None:
     _json(file, lambda settings: settings.update(eos_token_id=value))(gemma)
     model: Any = load_model(gemma)
-    named = {index for index in (value if isinstance(value, list) else [value]) if index is not None and index >= 0}
+    named = {
+        index
+        for index in (value if isinstance(value, list) else [value])
+        if index is not None and index >= 0
+    }
     assert end_ids(model) == {model.tokenizer.eos_token_id} | named
 
 
@@ -357,23 +389,32 @@ def test_part_of_a_tokenizer_is_refused_and_none_loads(tmp_path: Path) -> None:
     """The trap: without these files transformers makes up a tokenizer of five tokens."""
     write_checkpoint(tmp_path, "gemma")
     (tmp_path / "tokenizer.json").unlink()
-    _refuses(r"expected a tokenizer \(tokenizer.json, .*\) in .*, found only .*tokenizer_config.json of one", tmp_path)
+    _refuses(
+        r"expected a tokenizer \(tokenizer.json, .*\) in .*, found only .*tokenizer_config.json of one",
+        tmp_path,
+    )
     for file in [*tmp_path.glob("tokenizer*"), *tmp_path.glob("chat_template*")]:
         file.unlink()
     assert load_model(tmp_path).tokenizer is None
 
 
-def test_a_tokenizer_of_another_model_is_refused_and_a_padded_embedding_is_none(tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused_and_a_padded_embedding_is_none(
+    tmp_path: Path,
+) -> None:
     for d_vocab in (200, 500):
         write_checkpoint(tmp_path / str(d_vocab), "llama", d_vocab=d_vocab)
-        _refuses(f"fits an embedding of {d_vocab} rows, found one of 268 tokens", tmp_path / str(d_vocab))
+        _refuses(
+            f"fits an embedding of {d_vocab} rows, found one of 268 tokens", tmp_path / str(d_vocab)
+        )
     load_model(write_checkpoint(tmp_path / "padded", "llama", d_vocab=320))
 
 
 def test_names_options_and_paths_that_are_nothing(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "gemma")
     (tmp_path / "empty").mkdir()
-    _refuses("expected config.json in .*, found none: is this a Hugging Face model", tmp_path / "empty")
+    _refuses(
+        "expected config.json in .*, found none: is this a Hugging Face model", tmp_path / "empty"
+    )
     _refuses("expected a directory .* found a file there", directory / "config.json")
     for name in ("./nothing", "nothing/", "~/no-such-model", "a/b/c", "models\\gemma"):
         with pytest.raises(InputError, match=r"expected a directory .* found nothing there"):
@@ -381,7 +422,11 @@ def test_names_options_and_paths_that_are_nothing(tmp_path: Path) -> None:
     for name, match in ((" ", "found an empty name"), ("x" * 5000, "unknown model")):
         with pytest.raises(InputError, match=match):
             load_model(name)
-    _refuses(r"expected no revision .* found 'main': only models from the hub", directory, revision="main")
+    _refuses(
+        r"expected no revision .* found 'main': only models from the hub",
+        directory,
+        revision="main",
+    )
     _refuses("unknown dtype 'floaf32': did you mean 'float32'", directory, dtype="floaf32")
     _refuses("unknown device 'cudda': did you mean 'cuda'", directory, device="cudda")
     _refuses("expected an available device, found 'cuda:99'", directory, device="cuda:99")

@@ -1,4 +1,6 @@
-"""Rounded weights against Hugging Face's own model with weights rounded by hand; dynamic int8 against torch's own kernel."""
+"""Rounded weights against Hugging Face's own model with weights rounded by hand; dynamic int8
+against torch's own kernel.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from ostools.hooks.rounding import FLOATS, FORMATS
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import dense, stored_part
 from ostools.models.precision import casting
-from ostools.models.precision.rounding import DynamicInt8, holds, integer_product, view_dynamic, view_rounded
+from ostools.models.precision.rounding import (
+    DynamicInt8,
+    holds,
+    integer_product,
+    view_dynamic,
+    view_rounded,
+)
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 
@@ -30,7 +38,9 @@ def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_hand(module: Any, format: str) -> None:
-    """Round the parameters of a Hugging Face model where they lie: row by row of what its layers multiply with."""
+    """Round the parameters of a Hugging Face model where they lie: row by row of what its layers
+    multiply with.
+    """
     conv = {id(layer.weight) for layer in module.modules() if type(layer).__name__ == "Conv1D"}
     for parameter in module.parameters():
         weight: Tensor = parameter.data
@@ -62,7 +72,9 @@ def test_tied_weights_stay_tied_and_views_views(format: Any) -> None:
     module: Any = gemma.original_model
     assert module.lm_head.weight is module.model.embed_tokens.weight
     attention = gpt2.blocks[0].attn
-    assert stored_part(attention.q.weight).data_ptr() == stored_part(attention.qkv.weight).data_ptr()
+    assert (
+        stored_part(attention.q.weight).data_ptr() == stored_part(attention.qkv.weight).data_ptr()
+    )
 
 
 def test_what_a_dtype_holds() -> None:
@@ -72,7 +84,9 @@ def test_what_a_dtype_holds() -> None:
     assert not holds(model, torch.bfloat16)
     stored = view_rounded(model, "bfloat16")
     assert holds(stored, torch.bfloat16)
-    assert not holds(stored, torch.float16) or holds(view_rounded(stored, "float16"), torch.bfloat16)
+    assert not holds(stored, torch.float16) or holds(
+        view_rounded(stored, "float16"), torch.bfloat16
+    )
     given = tiny_model("llama", fresh=True)
     for weight in given.parameters():
         weight.data.copy_(weight.bfloat16())
@@ -87,11 +101,14 @@ def test_refusals() -> None:
         view_rounded(model, cast(Any, "int16"))
     with hooks.ablate_heads(model, [(0, 0)]):
         model(IDS)
-        with pytest.raises(InputError, match="expected a model without hooks to read in another dtype"):
+        with pytest.raises(
+            InputError, match="expected a model without hooks to read in another dtype"
+        ):
             view_rounded(model, "int8")
     model.W_E[3, 4] = 449.0
     with pytest.raises(
-        InputError, match=r"embed_tokens.weight: expected finite numbers up to 448 to store as float8_e4"
+        InputError,
+        match=r"embed_tokens.weight: expected finite numbers up to 448 to store as float8_e4",
     ):
         view_rounded(model, "float8_e4m3fn")
     view_rounded(model, "float8_e5m2")
@@ -107,7 +124,9 @@ SHORT = torch.randint(6, 262, (1, 12), generator=torch.Generator().manual_seed(5
 
 
 def by_int8_kernel(x: Tensor, weight: Tensor) -> Tensor:
-    """x [token, in] times weight [out, in]: quantised by hand, multiplied by torch's int8 kernel, which sums in int32."""
+    """x [token, in] times weight [out, in]: quantised by hand, multiplied by torch's int8 kernel,
+    which sums in int32.
+    """
     of_token, of_output = x.abs().amax(-1, keepdim=True) / 127, weight.abs().amax(-1) / 127
     q_x = (x / torch.where(of_token > 0, of_token, 1)).round().to(torch.int8)
     q_w = (weight / torch.where(of_output > 0, of_output, 1)[:, None]).round().to(torch.int8)
@@ -119,7 +138,10 @@ def by_int8_kernel(x: Tensor, weight: Tensor) -> Tensor:
 def test_a_product_is_that_of_torch_s_int8_kernel(size: tuple[int, int, int], seed: int) -> None:
     tokens, inputs, outputs = size
     draw = torch.Generator().manual_seed(seed)
-    x, weight = torch.randn(tokens, inputs, generator=draw), torch.randn(outputs, inputs, generator=draw)
+    x, weight = (
+        torch.randn(tokens, inputs, generator=draw),
+        torch.randn(outputs, inputs, generator=draw),
+    )
     x[0, 0], weight[0] = 1e4, 0.0  # a token with an outlier, an output that is always 0
     x[-1] *= 0.0 if seed == 2 else 1.0
     scale = weight.abs().amax(-1) / 127
@@ -130,7 +152,9 @@ def test_sums_beyond_what_float32_holds_are_exact() -> None:
     x, weight = torch.full((1, 4001), 127.0), torch.full((1, 4001), 127.0)
     weight[0, 0] = 126.0
     found = integer_product(x, weight.t(), torch.ones(1))
-    assert float(found) == float(torch.tensor(127 * 127 * 4000 + 126 * 127, dtype=torch.int32).float())
+    assert float(found) == float(
+        torch.tensor(127 * 127 * 4000 + 126 * 127, dtype=torch.int32).float()
+    )
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
@@ -144,19 +168,28 @@ def test_a_view_computes_each_projection_so(family: Family) -> None:
                 continue
             weight = part.weight if isinstance(part, nn.Linear) else part.weight.t()
 
-            def forward(x: Tensor, weight: Tensor = weight, bias: Tensor | None = part.bias) -> Tensor:
+            def forward(
+                x: Tensor, weight: Tensor = weight, bias: Tensor | None = part.bias
+            ) -> Tensor:
                 made = by_int8_kernel(x.flatten(0, -2), weight).view(*x.shape[:-1], -1)
                 return made if bias is None else bias + made
 
             vars(part)["forward"] = forward
-        rows = {name.replace("._original_component", ""): dense(weight) for name, weight in rounded.items()}
+        rows = {
+            name.replace("._original_component", ""): dense(weight)
+            for name, weight in rounded.items()
+        }
         for name, weight in reference.named_parameters():
-            if weight.ndim == 2 and ("embed" in name or "lm_head" in name or "wte" in name or "wpe" in name):
+            if weight.ndim == 2 and (
+                "embed" in name or "lm_head" in name or "wte" in name or "wpe" in name
+            ):
                 weight.copy_(rows[name])
         expected = reference(SHORT).logits
     found = view_dynamic(model)(SHORT)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert float((view_rounded(model, "int8")(SHORT) - found).abs().max()) > 1e-4  # activations did something
+    assert (
+        float((view_rounded(model, "int8")(SHORT) - found).abs().max()) > 1e-4
+    )  # activations did something
 
 
 def test_some_of_the_inputs_alone_are_multiplied_as_they_are() -> None:

@@ -1,4 +1,6 @@
-"""Attention's arithmetic in 16 bits: scores and softmax in float32, as sdpa has them; eager as a choice with a name."""
+"""Attention's arithmetic in 16 bits: scores and softmax in float32, as sdpa has them; eager as a
+choice with a name.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,25 @@ from tests.generic_models import COMMON, GENERIC
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
-EVERY = tuple(family for family in (*FAMILIES, *OTHERS) if family != "gemma3-multimodal")  # Gemma 3's text part
+EVERY = tuple(
+    family for family in (*FAMILIES, *OTHERS) if family != "gemma3-multimodal"
+)  # Gemma 3's text part
 OWN_EAGER = ("falcon", "bloom", "mpt", "gptj", "neo")
 """Families whose attention in transformers does not go through its `AttentionInterface`."""
 LARGE = 30.0
 
 
 def _large(family: Family, dtype: torch.dtype) -> PreTrainedModel:
-    """Queries and keys (biases too) so large that scores have no bits left for what they differ by in bfloat16."""
+    """Queries and keys (biases too) so large that scores have no bits left for what they differ by
+    in bfloat16.
+    """
     model, numbers = make_model(family, dtype=dtype), dict(make_model(family).named_parameters())
     for name, weight in model.named_parameters():
-        factor = LARGE**0.5 if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")) else 1.0
+        factor = (
+            LARGE**0.5
+            if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
+            else 1.0
+        )
         weight.data.copy_((factor * numbers[name].data).to(torch.bfloat16))
     return model
 
@@ -66,7 +76,12 @@ def _by(model: Any, implementation: str) -> Iterator[None]:
 
 
 def _in_float32(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention written out: everything between q, k, v and z in float32."""
     q, k, v = query.float(), key.float(), value.float()
@@ -93,8 +108,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", quick(EVERY, "gemma2", "qwen2", "gpt2", "olmo2"))
 @pytest.mark.parametrize("dtype", quick([torch.bfloat16, torch.float16], torch.bfloat16))
 def test_16_bit_logits_are_those_of_scores_in_float32(family: Family, dtype: torch.dtype) -> None:
-    """By attention that is written out here, in Hugging Face's own model; it differs by what the order of sums rounds."""
-    if family in OWN_EAGER or family == "opt":  # OPT multiplies its queries before their product, and rounds them
+    """By attention that is written out here, in Hugging Face's own model; it differs by what the
+    order of sums rounds.
+    """
+    if (
+        family in OWN_EAGER or family == "opt"
+    ):  # OPT multiplies its queries before their product, and rounds them
         pytest.skip("test_16_bit_noise_is_that_of_sdpa has this family")
     own = _large(family, dtype)
     with torch.no_grad(), _by(own, "test-float32"):
@@ -102,27 +121,35 @@ def test_16_bit_logits_are_those_of_scores_in_float32(family: Family, dtype: tor
     with torch.no_grad():
         logits = _bridge(own)(IDS)
     assert logits.dtype == dtype
-    # A sum in another order may round one number of the residual stream by a step, which then grows.
-    assert float((logits.float() - expected.float()).norm() / expected.float().norm()) < 2 * torch.finfo(dtype).eps
+    # A sum in another order may round one number of the residual stream by a step, which then
+    # grows.
+    assert (
+        float((logits.float() - expected.float()).norm() / expected.float().norm())
+        < 2 * torch.finfo(dtype).eps
+    )
 
 
 @pytest.mark.parametrize("family", quick(EVERY, "qwen2", "phi"))
 def test_16_bit_noise_is_that_of_sdpa(family: Family) -> None:
-    """The distance to float32 of our pass is at most that of transformers' default; of families without sdpa, of eager."""
+    """The distance to float32 of our pass is at most that of transformers' default; of families
+    without sdpa, of eager.
+    """
     own = _large(family, torch.bfloat16)
     with torch.no_grad():
         exact = _large(family, torch.float32)(IDS, use_cache=False).logits
         with _by(own, "sdpa" if own._supports_sdpa else "eager"):
             theirs = own(IDS, use_cache=False).logits.float()
         ours = _bridge(own)(IDS).float()
-    # Experts are chosen anew where rounding decides: there the noise of either may be the larger by chance.
+    # Experts are chosen anew where rounding decides: there the noise of either may be the larger by
+    # chance.
     factor = 4.0 if family in ("olmoe", "gpt-oss", "mixtral", "qwen3-moe") else 1.5
     assert float((ours - exact).norm()) <= factor * float((theirs - exact).norm())
 
 
 def _with_common_part(dtype: torch.dtype) -> PreTrainedModel:
-    """Qwen 2 as it is published: biases give every query and key a part of 30 in the slowest pair of rotated components, so
-    that 640 is added to every score, where neighbouring bfloat16 numbers are 4 apart."""
+    """Qwen 2 as it is published: biases give every query and key a part of 30 in the slowest pair
+    of rotated components, so that 640 is added to every score, where neighbouring bfloat16 numbers
+    are 4 apart."""
     model, numbers = make_model("qwen2", dtype=dtype), dict(make_model("qwen2").named_parameters())
     d_head = model.config.hidden_size // model.config.num_attention_heads
     for name, weight in model.named_parameters():
@@ -138,14 +165,21 @@ def test_eager_scores_are_another_model_where_they_are_large() -> None:
     own = _with_common_part(torch.bfloat16)
     with torch.no_grad():
         exact = _with_common_part(torch.float32)(IDS, use_cache=False).logits
-        noise = {eager: float((_bridge(own, eager=eager)(IDS).float() - exact).norm()) for eager in (False, True)}
+        noise = {
+            eager: float((_bridge(own, eager=eager)(IDS).float() - exact).norm())
+            for eager in (False, True)
+        }
         assert torch.equal(_bridge(own, eager=True)(IDS), own(IDS, use_cache=False).logits)
         with _by(own, "sdpa"):
-            assert noise[False] < 1.05 * float((own(IDS, use_cache=False).logits.float() - exact).norm())
+            assert noise[False] < 1.05 * float(
+                (own(IDS, use_cache=False).logits.float() - exact).norm()
+            )
     assert noise[True] > 2 * noise[False]
 
 
-@pytest.mark.parametrize("family", quick([name for name in EVERY if name not in ("falcon",)], "llama", "gemma3"))
+@pytest.mark.parametrize(
+    "family", quick([name for name in EVERY if name not in ("falcon",)], "llama", "gemma3")
+)
 def test_own_attention_is_sdpa_to_the_bit_or_nothing(family: Family) -> None:
     own = _large(family, torch.bfloat16)
     bridge = _bridge(own)
@@ -181,7 +215,11 @@ def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
     with _by(own, "sdpa"):
         for prompt in prompts:
             written = own.generate(  # pyright: ignore[reportCallIssue]
-                prompt.ids[None], max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
+                prompt.ids[None],
+                max_new_tokens=12,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
             )
             (answer,) = answers(model, [prompt], max_new_tokens=12)
             assert answer.ids == tuple(written[0, len(prompt.ids) :].tolist())
@@ -192,30 +230,50 @@ def test_hooks_see_the_dtypes_that_are_promised(family: Family) -> None:
     model = tiny_model(family, dtype=torch.bfloat16)
     with hooks.capture(model, "scores", "pattern", "z", "key", "value", "residual_post") as record:
         model(IDS)
-    kinds = {name: record[name][0].dtype for name in ("scores", "pattern", "z", "key", "value", "residual_post")}
-    assert kinds == dict.fromkeys(kinds, torch.bfloat16) | dict.fromkeys(("scores", "pattern"), torch.float32)
+    kinds = {
+        name: record[name][0].dtype
+        for name in ("scores", "pattern", "z", "key", "value", "residual_post")
+    }
+    assert kinds == dict.fromkeys(kinds, torch.bfloat16) | dict.fromkeys(
+        ("scores", "pattern"), torch.float32
+    )
 
 
-@pytest.mark.parametrize("family", quick([name for name in EVERY if name != "gpt-oss"], "gemma2", "neox"))
+@pytest.mark.parametrize(
+    "family", quick([name for name in EVERY if name != "gpt-oss"], "gemma2", "neox")
+)
 def test_strips_and_views_compute_the_same(family: Family) -> None:
     model = _bridge(_large(family, torch.bfloat16))
     with torch.no_grad():
         plain = model(IDS)
-        assert torch.equal(view_in(_bridge(_large(family, torch.float32)), torch.bfloat16)(IDS), plain)
+        assert torch.equal(
+            view_in(_bridge(_large(family, torch.float32)), torch.bfloat16)(IDS), plain
+        )
         if family not in ("bloom", "mpt"):
             with hooks.in_strips(model, 7):
                 strips = model(IDS)
-            assert float((strips - plain).float().norm() / plain.float().norm()) < 4 * torch.finfo(torch.bfloat16).eps
+            assert (
+                float((strips - plain).float().norm() / plain.float().norm())
+                < 4 * torch.finfo(torch.bfloat16).eps
+            )
 
 
 def test_the_arithmetic_stands_in_the_provenance(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "llama")
-    for name, attention in (("bfloat16", "float32 scores"), ("bfloat16-eager", "eager"), ("float32", "eager")):
+    for name, attention in (
+        ("bfloat16", "float32 scores"),
+        ("bfloat16-eager", "eager"),
+        ("float32", "eager"),
+    ):
         described = describe(load_model(folder, dtype=name))
         assert (described.dtype, described.attention_implementation) == (name, attention)
-    pairs = ost.collapse(load_model(folder), "figure-5a", lengths=[8], dtypes=["bfloat16", "bfloat16-eager"])
+    pairs = ost.collapse(
+        load_model(folder), "figure-5a", lengths=[8], dtypes=["bfloat16", "bfloat16-eager"]
+    )
     assert {"bfloat16", "bfloat16-eager"} <= set(pairs.frame["dtype"])
-    with pytest.raises(InputError, match="unknown dtype 'bfloat16-eagre': did you mean 'bfloat16-eager'"):
+    with pytest.raises(
+        InputError, match="unknown dtype 'bfloat16-eagre': did you mean 'bfloat16-eager'"
+    ):
         load_model(folder, dtype="bfloat16-eagre")
 
 
@@ -226,13 +284,20 @@ def test_eager_is_refused_where_it_is_not_written_again(family: Family, tmp_path
 
 
 def test_attention_that_asks_for_its_own_name_is_refused(tmp_path: Path) -> None:
-    """DeepSeek 3.2 leaves its selection of keys to functions of other names; in bfloat16 it was dense without a word."""
+    """DeepSeek 3.2 leaves its selection of keys to functions of other names; in bfloat16 it was
+    dense without a word.
+    """
     sizes = GENERIC["deepseek_v3"] | {"index_topk": 4, "index_head_dim": 16, "index_n_heads": 2}
     config = AutoConfig.for_model("deepseek_v32", **COMMON | sizes)
-    own = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    own = (
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        .eval()
+        .requires_grad_(False)
+    )
     own.save_pretrained(tmp_path)
     with pytest.raises(
-        InputError, match="whose own code computes it: ask for float32, or for 'bfloat16-eager', as it is"
+        InputError,
+        match="whose own code computes it: ask for float32, or for 'bfloat16-eager', as it is",
     ):
         load_model(tmp_path, dtype="bfloat16")
     with pytest.raises(InputError, match="whose own code computes it"):
@@ -250,7 +315,9 @@ def test_a_bridge_that_computes_something_else_is_not_adopted(dtype: str, tmp_pa
         ost.adopt(model, tokenizer=model.tokenizer)  # pyright: ignore[reportArgumentType]
 
 
-def test_sdpa_that_another_function_replaces_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdpa_that_another_function_replaces_answers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_model(write_checkpoint(tmp_path, "llama"), dtype="bfloat16")
     prompt = ost.Prompt.from_ids(model, IDS[0, :5].tolist())
     answers(model, [prompt], max_new_tokens=2)

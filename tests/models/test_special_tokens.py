@@ -1,4 +1,6 @@
-"""What stands around a text: BOS, EOS and padding, in `encode` and in the bridge's own methods, for every kind of tokenizer."""
+"""What stands around a text: BOS, EOS and padding, in `encode` and in the bridge's own methods, for
+every kind of tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,13 @@ def test_texts_of_two_lengths_are_each_cut_as_alone(name: str, side: str) -> Non
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_texts_written_on_side_by_side_are_those_written_on_alone(name: str) -> None:
-    model, options = _model(name), {"max_new_tokens": 4, "do_sample": False, "verbose": False, "stop_at_eos": False}
-    alone = [model.generate(text, return_type="tokens", **options)[0, -4:] for text in (TEXT, LONGER)]
+    model, options = (
+        _model(name),
+        {"max_new_tokens": 4, "do_sample": False, "verbose": False, "stop_at_eos": False},
+    )
+    alone = [
+        model.generate(text, return_type="tokens", **options)[0, -4:] for text in (TEXT, LONGER)
+    ]
     together = model.generate([TEXT, LONGER], return_type="tokens", **options)[:, -4:]
     assert together.tolist() == torch.stack(alone).tolist()
 
@@ -90,7 +97,12 @@ def test_texts_written_on_side_by_side_are_those_written_on_alone(name: str) -> 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_adopting_leaves_the_users_tokenizer_as_it_was(name: str) -> None:
     tokenizer: Any = TOKENIZERS[name]()
-    before = dict(tokenizer.special_tokens_map), len(tokenizer), tokenizer.pad_token, tokenizer(LONGER).input_ids
+    before = (
+        dict(tokenizer.special_tokens_map),
+        len(tokenizer),
+        tokenizer.pad_token,
+        tokenizer(LONGER).input_ids,
+    )
     model = ost.adopt(make_model("llama", d_vocab=len(tokenizer)), tokenizer=tokenizer)
     model.to_tokens([TEXT, LONGER])
     assert (
@@ -109,7 +121,9 @@ def test_a_bos_that_was_chosen_stands_there_or_not(name: str, bos: bool) -> None
     model, tokenizer = _model(name), TOKENIZERS[name]()
     bos_id = tokenizer.bos_token_id
     if bos and bos_id is None:
-        with pytest.raises(InputError, match="bos: expected a tokenizer with a BOS token, found one without"):
+        with pytest.raises(
+            InputError, match="bos: expected a tokenizer with a BOS token, found one without"
+        ):
             ost.encode(model, TEXT, bos=True)
         return
     prompt = ost.encode(model, TEXT, bos=bos)
@@ -119,7 +133,10 @@ def test_a_bos_that_was_chosen_stands_there_or_not(name: str, bos: bool) -> None
     assert (prompt.bos, prompt.provenance["bos"]) == (bos, bos)
     assert prompt.origins == tuple(["special"] * (bos + len(others)) + ["text"] * len(body))
     assert count_tokens(tokenizer, TEXT, bos=bos) == len(prompt.ids)
-    assert model.to_tokens(TEXT, prepend_bos=bos).tolist() == [prompt.ids.tolist()] or name == "EOS before"
+    assert (
+        model.to_tokens(TEXT, prepend_bos=bos).tolist() == [prompt.ids.tolist()]
+        or name == "EOS before"
+    )
     spans = offsets(model, prompt)
     assert [TEXT[low:high].strip() for low, high in spans] == [
         "" if origin == "special" else token.strip()
@@ -127,7 +144,9 @@ def test_a_bos_that_was_chosen_stands_there_or_not(name: str, bos: bool) -> None
     ]
 
 
-def test_what_a_reader_expects_and_does_not_find_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_reader_expects_and_does_not_find_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     said = {name: ost.encode(_model(name), TEXT).provenance for name in TOKENIZERS}
     assert said["gpt2"] == {"bos_not_added": "<|endoftext|>"}
     assert said["smollm2"] == {"bos_not_added": "<|im_start|>"}
@@ -135,7 +154,8 @@ def test_what_a_reader_expects_and_does_not_find_is_said(capsys: pytest.CaptureF
     assert said["appends EOS alone"] == {"bos_not_added": "<|begin|>", "left_out": ("<|end|>",)}
     assert said["llama2"] == said["llama3"] == said["gemma"] == said["qwen"] == said["no EOS"] == {}
     described = {
-        name: (ost.models.describe(_model(name)).bos, ost.models.describe(_model(name)).eos) for name in TOKENIZERS
+        name: (ost.models.describe(_model(name)).bos, ost.models.describe(_model(name)).eos)
+        for name in TOKENIZERS
     }
     assert described["gpt2"] == described["smollm2"] == ("not added", "not appended")
     assert described["llama3"] == described["gemma"] == ("added", "not appended")
@@ -145,7 +165,10 @@ def test_what_a_reader_expects_and_does_not_find_is_said(capsys: pytest.CaptureF
     notice_left_out.cache_clear()
     for text in (TEXT, LONGER):
         ost.encode(_model("appends EOS"), text)
-    assert capsys.readouterr().err.count("note: the tokenizer puts </s> behind a text; it is left out") == 1
+    assert (
+        capsys.readouterr().err.count("note: the tokenizer puts </s> behind a text; it is left out")
+        == 1
+    )
 
 
 def test_y_n_is_of_the_texts_last_token_where_the_tokenizer_appends_an_eos() -> None:
@@ -166,7 +189,9 @@ def test_windows_of_texts_and_forecasts_are_of_the_same_tokens(name: str) -> Non
     prompt = ost.encode(_model(name), LONGER)
     assert _Encoder(tokenizer).ids([LONGER]) == [tuple(prompt.ids.tolist())]
     before, body = prompt.origins.count("special") if prompt.origins else 0, prompt.ids.tolist()
-    ((window,),) = (drawn.windows for drawn in draw(tokenizer, [LONGER], [before + 3], count=None, seed=0))
+    ((window,),) = (
+        drawn.windows for drawn in draw(tokenizer, [LONGER], [before + 3], count=None, seed=0)
+    )
     piece = body[before + window.start : before + window.start + 3]
     assert window.ids == (*body[:before], *piece)
 
@@ -177,7 +202,11 @@ def test_collapse_has_the_prompts_that_encode_makes(bos: bool | None) -> None:
     for name in ("appends EOS", "smollm2"):
         model = _model(name)
         found = ost.collapse(
-            model, ost.tasks.RepeatTask("prompt", TEXT, " the", "text"), lengths=[2], dtypes=["float32"], bos=bos
+            model,
+            ost.tasks.RepeatTask("prompt", TEXT, " the", "text"),
+            lengths=[2],
+            dtypes=["float32"],
+            bos=bos,
         )
         ids = tuple(ost.encode(model, f"{TEXT} the the the", bos=bos).ids.tolist())
         assert found.provenance.token_ids == ids

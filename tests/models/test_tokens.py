@@ -1,4 +1,6 @@
-"""Text to ids: special tokens once, a user's text never one of them, and a string to show for every id."""
+"""Text to ids: special tokens once, a user's text never one of them, and a string to show for every
+id.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
@@ -37,12 +47,26 @@ from tests.checkpoints import (
     write_tokenizer,
 )
 
-TEXTS = ("  a", "Hello, world! 1 0 1", "안녕하세요", "<bos>x<eos>", "\t\ttabs\t", "<|im_start|>user")
+TEXTS = (
+    "  a",
+    "Hello, world! 1 0 1",
+    "안녕하세요",
+    "<bos>x<eos>",
+    "\t\ttabs\t",
+    "<|im_start|>user",
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["embedded", *(pytest.param(name, marks=pytest.mark.slow) for name in PACKAGED_MODELS if is_installed(name))],
+    [
+        "embedded",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in PACKAGED_MODELS
+            if is_installed(name)
+        ),
+    ],
 )
 def test_a_tokenizer_for_plain_texts_gives_the_ids_of_transformers_own(name: str) -> None:
     checkpoint = locate(name, None, None)
@@ -61,7 +85,8 @@ def _ids(tokenizer: Any, text: str, bos: bool | None) -> list[int] | str:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"add_bos_token": True}, {"tokenizer_class": "GemmaTokenizer"}, {"pad_token": "<new>"}]
+    "setting",
+    [{"add_bos_token": True}, {"tokenizer_class": "GemmaTokenizer"}, {"pad_token": "<new>"}],
 )
 def test_a_tokenizer_with_settings_beside_tokenizer_json_is_transformers_own(
     setting: dict[str, Any], tmp_path: Path
@@ -104,32 +129,66 @@ def _with(tokenizer: Any, d_vocab: int = 268) -> TransformerBridge:
 
 def _fast(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>", clean_up_tokenization_spaces=False, **options
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        **options,
     )
 
 
 def _sentencepiece_like() -> PreTrainedTokenizerFast:
-    """Spaces as "▁", unknown characters as bytes, a space before every text: as Llama's and Gemma's tokenizers do."""
-    pieces = ["<unk>", "<bos>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "c", "▁a"]
+    """Spaces as "▁", unknown characters as bytes, a space before every text: as Llama's and Gemma's
+    tokenizers do.
+    """
+    pieces = [
+        "<unk>",
+        "<bos>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "a",
+        "b",
+        "c",
+        "▁a",
+    ]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.add_special_tokens([AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)])
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    tokenizer.add_special_tokens(
+        [AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)]
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", 1)]
+    )
     return _fast(tokenizer)
 
 
 def _words(*, post: str | None = None) -> PreTrainedTokenizerFast:
     """Whole words, and an unknown token for all others."""
     words = ["<unk>", "<bos>", "a", "red", "ball"]
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.add_special_tokens([AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)])
+    tokenizer = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken("<unk>", special=True), AddedToken("<bos>", special=True)]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if post:
-        tokenizer.post_processor = processors.TemplateProcessing(single=post, special_tokens=[("<bos>", 1)])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=post, special_tokens=[("<bos>", 1)]
+        )
     return _fast(tokenizer)
 
 
@@ -150,7 +209,9 @@ def test_any_text_survives_and_holds_no_special_token(text: str) -> None:
     assert prompt.text == text
     if "<" not in text:
         shown = re.sub(
-            rb"<0x([0-9A-F]{2})>", lambda byte: bytes([int(byte[1], 16)]), "".join(prompt.tokens[1:]).encode()
+            rb"<0x([0-9A-F]{2})>",
+            lambda byte: bytes([int(byte[1], 16)]),
+            "".join(prompt.tokens[1:]).encode(),
         )
         assert shown.decode() == text
 
@@ -167,13 +228,25 @@ def test_ordinary_text_gets_the_tokenizers_own_ids(text: str) -> None:
     ("make", "match"),
     [
         (lambda model: encode(model, ""), "expected a prompt, found empty text"),
-        (lambda model: encode(model, "a\ud800b"), r"expected text that UTF-8 can write, found '\\ud800' at 1"),
-        (lambda model: encode(model, "1" * 2048), r"expected at most 2048 tokens \(the model's context\), found 2049"),
+        (
+            lambda model: encode(model, "a\ud800b"),
+            r"expected text that UTF-8 can write, found '\\ud800' at 1",
+        ),
+        (
+            lambda model: encode(model, "1" * 2048),
+            r"expected at most 2048 tokens \(the model's context\), found 2049",
+        ),
         (lambda model: Prompt.from_ids(model, []), "expected at least one token, found none"),
-        (lambda model: Prompt.from_ids(model, [268]), "expected token ids from 0 to 267, found 268"),
+        (
+            lambda model: Prompt.from_ids(model, [268]),
+            "expected token ids from 0 to 267, found 268",
+        ),
         (lambda model: Prompt.from_ids(model, [-1]), "expected token ids from 0 to 267, found -1"),
         (lambda model: Prompt.from_ids(model, [40] * 2049), "expected at most 2048 tokens"),
-        (lambda model: Prompt.from_ids(model, [2, 2, 40]), "expected one leading '<bos>', found two"),
+        (
+            lambda model: Prompt.from_ids(model, [2, 2, 40]),
+            "expected one leading '<bos>', found two",
+        ),
     ],
 )
 def test_what_is_no_prompt(make: Callable[[TransformerBridge], Prompt], match: str) -> None:
@@ -185,10 +258,15 @@ def test_what_is_no_prompt(make: Callable[[TransformerBridge], Prompt], match: s
 def test_a_control_token_that_the_tokenizer_cannot_read_as_text_is_refused(tmp_path: Path) -> None:
     """An added token that is not marked special is matched whatever is asked for."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
-    tokenizer.add_tokens([AddedToken("<turn>", special=False), AddedToken("<table>", special=False)])
+    tokenizer.add_tokens(
+        [AddedToken("<turn>", special=False), AddedToken("<table>", special=False)]
+    )
     tokenizer.chat_template = "<turn>{{ messages[0]['content'] }}"
     model = _with(tokenizer, d_vocab=300)
-    with pytest.raises(InputError, match=r"expected plain text, found '<turn>', which this tokenizer can only read as"):
+    with pytest.raises(
+        InputError,
+        match=r"expected plain text, found '<turn>', which this tokenizer can only read as",
+    ):
         encode(model, "a <turn> b")
     # one that no template writes is ordinary text
     assert "<table>" in encode(model, "a <table> b").tokens
@@ -208,7 +286,9 @@ def test_two_leading_bos_are_refused() -> None:
 
 def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
     model = _with(None)
-    with pytest.raises(InputError, match="expected a tokenizer, which text needs, found a model without one"):
+    with pytest.raises(
+        InputError, match="expected a tokenizer, which text needs, found a model without one"
+    ):
         encode(model, "a")
     prompt = Prompt.from_ids(model, [2, 40])
     assert prompt.tokens == ("<2>", "<40>")
@@ -227,7 +307,9 @@ def test_ids_are_taken_as_they_are() -> None:
     assert again.bos
 
 
-@pytest.mark.parametrize("ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None])
+@pytest.mark.parametrize(
+    "ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None]
+)
 def test_what_is_no_row_of_integers(ids: object) -> None:
     with pytest.raises(InputError, match="expected one row of"):
         _whole_numbers(ids)
@@ -250,12 +332,18 @@ def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
 
 
 def test_chat_without_a_template_or_with_a_broken_one_is_refused(tmp_path: Path) -> None:
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path, chat_template=None))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(
+        write_tokenizer(tmp_path, chat_template=None)
+    )
     model = _with(tokenizer)
-    with pytest.raises(InputError, match="expected a tokenizer with a chat template, found none: leave chat out"):
+    with pytest.raises(
+        InputError, match="expected a tokenizer with a chat template, found none: leave chat out"
+    ):
         encode(model, "Hi", chat=True)
     tokenizer.chat_template = "{{ raise_exception('no user turns here') }}"
-    with pytest.raises(InputError, match="chat template that takes one user turn, found: no user turns here"):
+    with pytest.raises(
+        InputError, match="chat template that takes one user turn, found: no user turns here"
+    ):
         encode(model, "Hi", chat=True)
 
 

@@ -1,4 +1,6 @@
-"""Null models: the architecture's own initialisation, or the model's own numbers in another order; nothing else changes."""
+"""Null models: the architecture's own initialisation, or the model's own numbers in another order;
+nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.families import OTHERS
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
-every_family = pytest.mark.parametrize("family", quick([*TEXT_FAMILIES, *OTHERS], "gemma3", "gpt2", "mixtral"))
+every_family = pytest.mark.parametrize(
+    "family", quick([*TEXT_FAMILIES, *OTHERS], "gemma3", "gpt2", "mixtral")
+)
 
 
 def first_stream(model: TransformerBridge) -> torch.Tensor:
@@ -36,25 +40,42 @@ def first_stream(model: TransformerBridge) -> torch.Tensor:
 
 @every_family
 def test_initialised_is_what_transformers_draws(family: str) -> None:
-    """Hugging Face's own model from the same configuration and seed, drawn in float64: the same logits."""
+    """Hugging Face's own model from the same configuration and seed, drawn in float64: the same
+    logits.
+    """
     model = tiny_model(family, seed=3, dtype=torch.float64)
     null = untrained_model(model, seed=7)
     config: Any = model.original_model.config
     state = torch.random.get_rng_state()
     torch.manual_seed(7)
     record: Any = family_of(model)
-    drawn = getattr(transformers, record.module)._from_config(config, dtype=torch.float64, attn_implementation="eager")
+    drawn = getattr(transformers, record.module)._from_config(
+        config, dtype=torch.float64, attn_implementation="eager"
+    )
     torch.random.set_rng_state(state)
     for weight in drawn.parameters():
         weight.data.copy_(weight.data.float())
     ids = torch.tensor([IDS])
-    torch.testing.assert_close(null(ids), drawn.eval()(ids, use_cache=False).logits, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        null(ids), drawn.eval()(ids, use_cache=False).logits, rtol=1e-5, atol=1e-6
+    )
     assert all(bool((norm.gain == 1).all()) for norm in hooks.norms(null).values())
 
 
 def test_numbers_are_drawn_in_pieces_as_torch_draws_the_whole() -> None:
-    """Of float64 numbers at once, of every number of rows beside a multiple of 16, rounded to float32."""
-    for size in (1, 15, 16, 17, 31, untrained._PIECE, untrained._PIECE + 1, 2 * untrained._PIECE + 40):
+    """Of float64 numbers at once, of every number of rows beside a multiple of 16, rounded to
+    float32.
+    """
+    for size in (
+        1,
+        15,
+        16,
+        17,
+        31,
+        untrained._PIECE,
+        untrained._PIECE + 1,
+        2 * untrained._PIECE + 40,
+    ):
         for draw in (lambda x: x.normal_(0.5, 0.02), lambda x: x.uniform_(-1, 3)):
             torch.manual_seed(5)
             expected = draw(torch.empty(size, dtype=torch.float64)).float()
@@ -67,7 +88,10 @@ def test_numbers_are_drawn_in_pieces_as_torch_draws_the_whole() -> None:
 @pytest.mark.parametrize("family", quick([*TEXT_FAMILIES, *OTHERS], "gemma3", "neox"))
 def test_shuffled_has_the_same_numbers_in_another_order(family: str) -> None:
     model = tiny_model(family, seed=3, dtype=torch.float32)
-    own, shuffled = dict(named_weights(model)), dict(named_weights(untrained_model(model, "shuffled", seed=2)))
+    own, shuffled = (
+        dict(named_weights(model)),
+        dict(named_weights(untrained_model(model, "shuffled", seed=2))),
+    )
     for name, weight in shuffled.items():
         assert torch.equal(weight.flatten().sort().values, own[name].flatten().sort().values)
         if weight.unique().numel() > 4:
@@ -77,10 +101,16 @@ def test_shuffled_has_the_same_numbers_in_another_order(family: str) -> None:
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "bloom", "neox"])
 def test_embeddings_kept_keeps_the_first_stream_to_the_bit(family: str) -> None:
     model = tiny_model(family, seed=3)
-    null, fresh = untrained_model(model, "embeddings-kept", seed=4), untrained_model(model, "initialised", seed=4)
+    null, fresh = (
+        untrained_model(model, "embeddings-kept", seed=4),
+        untrained_model(model, "initialised", seed=4),
+    )
     assert torch.equal(first_stream(null), first_stream(model))
     assert not torch.equal(first_stream(fresh), first_stream(model))
-    blocks = [(one, other) for one, other in zip(null.blocks.parameters(), fresh.blocks.parameters(), strict=True)]
+    blocks = [
+        (one, other)
+        for one, other in zip(null.blocks.parameters(), fresh.blocks.parameters(), strict=True)
+    ]
     assert all(torch.equal(one, other) for one, other in blocks)
 
 
@@ -125,7 +155,12 @@ def test_a_measurement_says_of_which_model_it_is_the_null(kind: Any) -> None:
     found = ost.sensitivity(null, Prompt.from_ids(null, IDS), linearisations=["frozen"])
     said = found.provenance.as_dict()["model"]
     own = describe(model)
-    assert said["null"] == {"kind": kind, "seed": 9, "of": own.name, "of_weight_hash": own.weight_hash}
+    assert said["null"] == {
+        "kind": kind,
+        "seed": 9,
+        "of": own.name,
+        "of_weight_hash": own.weight_hash,
+    }
     assert said["name"] == f"{own.name} (null: {kind}, seed 9)"
     assert said["config_hash"] == own.config_hash
     assert said["weight_hash"] != own.weight_hash
@@ -134,7 +169,9 @@ def test_a_measurement_says_of_which_model_it_is_the_null(kind: Any) -> None:
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model = tiny_model("llama")
-    with pytest.raises(InputError, match=r"kind: expected .*, found 'initialized': did you mean 'initialised'"):
+    with pytest.raises(
+        InputError, match=r"kind: expected .*, found 'initialized': did you mean 'initialised'"
+    ):
         untrained_model(model, cast(Any, "initialized"))
     with pytest.raises(InputError, match="seed: expected a whole number of at least 0, found -1"):
         untrained_model(model, seed=-1)
@@ -147,9 +184,12 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
 
 def test_a_weight_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers would be whatever the memory held."""
-    monkeypatch.setattr(modeling_mixtral.MixtralPreTrainedModel, "_init_weights", lambda self, module: None)
+    monkeypatch.setattr(
+        modeling_mixtral.MixtralPreTrainedModel, "_init_weights", lambda self, module: None
+    )
     with pytest.raises(
-        InputError, match=r"to draw every weight of MixtralForCausalLM, found .*mlp.gate.weight undrawn"
+        InputError,
+        match=r"to draw every weight of MixtralForCausalLM, found .*mlp.gate.weight undrawn",
     ):
         untrained_model(tiny_model("mixtral", seed=3))
     assert not torch.are_deterministic_algorithms_enabled()
@@ -157,9 +197,17 @@ def test_a_weight_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_seed_is_one_model_in_every_dtype() -> None:
     wide, narrow = (
-        untrained_model(tiny_model("llama", seed=3, dtype=dtype), seed=5) for dtype in (torch.float64, torch.bfloat16)
+        untrained_model(tiny_model("llama", seed=3, dtype=dtype), seed=5)
+        for dtype in (torch.float64, torch.bfloat16)
     )
     for one, other in zip(wide.parameters(), narrow.parameters(), strict=True):
         assert torch.equal(one.bfloat16(), other)
-    again, another = (describe(untrained_model(tiny_model("llama", seed=3), seed=seed)).weight_hash for seed in (5, 6))
-    assert again == describe(untrained_model(tiny_model("llama", seed=3), seed=5)).weight_hash != another
+    again, another = (
+        describe(untrained_model(tiny_model("llama", seed=3), seed=seed)).weight_hash
+        for seed in (5, 6)
+    )
+    assert (
+        again
+        == describe(untrained_model(tiny_model("llama", seed=3), seed=5)).weight_hash
+        != another
+    )

@@ -1,7 +1,8 @@
-"""A Llama and a Gemma 1, 2, 3 in plain torch and float64, from the papers' equations: an oracle that shares no code with us.
+"""A Llama and a Gemma 1, 2, 3 in plain torch and float64, from the papers' equations: an oracle
+that shares no code with us.
 
-It reads a checkpoint's files alone: the tensors by their published names, and `config.json`. It uses no transformers, no
-TransformerLens, and nothing of ostools, hooks or mitigations.
+It reads a checkpoint's files alone: the tensors by their published names, and `config.json`. It
+uses no transformers, no TransformerLens, and nothing of ostools, hooks or mitigations.
 
     x~       = g x / r(x),  r(x) = sqrt(mean(x^2) + eps),  g = w (Llama) or 1 + w (Gemma)          Zhang and Sennrich 2019
     s_ij     = (R_i q_i) . (R_j k_j) scale, in Gemma 2 c tanh(s / c); alpha = softmax over the keys that i sees
@@ -10,9 +11,10 @@ TransformerLens, and nothing of ostools, hooks or mitigations.
     v'_i     = z_i + P( W_down ( act(W_gate z~_i) * (W_up z~_i) ) )                                         Shazeer 2020
     y_n      = final norm of v_n^(L);   logits = E y_n,  in Gemma 2 c tanh(. / c)
 
-P is the norm after a sublayer in Gemma 2 and 3, and nothing elsewhere. Gemma multiplies embeddings by sqrt(d_model), and its
-act is the tanh form of GELU; Llama's is SiLU. Gemma 3 (and Qwen 3) norms q and k before R. Sources: Touvron et al. 2023
-(Llama), Gemma Team 2024a, 2024b, 2025. Angles, their cosines and sines are rounded to float32, as the trained models have them.
+P is the norm after a sublayer in Gemma 2 and 3, and nothing elsewhere. Gemma multiplies embeddings
+by sqrt(d_model), and its act is the tanh form of GELU; Llama's is SiLU. Gemma 3 (and Qwen 3) norms
+q and k before R. Sources: Touvron et al. 2023 (Llama), Gemma Team 2024a, 2024b, 2025. Angles, their
+cosines and sines are rounded to float32, as the trained models have them.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Norm:
 
 @dataclass
 class Block:
-    """One block, and what its last call saw: `seen` holds "pattern", and the scales "r1", "r2", "rp1", "rp2"."""
+    """One block, and what its last call saw: `seen` holds "pattern", and the scales "r1", "r2",
+    "rp1", "rp2".
+    """
 
     q: Tensor  # [head, d_head, d_model]
     k: Tensor  # [head, d_head, d_model], a group's copy for each of its heads
@@ -105,7 +109,9 @@ class Block:
 
     def after(self, x: Tensor, norm: Norm | None, name: str, held: bool) -> Tensor:
         """P of a sublayer's output."""
-        self.seen[name] = torch.ones(len(x), dtype=x.dtype) if norm is None else norm.scale(x).detach()[:, 0]
+        self.seen[name] = (
+            torch.ones(len(x), dtype=x.dtype) if norm is None else norm.scale(x).detach()[:, 0]
+        )
         return x if norm is None else norm(x, held)
 
     def turned(self, x: Tensor) -> Tensor:
@@ -148,7 +154,9 @@ class Decoder:
 
 
 def decoder(config: Config, weights: Weights) -> Decoder:
-    """The model of a checkpoint: `config` as in config.json, `weights` by their names in model.safetensors."""
+    """The model of a checkpoint: `config` as in config.json, `weights` by their names in
+    model.safetensors.
+    """
     kind = config["model_type"]
     gemma = kind.startswith("gemma")
     known = ("llama", "gemma", *WINDOWED, "qwen3")
@@ -160,13 +168,21 @@ def decoder(config: Config, weights: Weights) -> Decoder:
             return None
         return Norm(w[f"{name}.weight"] + (1.0 if gemma else 0.0), config["rms_norm_eps"])
 
-    blocks = [_block(config, w, norm, f"model.layers.{layer}", layer) for layer in range(config["num_hidden_layers"])]
+    blocks = [
+        _block(config, w, norm, f"model.layers.{layer}", layer)
+        for layer in range(config["num_hidden_layers"])
+    ]
     final = norm("model.norm")
     assert final is not None
     embedding = w["model.embed_tokens.weight"]
     factor = config["hidden_size"] ** 0.5 if gemma else 1.0
     return Decoder(
-        embedding, blocks, final, w.get("lm_head.weight", embedding), factor, config.get("final_logit_softcapping")
+        embedding,
+        blocks,
+        final,
+        w.get("lm_head.weight", embedding),
+        factor,
+        config.get("final_logit_softcapping"),
     )
 
 
@@ -207,6 +223,8 @@ def _block(config: Config, w: Weights, norm: Any, at: str, layer: int) -> Block:
         cap=config.get("attn_logit_softcapping"),
         theta=rope["rope_theta"],
         stretch=rope.get("factor", 1.0),
-        window=config["sliding_window"] if kind in WINDOWED and layer_kind == "sliding_attention" else None,
+        window=config["sliding_window"]
+        if kind in WINDOWED and layer_kind == "sliding_attention"
+        else None,
         gemma=kind.startswith("gemma"),
     )

@@ -1,4 +1,5 @@
-"""What the paper defines, on the oracle's models: Jacobians, path sums (`local`), collapse distances.
+"""What the paper defines, on the oracle's models: Jacobians, path sums (`local`), collapse
+distances.
 
 Float64, plain autograd, dense matrices, paths one by one. No code of ours.
 """
@@ -15,23 +16,29 @@ from tests.oracle.decoder import Block, Decoder
 
 
 def jacobians(model: Decoder, ids: list[int], held: bool) -> Tensor:
-    """d y_n / d v_i^(0), [pos, d_model, d_model]; `held`: patterns and the scales of all norms are constants."""
+    """d y_n / d v_i^(0), [pos, d_model, d_model]; `held`: patterns and the scales of all norms are
+    constants.
+    """
     return _jacobian(lambda v: model.last(v, held)[1], model.embedded(ids)).transpose(0, 1)
 
 
 def local_sums(model: Decoder, ids: list[int]) -> Tensor:
-    """`local` of every token i: ||g3||_inf / r3_n times the sum over paths i <= k_1 <= ... <= n of their edges
+    """`local` of every token i: ||g3||_inf / r3_n times the sum over paths i <= k_1 <= ... <= n of
+    their edges
 
         (1 + ||D_k||) ( sum_h omega_h alpha_kj^h / (rp1_k r1_j) + delta_kj )
 
-    with omega_h = || diag(gp1) W_O^h W_V^h diag(g1) ||_2 and D_k the MLP's Jacobian at k, its scales held.
+    with omega_h = || diag(gp1) W_O^h W_V^h diag(g1) ||_2 and D_k the MLP's Jacobian at k, its
+    scales held.
     """
     stream = model.embedded(ids)
     edges: list[Tensor] = []
     one = torch.eye(len(ids), dtype=torch.float64)
     for block in model.blocks:
         mid = stream + block.attention(stream, True)
-        moves = torch.linalg.matrix_norm(at_each(lambda x, block=block: block.mlp(x, True), mid), ord=2)
+        moves = torch.linalg.matrix_norm(
+            at_each(lambda x, block=block: block.mlp(x, True), mid), ord=2
+        )
         after = mid + block.mlp(mid, True)
         pattern, r1, rp1 = (block.seen[name] for name in ("pattern", "r1", "rp1"))
         moved = torch.einsum("h,hij->ij", omegas(block), pattern) / rp1[:, None] / r1
@@ -72,11 +79,14 @@ def _jacobian(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
 
 
 def collapse_distances(model: Decoder, ids: list[int]) -> dict[str, tuple[float, float]]:
-    """||x(v) - x(v*)||_2, v* being v with its last token again, and ||x(v)||_2, for x = v_n^(L), y_n and the logits.
+    """||x(v) - x(v*)||_2, v* being v with its last token again, and ||x(v)||_2, for x = v_n^(L),
+    y_n and the logits.
 
     Source: arXiv 2406.04267, Theorem 4.2 / B.3.
     """
-    (stream, y), (stream_star, y_star) = (model.last(model.embedded(found)) for found in (ids, [*ids, ids[-1]]))
+    (stream, y), (stream_star, y_star) = (
+        model.last(model.embedded(found)) for found in (ids, [*ids, ids[-1]])
+    )
     pairs = {
         "residual": (stream, stream_star),
         "y": (y, y_star),

@@ -1,7 +1,9 @@
-"""Every family that the oracle knows, held against it: random weights of each, stories260K, and the embedded model.
+"""Every family that the oracle knows, held against it: random weights of each, stories260K, and the
+embedded model.
 
-What is compared shares nothing: not the reading of the configuration, not the forward pass, not a formula. In float64 both
-round angles to float32 in the same way, so that nothing but the order of sums is left between them.
+What is compared shares nothing: not the reading of the configuration, not the forward pass, not a
+formula. In float64 both round angles to float32 in the same way, so that nothing but the order of
+sums is left between them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from tests.oracle.measures import collapse_distances, jacobians, local_sums
 IDS = [2, 40, 50, 60, 60, 61, 70]
 TEXT = "Once upon a time, there"
 SAME = 1e-9
-"""Of the largest entry: sums of some thousand float64 products, one after the other through every block."""
+"""Of the largest entry: sums of some thousand float64 products, one after the other through every
+block.
+"""
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -41,7 +45,10 @@ PRETRAINED = ("stories", "embedded")
 sharp_and_plain = pytest.mark.parametrize("scale", [2.0, pytest.param(1.0, marks=pytest.mark.slow)])
 every_family = pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("mistral", "qwen3") else name for name in MODELS],
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("mistral", "qwen3") else name
+        for name in MODELS
+    ],
 )
 every_checkpoint = pytest.mark.parametrize("name", PRETRAINED)
 
@@ -49,7 +56,14 @@ every_checkpoint = pytest.mark.parametrize("name", PRETRAINED)
 @cache
 def random(family: str, scale: float) -> tuple[TransformerBridge, Decoder]:
     """The bridge, and the oracle on the weights of a Hugging Face model that no bridge has touched."""
-    settings: Any = {"seed": 21, "scale": scale, "dtype": torch.float64, "d_model": 16, "d_mlp": 24, **MODELS[family]}
+    settings: Any = {
+        "seed": 21,
+        "scale": scale,
+        "dtype": torch.float64,
+        "d_model": 16,
+        "d_mlp": 24,
+        **MODELS[family],
+    }
     bare = make_model(family, **settings)
     return tiny_model(family, **settings), decoder(bare.config.to_dict(), bare.state_dict())
 
@@ -83,7 +97,9 @@ def logits_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[
 def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
     """The norms of both Jacobians, by the formulas that `sensitivity` takes."""
     prompt = Prompt.from_ids(model, ids)
-    frame: Any = ost.sensitivity(model, prompt, linearisations=["full", "frozen"], method="exact").frame
+    frame: Any = ost.sensitivity(
+        model, prompt, linearisations=["full", "frozen"], method="exact"
+    ).frame
     for name in ("full", "frozen"):
         exact = jacobians(oracle, ids, held=name == "frozen")
         rows = frame[frame["linearisation"] == name]
@@ -99,8 +115,12 @@ def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: li
     close(torch.tensor(bound.to_numpy()), local_sums(oracle, ids))
 
 
-def collapse_is_the_oracles(model: TransformerBridge, oracle: Decoder, lengths: tuple[int, ...]) -> None:
-    """Distances relative to the vectors' own size: two nearly equal ones leave the rounding of that size."""
+def collapse_is_the_oracles(
+    model: TransformerBridge, oracle: Decoder, lengths: tuple[int, ...]
+) -> None:
+    """Distances relative to the vectors' own size: two nearly equal ones leave the rounding of that
+    size.
+    """
     task = ost.tasks.figure_5a()
     table: Any = ost.collapse(model, task, lengths=lengths, dtypes=["float64"]).reference
     for length in lengths:

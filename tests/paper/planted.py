@@ -24,7 +24,9 @@ def made(frame: pd.DataFrame, **parameters: Any) -> Result:
 
 
 def figure_2(
-    right: Callable[[str, str, int], bool], lengths: Sequence[int] = range(10, 301, 10), wrong: str = "1"
+    right: Callable[[str, str, int], bool],
+    lengths: Sequence[int] = range(10, 301, 10),
+    wrong: str = "1",
 ) -> Any:
     """`right`: by panel, task and length."""
     rows = [
@@ -43,15 +45,24 @@ def figure_3(
     modes: Sequence[str] = ("none",),
     only: Callable[[str, int], int | None] | None = None,
 ) -> Any:
-    """`said`: the number that is answered, by task and length; None: none. Every item counts. `only`: the same where the answer
-    alone is asked for, of four tasks."""
+    """`said`: the number that is answered, by task and length; None: none. Every item counts.
+    `only`: the same where the answer alone is asked for, of four tasks."""
     tasks = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
-    frame = pd.concat([_answered(task, mode, said, lengths) for task in tasks for mode in modes], ignore_index=True)
-    alone = {task: made(_answered(task, "answer-only", only, lengths)) for task in tasks} if only else {}
+    frame = pd.concat(
+        [_answered(task, mode, said, lengths) for task in tasks for mode in modes],
+        ignore_index=True,
+    )
+    alone = (
+        {task: made(_answered(task, "answer-only", only, lengths)) for task in tasks}
+        if only
+        else {}
+    )
     return {"figure-3": {"figure": made(frame)}, "answer-only": alone}
 
 
-def _answered(task: str, mode: str, said: Callable[[str, int], int | None], lengths: Sequence[int]) -> pd.DataFrame:
+def _answered(
+    task: str, mode: str, said: Callable[[str, int], int | None], lengths: Sequence[int]
+) -> pd.DataFrame:
     rows = []
     for n in lengths:
         number = said(task, n)
@@ -71,13 +82,23 @@ def figure_5(
     seeds: int = 5,
     ends: dict[tuple[str, str], int | None] | None = None,
 ) -> Any:
-    """The distance of each panel by length and seed, the same in both precisions; `noise` in bfloat16; `ends`: collapse lengths
-    by panel and dtype."""
-    n, read = np.array(lengths, dtype=float), {"site": "residual", "per": "head-chunk", "norm": "linf"}
+    """The distance of each panel by length and seed, the same in both precisions; `noise` in
+    bfloat16; `ends`: collapse lengths by panel and dtype."""
+    n, read = (
+        np.array(lengths, dtype=float),
+        {"site": "residual", "per": "head-chunk", "norm": "linf"},
+    )
     origin = Provenance({"name": "made"}, read, None, {})
     frames, measured = [], {}
     for panel, curve in curves.items():
-        common = {"task": panel, "pair": "theorem", "length": list(lengths), **read, "layer": 2, "noise": noise}
+        common = {
+            "task": panel,
+            "pair": "theorem",
+            "length": list(lengths),
+            **read,
+            "layer": 2,
+            "noise": noise,
+        }
         table = pd.concat(
             [
                 pd.DataFrame({**common, "seed": seed, "dtype": dtype, "mean": curve(n, seed)})
@@ -86,12 +107,21 @@ def figure_5(
             ],
             ignore_index=True,
         )
-        averaged: Any = table.groupby(["pair", "dtype", "length"], sort=False)[["mean", "noise"]].mean()
+        averaged: Any = table.groupby(["pair", "dtype", "length"], sort=False)[
+            ["mean", "noise"]
+        ].mean()
         frames.append(averaged.reset_index().assign(panel=panel))
         exact = {"distance": curve(n, 0), "relative": curve(n, 0) / 10, "weights": "given"}
         measured[panel] = Collapse(table, origin, pd.DataFrame({**common, **exact}))
     rows = [
-        {"panel": panel, "pair": "theorem", "seed": 0, "dtype": dtype, "first": end, "longest": max(lengths)}
+        {
+            "panel": panel,
+            "pair": "theorem",
+            "seed": 0,
+            "dtype": dtype,
+            "first": end,
+            "longest": max(lengths),
+        }
         for (panel, dtype), end in (ends or {}).items()
     ]
     columns = ["panel", "pair", "seed", "dtype", "first", "longest"]
@@ -99,15 +129,27 @@ def figure_5(
     return {"figure-5": {"figure": Figure5(pd.concat(frames), origin, collapsed, measured)}}
 
 
-def attention(deltas: Sequence[Curve], owns: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) -> Any:
+def attention(
+    deltas: Sequence[Curve], owns: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)
+) -> Any:
     """A curve of delta, and one of the own weight, for each layer; two heads, above and below it."""
     n = np.array(lengths, dtype=float)
     tables = []
     for layer in range(max(len(deltas), len(owns))):
-        delta, own = deltas[min(layer, len(deltas) - 1)](n, 0), owns[min(layer, len(owns) - 1)](n, 0)
+        delta, own = (
+            deltas[min(layer, len(deltas) - 1)](n, 0),
+            owns[min(layer, len(owns) - 1)](n, 0),
+        )
         for head, factor in enumerate((0.5, 1.5)):
-            values = {"delta": factor * delta, "own": factor * own, "total": factor * (delta + own), "kl": delta}
-            tables.append(pd.DataFrame({"layer": layer, "head": head, "length": list(lengths), **values}))
+            values = {
+                "delta": factor * delta,
+                "own": factor * own,
+                "total": factor * (delta + own),
+                "kl": delta,
+            }
+            tables.append(
+                pd.DataFrame({"layer": layer, "head": head, "length": list(lengths), **values})
+            )
     frame = pd.concat(tables, ignore_index=True)
     return {"attention": {"variation": AttentionVariation(frame, Provenance.without_model())}}
 
@@ -118,21 +160,41 @@ def layered(curves: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) 
     read = {"site": "residual", "per": "vector", "norm": "l1", "length": list(lengths)}
     tables = []
     for layer, curve in enumerate(curves):
-        distance = {"mean": curve(n, 0), "relative": curve(n, 0) / 10, "float64_distance": curve(n, 0)}
+        distance = {
+            "mean": curve(n, 0),
+            "relative": curve(n, 0) / 10,
+            "float64_distance": curve(n, 0),
+        }
         tables.append(pd.DataFrame({**read, "layer": layer, **distance}))
-    return {"layers": {"collapse": Collapse(pd.concat(tables, ignore_index=True), Provenance.without_model(), NOTHING)}}
+    return {
+        "layers": {
+            "collapse": Collapse(
+                pd.concat(tables, ignore_index=True), Provenance.without_model(), NOTHING
+            )
+        }
+    }
 
 
 def figure_8(curve: Curve, seeds: int = 5) -> Any:
     n = np.array([16, 32, 64, 128, 256, 512, 1024, 2048, 4096], dtype=float)
-    tables = [pd.DataFrame({"reading": "block", "seed": s, "length": n, "l1": curve(n, s)}) for s in range(seeds)]
+    tables = [
+        pd.DataFrame({"reading": "block", "seed": s, "length": n, "l1": curve(n, s)})
+        for s in range(seeds)
+    ]
     return {"figure-8": {"figure": Figure8(pd.concat(tables), Provenance.without_model(), NOTHING)}}
 
 
 def figure_9(curve: Curve, bound: float = 1e9, seeds: int = 5) -> Any:
     n = np.array([10, 100, 300, 1000, 3000, 10000], dtype=float)
-    tables = [pd.DataFrame({"seed": s, "length": n, "delta": curve(n, s), "bound": bound}) for s in range(seeds)]
-    return {"figure-9": {"figure": Figure9(pd.concat(tables), Provenance.without_model(noisy=10), NOTHING)}}
+    tables = [
+        pd.DataFrame({"seed": s, "length": n, "delta": curve(n, s), "bound": bound})
+        for s in range(seeds)
+    ]
+    return {
+        "figure-9": {
+            "figure": Figure9(pd.concat(tables), Provenance.without_model(noisy=10), NOTHING)
+        }
+    }
 
 
 def over_squashing(
@@ -143,18 +205,23 @@ def over_squashing(
     printed: float = 1.0,
     digits: Sequence[int] = range(4, 20),
 ) -> Any:
-    """A prompt of 24 tokens for each curve of norms by position; the certified bound is so many times the norm, as is
-    equation 4 (`printed`)."""
+    """A prompt of 24 tokens for each curve of norms by position; the certified bound is so many
+    times the norm, as is equation 4 (`printed`)."""
     place, results = np.arange(24, dtype=float), {}
     ids = [7 if i in digits else 100 + i for i in range(24)]
     for seed, curve in enumerate(norms):
         values = curve(place, seed)
         common = {"position": range(24), "token_id": ids, "layer": 0, "operator_norm": values}
         tables = [pd.DataFrame({**common, "linearisation": name}) for name in ("full", "frozen")]
-        results[f"measured-{seed}"] = Sensitivity(pd.concat(tables, ignore_index=True), Provenance.without_model())
+        results[f"measured-{seed}"] = Sensitivity(
+            pd.concat(tables, ignore_index=True), Provenance.without_model()
+        )
         sums = {"local": bound * values, "theorem-b5-literal": printed * values}
         sums["proof"] = values if paths is None else paths(place, seed)
-        tables = [pd.DataFrame({"position": range(24), "variant": name, "value": v}) for name, v in sums.items()]
+        tables = [
+            pd.DataFrame({"position": range(24), "variant": name, "value": v})
+            for name, v in sums.items()
+        ]
         origin = Provenance.without_model(digits=list(digits))
         results[f"paths-{seed}"] = Bounds(pd.concat(tables, ignore_index=True), origin)
     return {"over-squashing": results}
@@ -163,18 +230,32 @@ def over_squashing(
 def spectra(remainder: float, observed: float, predicted: float) -> Any:
     rates = {"remainder": remainder, "observed_rate": observed, "predicted_rate": predicted}
     limit = pd.DataFrame({"matrix": "lazy", "layer": ["0", "1"], "power": 64, **rates})
-    return {"over-squashing": {"spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit, NOTHING)}}
+    return {
+        "over-squashing": {
+            "spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit, NOTHING)
+        }
+    }
 
 
-def retrieved(found: Sequence[bool], first: str, last: str, quantity: str = "log_probability") -> Any:
+def retrieved(
+    found: Sequence[bool], first: str, last: str, quantity: str = "log_probability"
+) -> Any:
     """How often the value is named, and the verdict at each end."""
     numbers = {"seeds": 6, "difference": 1.0, "low": 0.5, "high": 1.5}
-    ends = pd.DataFrame({"quantity": quantity, "end": ["first", "last"], "verdict": [first, last], **numbers})
-    return {"retrieval": {"retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)}}
+    ends = pd.DataFrame(
+        {"quantity": quantity, "end": ["first", "last"], "verdict": [first, last], **numbers}
+    )
+    return {
+        "retrieval": {
+            "retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)
+        }
+    }
 
 
 def lemmas(name: str, passed: Sequence[bool], hypotheses: str = ALL_HYPOTHESES) -> Any:
-    frame = pd.DataFrame({"lemma": name, "hypotheses": hypotheses, "computed": "a figure", "passed": passed})
+    frame = pd.DataFrame(
+        {"lemma": name, "hypotheses": hypotheses, "computed": "a figure", "passed": passed}
+    )
     return {"lemmas": {"lemmas": Result(frame, Provenance.without_model())}}
 
 
@@ -182,10 +263,19 @@ def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -
     row = {"dtype": "bfloat16", "impossible_status": status, "tested_pairs": tested}
     summary = pd.DataFrame([row | {"right_twice": twice, "right_once": once}])
     origin = Provenance.without_model()
-    return {"counting": {"counting": Counting(NOTHING, origin, summary, Collapse(NOTHING, origin, NOTHING))}}
+    return {
+        "counting": {
+            "counting": Counting(NOTHING, origin, summary, Collapse(NOTHING, origin, NOTHING))
+        }
+    }
 
 
 def studied(mitigation: str, about: str, verdict: str) -> Any:
-    row = {"mitigation": mitigation, "answers": "not decided", "collapse": "not decided", "sentence": f"{verdict}."}
+    row = {
+        "mitigation": mitigation,
+        "answers": "not decided",
+        "collapse": "not decided",
+        "sentence": f"{verdict}.",
+    }
     verdicts = pd.DataFrame([row | {about: verdict}])
     return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)}}

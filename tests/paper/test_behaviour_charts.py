@@ -1,4 +1,6 @@
-"""The charts of Figures 2, 3 and 4 and of retrieval: nothing drawn that was not answered, nothing left out unsaid."""
+"""The charts of Figures 2, 3 and 4 and of retrieval: nothing drawn that was not answered, nothing
+left out unsaid.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def copied(rows: Sequence[tuple[Any, ...]], answer: str = "0") -> pd.DataFrame:
     names = pd.Index(["panel", "task", "length", "correct", "kind", "number"])
-    return typed(pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None))
+    return typed(
+        pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None)
+    )
 
 
 def counted(**errors: Sequence[int | None]) -> pd.DataFrame:
@@ -38,10 +42,14 @@ def counted(**errors: Sequence[int | None]) -> pd.DataFrame:
         for mode, values in errors.items()
         for n, error in enumerate(values)
     ]
-    frame = pd.DataFrame(rows, columns=pd.Index(["task", "mode", "length", "seed", "key", "absolute_error"]))
+    frame = pd.DataFrame(
+        rows, columns=pd.Index(["task", "mode", "length", "seed", "key", "absolute_error"])
+    )
     given = zip(frame["key"], frame["absolute_error"], strict=True)
     number = [None if pd.isna(error) else int(key) + int(error) for key, error in given]
-    return typed(frame.assign(number=number, correct=False, kind="answered", ended="eos", answer="x"))
+    return typed(
+        frame.assign(number=number, correct=False, kind="answered", ended="eos", answer="x")
+    )
 
 
 SAID = [
@@ -55,12 +63,18 @@ SAID = [
 ]
 
 
-def test_what_an_answer_is_called_in_chart_and_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [("a", "copy-last", n, correct, kind, None) for n, (_, correct, kind, _) in enumerate(SAID)]
+def test_what_an_answer_is_called_in_chart_and_on_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        ("a", "copy-last", n, correct, kind, None) for n, (_, correct, kind, _) in enumerate(SAID)
+    ]
     frame = copied(rows).assign(answer=[line for line, *_ in SAID])
     assert answer_outcomes(frame).tolist() == [outcome for *_, outcome in SAID]
     figure = Figure2(frame, provenance(2))
-    assert "last digit right at 1 of 7, 1 in other words, 1 something else, 1 cut off" in words_of(figure.plot())
+    assert "last digit right at 1 of 7, 1 in other words, 1 something else, 1 cut off" in words_of(
+        figure.plot()
+    )
     show(figure)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "copy-last" in line]
     assert row.split()[2:] == ["7", "0.1429"]
@@ -68,7 +82,12 @@ def test_what_an_answer_is_called_in_chart_and_on_the_terminal(capsys: pytest.Ca
 
 def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None:
     tasks = [("copy-last", "last digit"), ("copy-first", "first digit")]
-    rows = [(panel, task, n, n != 2, True, int(n == 2)) for panel in "abc" for task, _ in tasks for n in (1, 2, 3)]
+    rows = [
+        (panel, task, n, n != 2, True, int(n == 2))
+        for panel in "abc"
+        for task, _ in tasks
+        for n in (1, 2, 3)
+    ]
     frame = copied(rows)
     frame["answer"] = frame["panel"]  # Altair keeps equal tables once
     chart = Figure2(frame, provenance(2, {"copy-last": 2, "copy-first": 2})).plot()
@@ -100,18 +119,34 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
 
 
 def test_figure_4_counts_what_its_axis_cannot_show() -> None:
-    frame = counted(none=[50, 49, 10**6, None, 48], cot_zero_shot=[None] * 5, cot_few_shot=[0, 0, 0, 0, 0])
+    frame = counted(
+        none=[50, 49, 10**6, None, 48], cot_zero_shot=[None] * 5, cot_few_shot=[0, 0, 0, 0, 0]
+    )
     figure = figure_4_of(Figure3(frame, provenance(3)))
     assert isinstance(figure, Figure4)
     chart = figure.plot()
-    panels = [panel["title"]["subtitle"] for row in chart.to_dict()["vconcat"] for panel in row["hconcat"]]
+    panels = [
+        panel["title"]["subtitle"] for row in chart.to_dict()["vconcat"] for panel in row["hconcat"]
+    ]
     assert len(panels) == 12
     assert panels[0] == ["most often 100: 2 of 5", "1 beyond (to 1.0e6), 1 no number"]
     assert panels[4] == ["5 answers, none with a number", ""]
     assert panels[8] == ["5 answers most often: 1 of 5 each", ""]
     # Equal tables of the four columns are kept once.
-    shown = {row["output"]: (row["answers"], row["right"]) for row in rows_of(chart, "way") if row["way"] == "no CoT"}
-    assert shown == {50: (0, 1), 51: (0, 1), 52: (0, 1), 53: (0, 1), 54: (0, 1), 100: (2, 0), 102: (1, 0)}
+    shown = {
+        row["output"]: (row["answers"], row["right"])
+        for row in rows_of(chart, "way")
+        if row["way"] == "no CoT"
+    }
+    assert shown == {
+        50: (0, 1),
+        51: (0, 1),
+        52: (0, 1),
+        53: (0, 1),
+        54: (0, 1),
+        100: (2, 0),
+        102: (1, 0),
+    }
 
 
 def test_figure_3_says_when_its_axis_is_not_the_papers() -> None:

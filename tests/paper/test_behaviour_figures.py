@@ -1,4 +1,6 @@
-"""Figures 2, 3, 4, 6 and 7: the answers are those of one task at a time, and what held no number is in no error."""
+"""Figures 2, 3, 4, 6 and 7: the answers are those of one task at a time, and what held no number is
+in no error.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,27 @@ def long_tiny() -> TransformerBridge:
 
 
 def plain(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:
-    return list(frame[columns].astype(object).where(frame[columns].notna(), None).itertuples(index=False, name=None))
+    return list(
+        frame[columns]
+        .astype(object)
+        .where(frame[columns].notna(), None)
+        .itertuples(index=False, name=None)
+    )
 
 
 # --- Figure 2
 
 
 def test_figure_2_shows_the_papers_sequences() -> None:
-    sequences = {panel: [task.sequence(task.items(5)) for task in asked] for panel, asked in FIGURE_2_PANELS.items()}
+    sequences = {
+        panel: [task.sequence(task.items(5)) for task in asked]
+        for panel, asked in FIGURE_2_PANELS.items()
+    }
     assert sequences == {"a": ["11110", "01111"], "b": ["11110", "01111"], "c": ["01010", "01010"]}
-    assert all([task.name for task in asked] == ["copy-last", "copy-first"] for asked in FIGURE_2_PANELS.values())
+    assert all(
+        [task.name for task in asked] == ["copy-last", "copy-first"]
+        for asked in FIGURE_2_PANELS.values()
+    )
     assert [task.hint for asked in FIGURE_2_PANELS.values() for task in asked] == [
         False,
         False,
@@ -72,8 +85,13 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
         for mode in WAYS:
             task = AppendixTask(name, mode=mode)
             rows = frame[(frame["task"] == name) & (frame["mode"] == mode)]
-            how: Any = {"seeds": seeds if task.random else [0], "max_new_tokens": 12 if task.reasons else None}
-            assert plain(rows, SAME) == plain(evaluate(embedded, task, lengths=lengths, **how).frame, SAME)
+            how: Any = {
+                "seeds": seeds if task.random else [0],
+                "max_new_tokens": 12 if task.reasons else None,
+            }
+            assert plain(rows, SAME) == plain(
+                evaluate(embedded, task, lengths=lengths, **how).frame, SAME
+            )
     assert len(frame) == 3 * (1 + 1 + 2 + 2)
     assert frame["absolute_error"].isna().equals(frame["number"].isna())
     known = frame[frame["number"].notna()]
@@ -84,11 +102,19 @@ def says(text: Any) -> Any:
     """A stand-in for the model's answers: `text(prompt)` gives text and how it ended."""
 
     def answers(
-        model: Any, prompts: Any, *, max_new_tokens: int, stops: Any, progress: Any = None, **options: Any
+        model: Any,
+        prompts: Any,
+        *,
+        max_new_tokens: int,
+        stops: Any,
+        progress: Any = None,
+        **options: Any,
     ) -> list[Answer]:
         if progress is not None:
             progress(len(prompts), len(prompts))
-        for prompt, stop in zip(prompts, stops, strict=True):  # reasoning has more room; each answer has its own stop
+        for prompt, stop in zip(
+            prompts, stops, strict=True
+        ):  # reasoning has more room; each answer has its own stop
             assert (max_new_tokens == 256) is ("step by step" in prompt.text)
             assert (stop("\n12\n"), stop("")) == (False, False)
         return [Answer((0,), *text(prompt.text)) for prompt in prompts]
@@ -156,7 +182,9 @@ def test_figure_6_is_figure_3_with_another_caption(
     assert not any("trained" in said for said in six.deviations)
 
 
-def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long_tiny: TransformerBridge) -> None:
+def test_the_chat_template_can_be_switched(
+    monkeypatch: pytest.MonkeyPatch, long_tiny: TransformerBridge
+) -> None:
     from tests.checkpoints import CHAT_TEMPLATE
 
     model = tiny_model("gemma", context=2048)
@@ -182,9 +210,20 @@ def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long
 
 
 def test_frequencies_by_hand() -> None:
-    rows = [("a", "none", 3, "3"), ("a", "none", 100, "4"), ("a", "none", 100, "5"), ("a", "none", None, "3")]
+    rows = [
+        ("a", "none", 3, "3"),
+        ("a", "none", 100, "4"),
+        ("a", "none", 100, "5"),
+        ("a", "none", None, "3"),
+    ]
     rows += [("b", "none", 7, "100")]
-    answers: Any = pd.DataFrame(rows, columns=pd.Index(["task", "mode", "number", "key"])).astype({"number": "Int64"})
+    answers: Any = pd.DataFrame(rows, columns=pd.Index(["task", "mode", "number", "key"])).astype(
+        {"number": "Int64"}
+    )
     found: Any = frequencies(answers.assign(correct=False))
     of_a = [("a", 3, 1, 2), ("a", 4, 0, 1), ("a", 5, 0, 1), ("a", 100, 2, 0), ("a", None, 1, 0)]
-    assert plain(found, ["task", "output", "answers", "right"]) == [*of_a, ("b", 7, 1, 0), ("b", 100, 0, 1)]
+    assert plain(found, ["task", "output", "answers", "right"]) == [
+        *of_a,
+        ("b", 7, 1, 0),
+        ("b", 100, 0, 1),
+    ]

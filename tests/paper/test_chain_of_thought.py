@@ -1,4 +1,6 @@
-"""Sensitivity along a chain of thought: the numbers are those of the whole sequence, and every token has one part."""
+"""Sensitivity along a chain of thought: the numbers are those of the whole sequence, and every
+token has one part.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ from ostools.paper.chain_of_thought import (
 from ostools.tasks import task
 from tests.checkpoints import tiny_model
 
-SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 2048}
+SMALL: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 16,
+    "context": 2048,
+}
 MATHS = "The final answer to your maths question is:"
 OURS = "We count.\n1 + 1 + 1\nThat is 3."
 ZERO = "count-ones:mode=cot-zero-shot"
@@ -48,7 +56,9 @@ def says(monkeypatch: pytest.MonkeyPatch, text: str, ended: str = "eos") -> None
 
     def said(model: Any, prompts: Any, **options: Any) -> list[Answer]:
         before = prompts[0].ids.tolist()
-        whole = model.tokenizer(model.tokenizer.decode(before) + text, add_special_tokens=False).input_ids
+        whole = model.tokenizer(
+            model.tokenizer.decode(before) + text, add_special_tokens=False
+        ).input_ids
         ids = [*whole[len(before) :], *([model.tokenizer.eos_token_id] if ended == "eos" else [])]
         assert whole[: len(before)] == before
         return [Answer(tuple(ids), text, ended)]  # pyright: ignore[reportArgumentType]
@@ -57,7 +67,9 @@ def says(monkeypatch: pytest.MonkeyPatch, text: str, ended: str = "eos") -> None
 
 
 def joined(found: ReasonedPrompt, part: str) -> str:
-    return "".join(token for token, own in zip(found.prompt.tokens, found.parts, strict=True) if own == part)
+    return "".join(
+        token for token, own in zip(found.prompt.tokens, found.parts, strict=True) if own == part
+    )
 
 
 # --- the sequence
@@ -115,7 +127,9 @@ def test_the_models_own_tokens_are_kept_up_to_the_answer(
         assert tiny.tokenizer.decode(own[len(found.prompt.ids)]).strip() == "4"  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def test_a_bare_answer_is_no_reasoning(tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bare_answer_is_no_reasoning(
+    tiny: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     says(monkeypatch, "\n11111")
     found = with_reasoning(tiny, render_prompt(tiny, task("copy"), 5, chat=False), None, 60)
     assert (found.reasoning, found.source, joined(found, LINE)) == ("", GIVEN_TEXT, "\n")
@@ -124,12 +138,18 @@ def test_a_bare_answer_is_no_reasoning(tiny: TransformerBridge, monkeypatch: pyt
 # --- the numbers
 
 
-def test_the_norms_are_those_of_the_sequence_and_the_shares_are_of_one(tiny: TransformerBridge) -> None:
-    found = chain_of_thought(tiny, ZERO, 4, reasoning=OURS, chat=False, linearisations=["full", "frozen"])
+def test_the_norms_are_those_of_the_sequence_and_the_shares_are_of_one(
+    tiny: TransformerBridge,
+) -> None:
+    found = chain_of_thought(
+        tiny, ZERO, 4, reasoning=OURS, chat=False, linearisations=["full", "frozen"]
+    )
     frame: Any = found.frame
     ids = found.provenance.token_ids
     assert ids is not None
-    alone: Any = ost.sensitivity(tiny, Prompt.from_ids(tiny, ids), linearisations=["full", "frozen"]).frame
+    alone: Any = ost.sensitivity(
+        tiny, Prompt.from_ids(tiny, ids), linearisations=["full", "frozen"]
+    ).frame
     pd.testing.assert_frame_equal(frame[list(alone.columns)], alone)
     summary: Any = found.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"]):

@@ -1,4 +1,6 @@
-"""Figures 8 and 9 against a loop that builds every sequence anew, and what their commands print and refuse."""
+"""Figures 8 and 9 against a loop that builds every sequence anew, and what their commands print and
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def drawn_again(seed: int) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Gener
     return square, up, down, generator
 
 
-def require_row(row: Any, y: torch.Tensor, y_star: torch.Tensor, alpha: torch.Tensor, alpha_star: torch.Tensor) -> None:
+def require_row(
+    row: Any, y: torch.Tensor, y_star: torch.Tensor, alpha: torch.Tensor, alpha_star: torch.Tensor
+) -> None:
     """`alpha`, `alpha_star`: [head, key] of the last query."""
     assert row["l1"] == pytest.approx(float((y - y_star).abs().sum()), rel=1e-9)
     assert row["linf"] == pytest.approx(float((y - y_star).abs().amax()), rel=1e-9)
@@ -46,24 +50,42 @@ def require_row(row: Any, y: torch.Tensor, y_star: torch.Tensor, alpha: torch.Te
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str) -> None:
-    """torch.nn.TransformerEncoderLayer with a causal mask, over n tokens and over n + 1 with the last copied."""
+    """torch.nn.TransformerEncoderLayer with a causal mask, over n tokens and over n + 1 with the
+    last copied.
+    """
     options = {"readings": ["weights"], "block": block, "d": D, "n_heads": HEADS}
     found = ost.paper.figure_8(LENGTHS, [3], **options).frame.set_index("length")
     (W_Q, W_K, W_V, W_O), W_1, W_2, generator = drawn_again(3)
     tokens, p = torch.randn(32, D, generator=generator, dtype=torch.float64), sinusoidal(31, D)
     layer = torch.nn.TransformerEncoderLayer(
-        D, HEADS, 4 * D, dropout=0.0, batch_first=True, norm_first=block == "pre-ln", bias=False, dtype=torch.float64
+        D,
+        HEADS,
+        4 * D,
+        dropout=0.0,
+        batch_first=True,
+        norm_first=block == "pre-ln",
+        bias=False,
+        dtype=torch.float64,
     )
-    weights = {"self_attn.in_proj_weight": torch.cat([W_Q, W_K, W_V], 1).T, "self_attn.out_proj.weight": W_O.T}
+    weights = {
+        "self_attn.in_proj_weight": torch.cat([W_Q, W_K, W_V], 1).T,
+        "self_attn.out_proj.weight": W_O.T,
+    }
     weights |= {"linear1.weight": W_1.T, "linear2.weight": W_2.T}
     layer.load_state_dict(weights, strict=False)
 
     def last(places: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         x = (tokens[places] + p[: len(places)])[None]
-        mask = torch.nn.Transformer.generate_square_subsequent_mask(len(places), dtype=torch.float64)
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(
+            len(places), dtype=torch.float64
+        )
         read = layer.norm1(x) if block == "pre-ln" else x
-        attended, alpha = layer.self_attn(read, read, read, attn_mask=mask, average_attn_weights=False)
-        return (attended if block == "attention" else layer(x, src_mask=mask))[0, -1], alpha[0, :, -1]
+        attended, alpha = layer.self_attn(
+            read, read, read, attn_mask=mask, average_attn_weights=False
+        )
+        return (attended if block == "attention" else layer(x, src_mask=mask))[0, -1], alpha[
+            0, :, -1
+        ]
 
     with torch.no_grad():
         for n in LENGTHS:
@@ -78,7 +100,9 @@ def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str
     options = {"readings": ["vectors"], "block": block, "d": D, "n_heads": HEADS}
     found = ost.paper.figure_8(LENGTHS, [3], **options).frame.set_index("length")
     _, W_1, W_2, generator = drawn_again(3)
-    q, k, v = (torch.randn(32, 3 * D, generator=generator, dtype=torch.float64) / D**0.5).chunk(3, -1)
+    q, k, v = (torch.randn(32, 3 * D, generator=generator, dtype=torch.float64) / D**0.5).chunk(
+        3, -1
+    )
     p = sinusoidal(31, D)
 
     def norm(x: torch.Tensor) -> torch.Tensor:
@@ -92,7 +116,10 @@ def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str
         attended, patterns = [], []
         for head in range(HEADS):
             part = slice(head * D // HEADS, (head + 1) * D // HEADS)
-            scores = [(query[part] @ (k[j] + p[i])[part]) / (D // HEADS) ** 0.5 for i, j in enumerate(places)]
+            scores = [
+                (query[part] @ (k[j] + p[i])[part]) / (D // HEADS) ** 0.5
+                for i, j in enumerate(places)
+            ]
             alpha = torch.stack(scores).softmax(0)
             values = [norm(v[j])[part] if block == "pre-ln" else v[j][part] for j in places]
             attended.append(sum(a * value for a, value in zip(alpha, values, strict=True)))
@@ -114,7 +141,9 @@ def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str
 
 @pytest.mark.parametrize("block", ["post-ln", "pre-ln"])
 def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: Block) -> None:
-    """C.3: "the convergence still occurs". It does where they stay out of the stream; added to it they keep tokens apart."""
+    """C.3: "the convergence still occurs". It does where they stay out of the stream; added to it
+    they keep tokens apart.
+    """
     found = ost.paper.figure_8(spread_lengths(16, 1024, 25), range(3), block=block)
     fits: Any = found.fits.set_index(["reading", "quantity"])
     assert fits.loc[("vectors", "l1"), "verdict"] == "power"
@@ -126,7 +155,9 @@ def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: B
 
 
 def test_figure_9_is_two_softmaxes_a_length() -> None:
-    found: Any = ost.paper.figure_9([1, 5, 6, 50], [4], noisy=5, noise=0.3).frame.set_index("length")
+    found: Any = ost.paper.figure_9([1, 5, 6, 50], [4], noisy=5, noise=0.3).frame.set_index(
+        "length"
+    )
     generator = torch.Generator().manual_seed(4)
     added = 0.3 * torch.rand(5, generator=generator, dtype=torch.float64)
     x = torch.rand(50, generator=generator, dtype=torch.float64)
@@ -140,20 +171,36 @@ def test_figure_9_is_two_softmaxes_a_length() -> None:
 
 def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     n = np.arange(10, 60)
-    noise = np.random.default_rng(1).normal(0, 0.02, len(n))  # the same for every seed: moves all rates alike
+    noise = np.random.default_rng(1).normal(
+        0, 0.02, len(n)
+    )  # the same for every seed: moves all rates alike
     rates = (0.9, 1.0, 1.1)
-    frame = pd.concat([pd.DataFrame({"length": n, "seed": i, "d": np.exp(noise) / n**k}) for i, k in enumerate(rates)])
+    frame = pd.concat(
+        [
+            pd.DataFrame({"length": n, "seed": i, "d": np.exp(noise) / n**k})
+            for i, k in enumerate(rates)
+        ]
+    )
     (fit,) = decay_fits(frame, ["d"], 10).to_dict("records")
     assert fit["law"] == "power"
     # Student: t of 2 degrees of freedom at 97.5% is 4.302653, the standard error 0.1 / sqrt 3.
     assert fit["seeds_high"] - fit["seeds_low"] == pytest.approx(2 * 0.248414, abs=1e-5)
     slope = np.polyfit(np.log(n), noise, 1)[0]
     assert (fit["seeds_high"] + fit["seeds_low"]) / 2 == pytest.approx(1.0 - slope, abs=1e-9)
-    assert fit["high"] - fit["low"] < 0.1  # the mean curve is nearly a power law: its interval knows nothing of seeds
+    assert (
+        fit["high"] - fit["low"] < 0.1
+    )  # the mean curve is nearly a power law: its interval knows nothing of seeds
     assert "along the mean curve" in law_words(fit)
     assert " over seeds" in law_words(fit)
-    zero, bent = frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)), frame.assign(d=frame["d"] + 0.1)
-    for table in (frame[frame["seed"] == 1], zero, bent):  # one seed; a law of two seeds alone; a level
+    zero, bent = (
+        frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)),
+        frame.assign(d=frame["d"] + 0.1),
+    )
+    for table in (
+        frame[frame["seed"] == 1],
+        zero,
+        bent,
+    ):  # one seed; a law of two seeds alone; a level
         (without,) = decay_fits(table, ["d"], 10).to_dict("records")
         assert np.isnan(without["seeds_low"])
         assert "over seeds" not in law_words(without)
@@ -165,7 +212,11 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     [
         (8, {"lengths": [0, 3]}, "lengths: expected whole numbers of at least 1, found 0"),
         (9, {"seeds": [-1]}, "seeds: expected whole numbers of at least 0, found -1"),
-        (8, {"lengths": [2**70]}, "lengths: .* at most 2,147,483,647, found 1180591620717411303424"),
+        (
+            8,
+            {"lengths": [2**70]},
+            "lengths: .* at most 2,147,483,647, found 1180591620717411303424",
+        ),
         (8, {"d": 7}, "even d of at least 2"),
         (8, {"readings": ["vector"]}, "did you mean 'vectors'"),
         (8, {"n_heads": 7}, "n_heads that divide d = 64, found 7"),
@@ -173,7 +224,9 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
         (9, {"noise": float("nan")}, "0 < noise < 100, found nan"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(figure: int, arguments: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_drawn_is_refused(
+    figure: int, arguments: dict[str, Any], message: str
+) -> None:
     function = ost.paper.figure_8 if figure == 8 else ost.paper.figure_9
     with pytest.raises(InputError, match=message):
         function(**{"lengths": [3], **arguments})
@@ -200,4 +253,6 @@ def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
     rows = {row["length"]: row for row in rows_of(nine.plot(), "low") if row["kind"] == "measured"}
     for length, here in frame.groupby("length"):
         row = rows[length]
-        assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)
+        assert [row["low"], row["high"]] == pytest.approx(
+            [here["delta"].min(), here["delta"].max()], rel=1e-5
+        )

@@ -1,4 +1,6 @@
-"""Figure 5 from the measurements that it sums up, what it says of seeds, its refusals, and its picture."""
+"""Figure 5 from the measurements that it sums up, what it says of seeds, its refusals, and its
+picture.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     assert set(apart["length"]) == {3, 9}  # where a comma comes before the next digit
     assert len(frame) == 4 * 2 * len(LENGTHS) + len(apart)
     assert not frame.duplicated(["panel", "pair", "dtype", "length"]).any()
-    assert frame[["site", "per", "norm"]].drop_duplicates().to_numpy().tolist() == [["residual", "head-chunk", "linf"]]
+    assert frame[["site", "per", "norm"]].drop_duplicates().to_numpy().tolist() == [
+        ["residual", "head-chunk", "linf"]
+    ]
     seeds: Any = figure.reading.of(figure.curves["b"].measured())
     means = seeds.groupby(["dtype", "length"])["mean"].mean()
     drawn = frame[frame["panel"] == "b"].set_index(["dtype", "length"])["mean"]
@@ -63,14 +67,19 @@ def test_both_precisions_are_drawn_where_none_is_named() -> None:
 
 @pytest.mark.parametrize("panel", quick("abcd", "b"))
 def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> None:
-    """Linf in each of the heads' chunks of v^(L), and their mean, least and greatest; (b): over the seeds too."""
+    """Linf in each of the heads' chunks of v^(L), and their mean, least and greatest; (b): over the
+    seeds too.
+    """
     model = tiny_model("gemma", seed=1)
     task: Any = tasks.task(f"figure-5{panel}", tasks.CollapseTask)
     length = 9
     by_seed = []
     for seed in range(3) if panel == "b" else (0,):
         ids = tuple(encode(model, task.text(length, seed)).ids.tolist())
-        y, y_star = (head_chunks(last_token(model, x)["residual"][0].double(), 4) for x in (ids, (*ids, ids[-1])))
+        y, y_star = (
+            head_chunks(last_token(model, x)["residual"][0].double(), 4)
+            for x in (ids, (*ids, ids[-1]))
+        )
         by_seed.append(distance(y, y_star, "linf"))
     found = row(figure, panel=panel, pair="theorem", dtype="float32", length=length)
     heads = torch.stack(by_seed)
@@ -78,14 +87,20 @@ def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> Non
     expected = {"mean": heads.mean(), "head_minimum": heads.min(), "head_maximum": heads.max()}
     expected |= {"seed_minimum": of_seeds.min(), "seed_maximum": of_seeds.max()}
     for name, value in expected.items():
-        assert found[name] == pytest.approx(float(value), rel=1e-3 if name == "head_minimum" else 1e-4), name
+        assert found[name] == pytest.approx(
+            float(value), rel=1e-3 if name == "head_minimum" else 1e-4
+        ), name
     assert found["seeds"] == len(by_seed)
 
 
 @pytest.mark.parametrize(
     ("site", "per", "norm"),
     quick(
-        [("attention", "head-output", "linf"), ("logits", "vector", "l1"), ("residual", "head-chunk", "cosine")],
+        [
+            ("attention", "head-output", "linf"),
+            ("logits", "vector", "l1"),
+            ("residual", "head-chunk", "cosine"),
+        ],
         ("attention", "head-output", "linf"),
     ),
 )
@@ -99,7 +114,9 @@ def test_other_readings_are_those_of_collapse(site: Any, per: str, norm: Any) ->
     assert found.provenance.parameters["per"] == per
     words = f"{readings.NORM_WORDS[norm]} distance at {readings.SITE_WORDS[site]}"
     assert words in found.plot().to_json(ensure_ascii=False)
-    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).verdicts(per, norm)
+    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).verdicts(
+        per, norm
+    )
     columns = ["dtype", "verdict", "first", "last", "status"]
     of_site: Any = expected[expected["site"] == site][columns].reset_index(drop=True)
     marks: Any = found.verdicts
@@ -108,8 +125,14 @@ def test_other_readings_are_those_of_collapse(site: Any, per: str, norm: Any) ->
 
 def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
     chart = figure.plot().to_dict()
-    rows = [[panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart["vconcat"]]
-    assert [[title[:3] for title in titles] for titles in rows] == [["(a)", "(b)"], ["(c)", "(d)"], ["(d)"]]
+    rows = [
+        [panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart["vconcat"]
+    ]
+    assert [[title[:3] for title in titles] for titles in rows] == [
+        ["(a)", "(b)"],
+        ["(c)", "(d)"],
+        ["(d)"],
+    ]
     assert "no theorem" in rows[2][0]
     page = json.dumps(chart, ensure_ascii=False)
     for words in (
@@ -132,7 +155,10 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
     [
         ({"panels": "abe"}, "panels: expected 'a', 'b', 'c', 'd', found 'abe'"),
         ({"site": "logit"}, "site: expected .*, found 'logit': did you mean 'logits'"),
-        ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),
+        (
+            {"site": "logits", "per": "head-chunk"},
+            "at logits: expected per vector, found 'head-chunk'",
+        ),
         ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
     ],
 )
@@ -152,12 +178,18 @@ def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> Non
 def test_the_caption_says_each_deviation_of_what_was_drawn() -> None:
     model = tiny_model("llama", seed=3)
     options: dict[str, Any] = {"lengths": [1, 2, 3], "dtypes": ["float32"]}
-    _, chunks, other_reading, draws, commas = figure_5(model, ["b", "d"], seeds=[0], **options).deviations
+    _, chunks, other_reading, draws, commas = figure_5(
+        model, ["b", "d"], seeds=[0], **options
+    ).deviations
     assert "v^(L) does not have heads. Here it is cut into chunks" in chunks
     assert "the outputs of the heads of the last block" in other_reading
-    assert draws.startswith("(b) is one draw of digits, in which the digit before the one or two ones is never a one.")
+    assert draws.startswith(
+        "(b) is one draw of digits, in which the digit before the one or two ones is never a one."
+    )
     assert "the pair of one digit more after a comma is ours" in commas
-    _, quantity, whole = figure_5(model, "a", site="y", per="vector", norm="l2", **options).deviations
+    _, quantity, whole = figure_5(
+        model, "a", site="y", per="vector", norm="l2", **options
+    ).deviations
     assert (
         "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: L2 distance at y."
         in quantity

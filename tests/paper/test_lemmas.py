@@ -1,4 +1,6 @@
-"""Lemma checks for any seed, and each check shown able to fail: on a mutant of what it computes it has to say so."""
+"""Lemma checks for any seed, and each check shown able to fail: on a mutant of what it computes it
+has to say so.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from ostools.theory.decoder import Decoder
 
 def failed(lemma: str, seed: int = 0) -> list[str]:
     return [
-        f"{check.hypotheses}: {check.computed}: {check.figure}" for check in LEMMAS[lemma](seed) if not check.passed
+        f"{check.hypotheses}: {check.computed}: {check.figure}"
+        for check in LEMMAS[lemma](seed)
+        if not check.passed
     ]
 
 
@@ -51,8 +55,18 @@ def numbered(logits: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
-    "the spread forgotten": ("B.1", theory, "decrease_bound", lambda spread, n: 1.0 / (n * (n + 1))),
-    "nothing inserted": ("B.1", theory, "inserted", lambda a, b, c: 2 * (torch.cat([a, c[..., None]], -1),)),
+    "the spread forgotten": (
+        "B.1",
+        theory,
+        "decrease_bound",
+        lambda spread, n: 1.0 / (n * (n + 1)),
+    ),
+    "nothing inserted": (
+        "B.1",
+        theory,
+        "inserted",
+        lambda a, b, c: 2 * (torch.cat([a, c[..., None]], -1),),
+    ),
     "noise that lasts": ("4.1/B.2", lemmas, "softmax_distance", lambda x, x_star: 0.5),
     "noise without effect": ("4.1/B.2", lemmas, "softmax_distance", lambda x, x_star: 0.0),
     "another limit": ("B.4", theory, "ALTERNATING", 0.9),
@@ -62,7 +76,12 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "not triangular": ("B.7", theory, "causal_softmax", looking_ahead),
     "rows that lose weight": ("B.7", theory, "causal_softmax", cut_after),
     "no skip connection": ("5.2/B.8", theory, "lazy", lambda matrix: matrix),
-    "a pattern of itself": ("5.2/B.8", theory, "causal_softmax", lambda scores: torch.eye(8).double()),
+    "a pattern of itself": (
+        "5.2/B.8",
+        theory,
+        "causal_softmax",
+        lambda scores: torch.eye(8).double(),
+    ),
     "the count known": ("6.2/B.10", Decoder, "logits", numbered(Decoder.logits)),
 }
 

@@ -1,4 +1,6 @@
-"""The claims of the paper: quoted exactly, judged by what was planted, and undecided where nothing decides."""
+"""The claims of the paper: quoted exactly, judged by what was planted, and undecided where nothing
+decides.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,13 @@ PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.md"
 
 def test_every_claim_quotes_the_paper_exactly_and_once() -> None:
     if not PAPER.is_file():
-        pytest.skip(f"needs {PAPER.name} in {PAPER.parent.name}, which is not the project's to ship")
+        pytest.skip(
+            f"needs {PAPER.name} in {PAPER.parent.name}, which is not the project's to ship"
+        )
     paper = " ".join(PAPER.read_text(encoding="utf-8").split())
-    assert {claim.id: paper.count(" ".join(claim.words.split())) for claim in CLAIMS} == dict.fromkeys(BY_ID, 1)
+    assert {
+        claim.id: paper.count(" ".join(claim.words.split())) for claim in CLAIMS
+    } == dict.fromkeys(BY_ID, 1)
 
 
 def test_every_claim_has_a_rule_in_words_a_place_and_parts_that_exist() -> None:
@@ -56,7 +62,11 @@ def test_figures_choose_claims_and_claims_their_parts() -> None:
     assert chosen_claims() == list(CLAIMS)
     assert {name for claim in chosen_claims([9]) for name in claim.needs} == {"figure-9"}
     assert [part.name for part in parts_of(chosen_claims([8, 5]))] == ["figure-5", "figure-8"]
-    refusals: dict[str, list[int]] = {"Figure 1 is a drawing": [1], "expected one of 2, 3": [10], "at least one": []}
+    refusals: dict[str, list[int]] = {
+        "Figure 1 is a drawing": [1],
+        "expected one of 2, 3": [10],
+        "at least one": [],
+    }
     refusals["figure True: expected one of"] = [True]
     for word, wrong in refusals.items():
         with pytest.raises(InputError, match=word):
@@ -78,7 +88,10 @@ def test_a_recipe_is_checked_part_by_part() -> None:
     assert asked["figure-9"] == PARTS["figure-9"].arguments
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"figure-1": {}}, "unknown part 'figure-1'"),
-        ({"figure-2": {"length": "4"}}, "unknown argument of figure-2 'length': did you mean 'lengths'"),
+        (
+            {"figure-2": {"length": "4"}},
+            "unknown argument of figure-2 'length': did you mean 'lengths'",
+        ),
         ({"figure-2": {"lengths": "8:4"}}, "figure-2: lengths '8:4'"),
         ({"figure-2": {"lengths": 8}}, "expected a text"),
         ({"figure-3": {"seeds": "5"}}, "expected a whole number"),
@@ -95,14 +108,20 @@ def test_a_recipe_is_checked_part_by_part() -> None:
 
 
 def paired(*counts: int) -> Verdict:
-    """The verdict on questions of which so many are right only in the first table, only in the second, in both, in neither."""
+    """The verdict on questions of which so many are right only in the first table, only in the
+    second, in both, in neither.
+    """
     right = np.repeat([[True, False], [False, True], [True, True], [False, False]], counts, axis=0)
-    first, second = (pd.DataFrame({"length": range(len(right)), "correct": column}) for column in right.T)
+    first, second = (
+        pd.DataFrame({"length": range(len(right)), "correct": column}) for column in right.T
+    )
     return first_is_better(first, second, ["length"], ("once", "twice"))
 
 
 def test_an_exact_test_of_pairs_by_the_binomial() -> None:
-    sentence = "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact)"
+    sentence = (
+        "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact)"
+    )
     assert paired(6, 0, 3, 1) == Verdict(AGREES, sentence)  # 2 / 2^6
     assert paired(0, 6, 0, 0).outcome == DISAGREES
     for undecided in ((5, 0, 9, 9), (6, 3, 0, 0), (0, 0, 9, 0), (0, 0, 0, 9)):
@@ -150,7 +169,10 @@ def panels(right: dict[str, float]) -> Any:
 REASONED = ("none", "cot-zero-shot", "cot-few-shot")
 FALL = {panel: wavy(power(1.0)) for panel in "abcd"}
 SEEDED = wavy(lambda n, seed: 100 / n * (1 + 0.01 * seed))
-EARLY, LATE = (lambda p, s: 10.0 ** (-p / 20) * (1 + 0.01 * s)), (lambda p, s: 10.0 ** (p / 20) * (1 + 0.01 * s))
+EARLY, LATE = (
+    (lambda p, s: 10.0 ** (-p / 20) * (1 + 0.01 * s)),
+    (lambda p, s: 10.0 ** (p / 20) * (1 + 0.01 * s)),
+)
 UNDER = {"a": power(1.0, 1e-3), "b": SEEDED, "c": power(1.0, 1e-3), "d": level(1.0)}
 OVER = {"a": level(1.0), "b": wavy(power(1.5, 0.1)), "c": level(1.0), "d": power(1.0, 1e-3)}
 
@@ -295,7 +317,9 @@ CASES: list[tuple[str, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "outcome", "found"), CASES, ids=[f"{name} {outcome}" for name, outcome, _ in CASES])
+@pytest.mark.parametrize(
+    ("name", "outcome", "found"), CASES, ids=[f"{name} {outcome}" for name, outcome, _ in CASES]
+)
 def test_a_planted_result_is_judged_as_the_rule_says(name: str, outcome: str, found: Any) -> None:
     verdict = BY_ID[name].verdict(found, {})
     assert verdict.outcome == outcome, verdict.sentence
@@ -303,7 +327,9 @@ def test_a_planted_result_is_judged_as_the_rule_says(name: str, outcome: str, fo
     assert "nan" not in verdict.sentence.lower().replace("nant", "")
 
 
-@pytest.mark.parametrize("name", [claim.id.removeprefix("lemma-") for claim in CLAIMS if claim.id.startswith("lemma-")])
+@pytest.mark.parametrize(
+    "name", [claim.id.removeprefix("lemma-") for claim in CLAIMS if claim.id.startswith("lemma-")]
+)
 def test_every_lemma_is_judged_by_its_own_checks(name: str) -> None:
     judge = BY_ID[f"lemma-{name}"]
     assert judge.verdict(planted.lemmas(name, [True, True]), {}).outcome == BY_CONSTRUCTION
@@ -329,6 +355,10 @@ def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
     }
     for claim in CLAIMS:
         name = "lemma" if claim.id.startswith("lemma") else claim.id
-        wanted = set(OUTCOMES) - {AGREES if claim.construction else BY_CONSTRUCTION} - never.get(name, set())
+        wanted = (
+            set(OUTCOMES)
+            - {AGREES if claim.construction else BY_CONSTRUCTION}
+            - never.get(name, set())
+        )
         assert tried.pop(name, wanted) == wanted, name
     assert tried == {}

@@ -1,4 +1,6 @@
-"""A reproduction resumes, says why a claim has no verdict, and shows each claim with its rule and outcome."""
+"""A reproduction resumes, says why a claim has no verdict, and shows each claim with its rule and
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.reporting.every import EVERY
 
-SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
+SMALL: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 16,
+    "context": 1024,
+}
 SHORT = {"figure-2": {"lengths": "2,3"}, "figure-9": {"seeds": 2}}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gemma-7b.yaml"
 
@@ -41,10 +49,14 @@ def tiny() -> TransformerBridge:
     return tiny_model("llama", seed=1, **SMALL)
 
 
-def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, list[str]]:
+def reproduced(
+    model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any
+) -> tuple[Any, list[str]]:
     """A reproduction, and what it said."""
     told: list[str] = []
-    return ost.paper.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told.append), told
+    return ost.paper.reproduce(
+        model, figures, out=out, arguments=SHORT | arguments, say=told.append
+    ), told
 
 
 # --- What is stored comes back as it was
@@ -108,7 +120,9 @@ def _other_form(file: Path) -> None:
         ("part.json", Path.unlink),
     ],
 )
-def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[Path], None]) -> None:
+def test_a_broken_part_is_not_there(
+    tmp_path: Path, name: str, spoil: Callable[[Path], None]
+) -> None:
     told: list[str] = []
     store = Parts(tmp_path, told.append)
     store.keep("part", "key", {"one": EVERY["Figure9"]()}, 1.0)
@@ -121,7 +135,10 @@ def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[
 def test_a_directory_of_others_is_left_alone(tmp_path: Path, tiny: TransformerBridge) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("")
-    for place, words in ((tmp_path, "another that is not empty"), (tmp_path / "file", "found a file")):
+    for place, words in (
+        (tmp_path, "another that is not empty"),
+        (tmp_path / "file", "found a file"),
+    ):
         with pytest.raises(InputError, match=words):
             reproduced(tiny, place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine.txt"]
@@ -212,14 +229,18 @@ def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, 
 # --- The command
 
 
-def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any, tmp_path: Path) -> None:
+def test_the_command_gives_every_claim_and_writes_nothing_when_refused(
+    run: Any, tmp_path: Path
+) -> None:
     recipe = tmp_path / "short.yaml"
     recipe.write_text("parts: {figure-9: {seeds: 2}}")
     asked = ("reproduce", "--figures", "9", "--recipe", str(recipe), "--out", str(tmp_path / "out"))
     code, out, err = run(*asked, "--json", "--quiet")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert [row["claim"] for row in found["rows"]] == [claim.id for claim in CLAIMS if 9 in claim.figures]
+    assert [row["claim"] for row in found["rows"]] == [
+        claim.id for claim in CLAIMS if 9 in claim.figures
+    ]
     assert sum(found["outcomes"].values()) == len(found["rows"])
     code, out, err = run(*asked)
     assert code == 0
@@ -236,8 +257,12 @@ def test_the_command_gives_every_claim_and_writes_nothing_when_refused(run: Any,
 
 
 @pytest.mark.slow
-def test_of_answers_made_elsewhere_the_claims_about_answers_are_judged(run: Any, tmp_path: Path) -> None:
-    """A model that is right about the first digit alone, says 100 to all else, and leaves one question without an answer."""
+def test_of_answers_made_elsewhere_the_claims_about_answers_are_judged(
+    run: Any, tmp_path: Path
+) -> None:
+    """A model that is right about the first digit alone, says 100 to all else, and leaves one
+    question without an answer.
+    """
     questions = claim_questions()
     lines: list[dict[str, Any]] = [{"id": item.id, "text": _said(item)} for item in questions]
     missing = next(item for item in questions if item.task.name == "copy-last")
@@ -262,7 +287,9 @@ def _said(question: Question) -> str:
     if question.task.name == "copy-first":
         return "The answer to your question is: 0"
     return (
-        "The answer to your question is: 1" if question.task.name == "copy-last" else question.task.answer_line("100")
+        "The answer to your question is: 1"
+        if question.task.name == "copy-last"
+        else question.task.answer_line("100")
     )
 
 

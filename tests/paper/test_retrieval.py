@@ -1,4 +1,6 @@
-"""The U-shape: the norms are those of the wanted record's own tokens, and an end is above only where seeds agree."""
+"""The U-shape: the norms are those of the wanted record's own tokens, and an end is above only
+where seeds agree.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,24 @@ def test_rows_are_measured_on_the_wanted_records_own_tokens(model: TransformerBr
         task = RetrieveTask(position=row["position"])
         prompt = encode(model, task.prompt(3, 4))
         record = task.items(3, 4)[row["position"]]
-        # Found on its own: the tokens whose texts, joined, are the record (one token may bring the blank before it).
+        # Found on its own: the tokens whose texts, joined, are the record (one token may bring the
+        # blank before it).
         texts = [model.tokenizer.decode([index]) for index in prompt.ids.tolist()]  # pyright: ignore[reportOptionalMemberAccess]
         ends = np.cumsum([len(text) if text != "<bos>" else 0 for text in texts])
         start = task.prompt(3, 4).index(record)
-        inside = [end > start and end - len(text) < start + len(record) for end, text in zip(ends, texts, strict=True)]
-        profile: Any = sensitivity(model, prompt, linearisations=("full",)).frame["operator_norm"].to_numpy()
+        inside = [
+            end > start and end - len(text) < start + len(record)
+            for end, text in zip(ends, texts, strict=True)
+        ]
+        profile: Any = (
+            sensitivity(model, prompt, linearisations=("full",)).frame["operator_norm"].to_numpy()
+        )
         text = np.arange(len(profile)) > 0  # all but BOS
         assert row["carriers"] == sum(inside)
         assert row["sensitivity_mean"] == pytest.approx(profile[inside].mean(), rel=1e-6)
-        assert row["sensitivity_others"] == pytest.approx(profile[~np.array(inside) & text].mean(), rel=1e-6)
+        assert row["sensitivity_others"] == pytest.approx(
+            profile[~np.array(inside) & text].mean(), rel=1e-6
+        )
         assert row["tokens"] == len(prompt.ids)
 
 
@@ -55,7 +65,11 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
         logits = model(torch.tensor([prompt + line[:step]]))[0, -1].double()
         total += float(torch.log_softmax(logits, -1)[token])
     after = torch.log_softmax(model(torch.tensor([prompt + line]))[0, -1].double(), -1)
-    ends = [i for i in range(len(after)) if tokenizer.decode([i]).lstrip(" ").startswith(("\n", "<eos>"))]
+    ends = [
+        i
+        for i in range(len(after))
+        if tokenizer.decode([i]).lstrip(" ").startswith(("\n", "<eos>"))
+    ]
     total += float(torch.logsumexp(after[ends], 0))
     assert len(ends) == 2
     assert row["log_probability"] == pytest.approx(total, abs=1e-4)
@@ -64,7 +78,12 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
 def made(log_p: np.ndarray, sensitivity_mean: np.ndarray) -> pd.DataFrame:
     """Seeds by positions."""
     seed, place = np.indices(log_p.shape)
-    columns = {"seed": seed, "position": place, "log_probability": log_p, "sensitivity_mean": sensitivity_mean}
+    columns = {
+        "seed": seed,
+        "position": place,
+        "log_probability": log_p,
+        "sensitivity_mean": sensitivity_mean,
+    }
     return pd.DataFrame({name: values.ravel() for name, values in columns.items()})
 
 
@@ -83,7 +102,9 @@ def test_an_end_is_above_only_where_seeds_agree() -> None:
     flat, up = np.zeros((8, 5)), np.zeros((8, 5))
     up[:, 0], up[:, -1] = 1.0, -1.0
     apart = 5 * rng.standard_normal((8, 1))  # seeds differ far more than positions: they are paired
-    found: Any = _ends(made(up + noise + apart, np.exp(flat + noise))).set_index(["quantity", "end"])
+    found: Any = _ends(made(up + noise + apart, np.exp(flat + noise))).set_index(
+        ["quantity", "end"]
+    )
     assert list(found["verdict"]) == ["above", "below", "undecided", "undecided"]
     assert ((found["low"] <= found["difference"]) & (found["difference"] <= found["high"])).all()
     few: Any = _ends(made((up + noise)[:5], np.exp(flat[:5])))

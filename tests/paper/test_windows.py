@@ -1,4 +1,6 @@
-"""The study of window sizes: its numbers against a loop, fronts by hand, what is inactive, refusals."""
+"""The study of window sizes: its numbers against a loop, fronts by hand, what is inactive,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
 TASK = AppendixTask("copy-last")
-SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 512}
+SMALL: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 16,
+    "context": 512,
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +37,25 @@ def model() -> TransformerBridge:
 
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -> None:
-    found = ost.paper.windows(model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False)
+    found = ost.paper.windows(
+        model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False
+    )
     frame: Any = found.frame
     assert frame["window"].drop_duplicates().tolist() == [pd.NA, 20, 400]
     for size, mitigation in ((None, None), (20, SlidingWindow(20, layers=(1,), sinks=1))):
-        rows = frame[frame["window"].isna() if size is None else frame["window"] == size].set_index("length")
-        said = evaluate(model, TASK, lengths=[3, 6], mitigation=mitigation, elicitation="zero-shot").frame
+        rows = frame[frame["window"].isna() if size is None else frame["window"] == size].set_index(
+            "length"
+        )
+        said = evaluate(
+            model, TASK, lengths=[3, 6], mitigation=mitigation, elicitation="zero-shot"
+        ).frame
         np.testing.assert_allclose(rows["log_probability"], said["log_probability"], rtol=1e-5)
         pairs: Any = collapse(
             model, TASK, lengths=[3, 6], dtypes=["float64"], mitigation=mitigation, chat=False
         ).reference
-        np.testing.assert_allclose(rows["distance"], pairs[pairs["site"] == "y"]["distance"], rtol=1e-9)
+        np.testing.assert_allclose(
+            rows["distance"], pairs[pairs["site"] == "y"]["distance"], rtol=1e-9
+        )
     status = frame.groupby("window", dropna=False)["status"].unique()
     assert [list(each) for each in status] == [["active"], ["inactive"], ["none"]]
     # What changed nothing is where the model without a window is, and stands or falls with it.
@@ -52,13 +68,26 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -
 def made(points: list[tuple[float, float]], **columns: Any) -> Any:
     """A window for each distance and share that is right."""
     distances, right = zip(*points, strict=True)
-    table = {"window": range(2, 2 + len(points)), "length": 1, "seed": 0, "status": "active", "correct": right}
-    table |= {"distance": distances, "rounding": 1e-9, "log_probability": -1.0, "within_training": True}
+    table = {
+        "window": range(2, 2 + len(points)),
+        "length": 1,
+        "seed": 0,
+        "status": "active",
+        "correct": right,
+    }
+    table |= {
+        "distance": distances,
+        "rounding": 1e-9,
+        "log_probability": -1.0,
+        "within_training": True,
+    }
     return pd.DataFrame(table).assign(**columns)
 
 
 def test_fronts_by_hand() -> None:
-    summary = summarise(made([(1.0, 0.0), (2.0, 0.0), (1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0)]))
+    summary = summarise(
+        made([(1.0, 0.0), (2.0, 0.0), (1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0)])
+    )
     assert summary["front"].tolist() == [False, True, True, True, False, False]
     assert summary["front_probability"].tolist() == [False, True, False, False, False, False]
     assert summary["distance"].tolist()[-1] == pytest.approx(1e-9)  # 0 counts as its rounding
@@ -79,7 +108,9 @@ def test_the_interval_of_a_share_is_wilsons_at_95_percent() -> None:
 
 
 def test_rounding_dominates_nothing() -> None:
-    """Two windows whose distances differ by what their rounding may have made stand on the front together."""
+    """Two windows whose distances differ by what their rounding may have made stand on the front
+    together.
+    """
     for apart, fronts in ((1.5e-9, [True, True]), (3e-9, [False, True])):
         assert summarise(made([(1.0, 1.0), (1.0 + apart, 1.0)]))["front"].tolist() == fronts
     # The larger log p decides between equal distances.
@@ -90,7 +121,9 @@ def test_rounding_dominates_nothing() -> None:
 def test_lengths_beyond_training_are_left_out() -> None:
     beyond = made([(100.0, 1.0)], length=99, within_training=False)
     both = pd.concat([made([(1.0, 0.0)]), beyond])
-    assert summarise(both)[["questions", "accuracy", "distance"]].to_numpy().tolist() == [[1, 0.0, 1.0]]
+    assert summarise(both)[["questions", "accuracy", "distance"]].to_numpy().tolist() == [
+        [1, 0.0, 1.0]
+    ]
     assert summarise(beyond)["accuracy"].tolist() == [1.0]
     unknown = summarise(both.assign(within_training=pd.NA))
     assert unknown[["questions", "accuracy"]].to_numpy().tolist() == [[2, 0.5]]

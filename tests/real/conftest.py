@@ -1,4 +1,6 @@
-"""Gemma 3 270M and SmolLM2-135M-Instruct, each loaded once, and each as transformers alone loads it."""
+"""Gemma 3 270M and SmolLM2-135M-Instruct, each loaded once, and each as transformers alone loads
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def real(request: pytest.FixtureRequest) -> Real:
 
     @cache
     def plain(dtype: torch.dtype) -> Any:
-        found = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager"
+        )
         return found.requires_grad_(False)
 
     return Real(name, model, plain)

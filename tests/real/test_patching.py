@@ -1,4 +1,6 @@
-"""Activation patching of two real models against PyTorch's hooks on transformers' own models of the same weights."""
+"""Activation patching of two real models against PyTorch's hooks on transformers' own models of the
+same weights.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ def test_a_patched_run_is_that_of_hooks_on_transformers(real: Real, what: Any) -
     place = PLACES[what] % len(prompts[0].ids)
     options: dict[str, Any] = {} if what == "heads" else {"positions": [place]}
     result = ost.patch(
-        real.model, *prompts, what=what, layers=[layer], logit=(" Berlin", " Paris"), first_order=False, **options
+        real.model,
+        *prompts,
+        what=what,
+        layers=[layer],
+        logit=(" Berlin", " Paris"),
+        first_order=False,
+        **options,
     )
     rows: Any = result.frame.query("direction != 'noising' and quantity == 'logit_difference'")
     row = rows.iloc[place if what == "heads" else 0]

@@ -1,4 +1,6 @@
-"""Every quantity on real pretrained models, by an independent route: transformers alone, loops, and plain autograd."""
+"""Every quantity on real pretrained models, by an independent route: transformers alone, loops, and
+plain autograd.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def test_logits_are_those_of_transformers(real: Real) -> None:
 
 
 def test_tables_and_charts_name_the_quantisation(real: Real) -> None:
-    title = {"smollm2-135m-instruct": "SmolLM2 135M Instruct, Q4_1", "gemma-3-270m": "Gemma 3 270M, Q4_K_M"}[real.name]
+    title = {
+        "smollm2-135m-instruct": "SmolLM2 135M Instruct, Q4_1",
+        "gemma-3-270m": "Gemma 3 270M, Q4_K_M",
+    }[real.name]
     assert ost.models.describe(real.model).title == title
     assert f"of {title} in float32" in repr(ost.attention(real.model, "Paris is"))
 
@@ -36,13 +41,20 @@ def test_tables_and_charts_name_the_quantisation(real: Real) -> None:
 def test_attention_is_that_of_transformers(real: Real) -> None:
     ids = encode(real.model, TEXT).ids[None]
     theirs = real.plain(torch.float32)(ids, use_cache=False, output_attentions=True).attentions
-    assert torch.equal(ost.attention(real.model, TEXT).last.float(), torch.stack([part[0, :, -1] for part in theirs]))
+    assert torch.equal(
+        ost.attention(real.model, TEXT).last.float(),
+        torch.stack([part[0, :, -1] for part in theirs]),
+    )
 
 
 def test_greedy_answers_are_those_of_generate(real: Real) -> None:
     ids = encode(real.model, TEXT).ids[None]
     (found,) = answers(real.model, [TEXT], max_new_tokens=6)
-    options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    options: dict[str, Any] = {
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "attention_mask": torch.ones_like(ids),
+    }
     written = real.plain(torch.float32).generate(ids, **options)[0, ids.shape[1] :].tolist()
     assert list(found.ids) == written[: len(found.ids)]
     assert "Rome" in real.model.tokenizer.decode(written)
@@ -63,14 +75,20 @@ def test_the_bridges_own_methods_are_transformers_on_the_tokenizers_own_ids(real
         assert torch.equal(model.run_with_cache(text)[0], logits)
         options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
         written = plain.generate(ids, attention_mask=torch.ones_like(ids), **options)[0]
-        assert model.generate(text, verbose=False, **options) == tokenizer.decode(written, skip_special_tokens=True)
+        assert model.generate(text, verbose=False, **options) == tokenizer.decode(
+            written, skip_special_tokens=True
+        )
         for bos in (True, False):
-            assert model.to_tokens(text, prepend_bos=bos).tolist() == [encode(model, text, bos=bos).ids.tolist()]
+            assert model.to_tokens(text, prepend_bos=bos).tolist() == [
+                encode(model, text, bos=bos).ids.tolist()
+            ]
 
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_y_in_bfloat16_is_that_of_transformers(real: Real, eager: bool) -> None:
-    """To the bit: with its eager attention, and with that in float32 between queries and what attention gives."""
+    """To the bit: with its eager attention, and with that in float32 between queries and what
+    attention gives.
+    """
     ids, plain = encode(real.model, TEXT).ids, real.plain(torch.bfloat16)
     with attention_of(plain, reference_attention(plain, eager)):
         expected = _last(plain, ids)
@@ -81,14 +99,21 @@ def test_y_in_bfloat16_is_that_of_transformers(real: Real, eager: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16-eager"])
 def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> None:
-    """In eager bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In float32 sums go in any order."""
+    """In eager bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In
+    float32 sums go in any order.
+    """
     lengths = [1, 5, 12]
     found = ost.collapse(real.model, "figure-5a", lengths=lengths, dtypes=[dtype])
-    plain, task = real.plain(getattr(torch, dtype.removesuffix("-eager"))), ost.tasks.FIGURE_5["figure-5a"]()
+    plain, task = (
+        real.plain(getattr(torch, dtype.removesuffix("-eager"))),
+        ost.tasks.FIGURE_5["figure-5a"](),
+    )
     for length in lengths:
         ids = encode(real.model, task.text(length)).ids
         y, y_more = (_last(plain, part) for part in (ids, torch.cat([ids, ids[-1:]])))
-        rows: Any = found.frame.query("length == @length and site == 'y' and norm == 'l2' and per == 'vector'")
+        rows: Any = found.frame.query(
+            "length == @length and site == 'y' and norm == 'l2' and per == 'vector'"
+        )
         expected = float((y.double() - y_more.double()).norm())
         within = 1e-6 * float(y.norm()) if dtype == "float32" else 1e-6 * expected
         assert rows["mean"].tolist() == pytest.approx([expected], abs=within)
@@ -101,7 +126,9 @@ def _last(plain: Any, ids: Tensor) -> Tensor:
 
 
 def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> None:
-    """Of the logit of the likeliest token, in float64: one row of the Jacobian behind the output layer, in every layer."""
+    """Of the logit of the likeliest token, in float64: one row of the Jacobian behind the output
+    layer, in every layer.
+    """
     ids = encode(real.model, TEXT).ids[:6]
     prompt = ost.Prompt.from_ids(real.model, ids.tolist())
     logit = int(real.model(ids[None])[0, -1].argmax())
@@ -110,47 +137,76 @@ def test_norms_are_those_of_plain_autograd_and_no_bound_is_below(real: Real) -> 
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
     plain(inputs_embeds=embedded, use_cache=False).logits[0, -1, logit].backward()
     full: Any = measured.frame.query("linearisation == 'full'")
-    assert full["frobenius_norm"].tolist() == pytest.approx(embedded.grad[0].norm(dim=-1).tolist(), rel=WITHIN)
+    assert full["frobenius_norm"].tolist() == pytest.approx(
+        embedded.grad[0].norm(dim=-1).tolist(), rel=WITHIN
+    )
     bounds = ost.bounds(real.model, prompt, variants="local")
     summary: Any = ost.compare(measured, bounds).summary
     assert summary["holds"].tolist() == [True]
 
 
 def test_the_whole_jacobian_is_that_of_plain_autograd(real: Real) -> None:
-    """Of y at the last of three tokens, in float64, by a backward pass for each of its numbers, 96 together."""
+    """Of y at the last of three tokens, in float64, by a backward pass for each of its numbers, 96
+    together.
+    """
     if real.name == "gemma-3-270m":
-        pytest.skip("a backward pass for each of 640 numbers takes minutes in float64; a row is compared above")
+        pytest.skip(
+            "a backward pass for each of 640 numbers takes minutes in float64; a row is compared above"
+        )
     ids = encode(real.model, "Paris is in").ids[:3]
     measured = ost.sensitivity(
-        real.model, ost.Prompt.from_ids(real.model, ids.tolist()), linearisations=["full"], method="exact"
+        real.model,
+        ost.Prompt.from_ids(real.model, ids.tolist()),
+        linearisations=["full"],
+        method="exact",
     )
     plain = real.plain(torch.float64)
     embedded = plain.get_input_embeddings()(ids)[None].requires_grad_(True)
     y = plain.model(inputs_embeds=embedded, use_cache=False).last_hidden_state[0, -1]
     parts = torch.eye(len(y), dtype=y.dtype).split(96)
-    rows = [torch.autograd.grad(y, embedded, part, retain_graph=True, is_grads_batched=True)[0][:, 0] for part in parts]
+    rows = [
+        torch.autograd.grad(y, embedded, part, retain_graph=True, is_grads_batched=True)[0][:, 0]
+        for part in parts
+    ]
     jacobian = torch.cat(rows).transpose(0, 1)
     frame = measured.frame
-    assert frame["frobenius_norm"].tolist() == pytest.approx(jacobian.flatten(1).norm(dim=1).tolist(), rel=WITHIN)
+    assert frame["frobenius_norm"].tolist() == pytest.approx(
+        jacobian.flatten(1).norm(dim=1).tolist(), rel=WITHIN
+    )
     operator = torch.linalg.matrix_norm(jacobian, ord=2).tolist()
     assert frame["operator_norm"].tolist() == pytest.approx(operator, rel=WITHIN)
 
 
-def test_a_report_names_the_file_and_decides_what_the_measurements_decide(real: Real, tmp_path: Path) -> None:
+def test_a_report_names_the_file_and_decides_what_the_measurements_decide(
+    real: Real, tmp_path: Path
+) -> None:
     lengths = [1, 2, 4, 8, 16, 32]
     sections = ["collapse", "sensitivity", "attention"]
-    out = ost.report(real.model, prompt=TEXT, lengths=lengths, sections=sections, out=tmp_path / "real.html")
+    out = ost.report(
+        real.model, prompt=TEXT, lengths=lengths, sections=sections, out=tmp_path / "real.html"
+    )
     page = out.read_text("utf-8")
     title = str(ost.models.describe(real.model).title)
     assert f"<h1>{title}</h1>" in page
-    states = dict(re.findall(r'<dt><a href="#([\w-]+)">[^<]*</a></dt><dd class="\w+">([^<]*)</dd>', page))
-    # Gemma's pair of ones is hidden until the prompt outgrows the window; of six lengths alone no range could be seen.
-    assert states["collapse"] == {"gemma-3-270m": "found", "smollm2-135m-instruct": "not found"}[real.name]
+    states = dict(
+        re.findall(r'<dt><a href="#([\w-]+)">[^<]*</a></dt><dd class="\w+">([^<]*)</dd>', page)
+    )
+    # Gemma's pair of ones is hidden until the prompt outgrows the window; of six lengths alone no
+    # range could be seen.
+    assert (
+        states["collapse"]
+        == {"gemma-3-270m": "found", "smollm2-135m-instruct": "not found"}[real.name]
+    )
     assert "Every certified bound holds" in page
 
 
 def test_digits_are_tokens_of_their_own_and_blanks_before_them_stay_together(real: Real) -> None:
-    """As both models were trained; transformers' reader alone does not know how SmolLM2's tokenizer cuts."""
-    blank, lines = {"smollm2-135m-instruct": ("\u0120", "\u010a\u010a"), "gemma-3-270m": ("\u2581", "\n\n")}[real.name]
+    """As both models were trained; transformers' reader alone does not know how SmolLM2's tokenizer
+    cuts.
+    """
+    blank, lines = {
+        "smollm2-135m-instruct": ("\u0120", "\u010a\u010a"),
+        "gemma-3-270m": ("\u2581", "\n\n"),
+    }[real.name]
     tokens = real.model.tokenizer.tokenize("a  12\n\n3 b")
     assert tokens == ["a", blank * 2, "1", "2", lines, "3", f"{blank}b"]

@@ -1,4 +1,6 @@
-"""A small result of every class, measured on tiny random models with the real functions: for what must hold of them all."""
+"""A small result of every class, measured on tiny random models with the real functions: for what
+must hold of them all.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,19 @@ from ostools.paper.claims.claims import CLAIMS, judged
 from ostools.results import Result
 from tests.checkpoints import tiny_model
 
-SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
+SMALL: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 16,
+    "context": 1024,
+}
 IDS = [2, 40, 50, 60, 60, 61, 70]
 PAPER = ost.paper
 FOLDER = "OSTOOLS_TEST_RESULTS"
-"""The variable of the environment that names the folder of results which all workers of a run of the tests share."""
+"""The variable of the environment that names the folder of results which all workers of a run of
+the tests share.
+"""
 
 
 @cache
@@ -76,13 +86,17 @@ def _probes() -> Any:
 @cache
 def _failure_stage() -> Any:
     task = "count-ones-bernoulli:tidy=true"
-    return ost.measure.failure_stage(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
+    return ost.measure.failure_stage(
+        model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"]
+    )
 
 
 EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivity": _sensitivity,
     "Bounds": _chain,
-    "Sensitivities": lambda: ost.sensitivity(model(), [prompt(), "the cat in"], linearisations=["frozen"]),
+    "Sensitivities": lambda: ost.sensitivity(
+        model(), [prompt(), "the cat in"], linearisations=["frozen"]
+    ),
     "PromptBounds": lambda: ost.bounds(model(), [prompt(), "the cat in"]),
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
@@ -92,15 +106,22 @@ EVERY: dict[str, Callable[[], Result]] = {
     ),
     "Spectra": lambda: ost.measure.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
     "AttentionDifference": lambda: ost.measure.attention_difference(
-        ost.attention(model(), prompt()), ost.attention(model(), prompt(), mitigation="sliding-window:window=2")
+        ost.attention(model(), prompt()),
+        ost.attention(model(), prompt(), mitigation="sliding-window:window=2"),
     ),
     "AttentionVariation": lambda: ost.measure.attention_variation(
         model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]
     ),
     "HeadScores": lambda: ost.measure.head_scores(model(), prompt()),
-    "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
-    "Faithfulness": lambda: ost.measure.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
-    "Counting": lambda: ost.measure.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
+    "Collapse": lambda: ost.collapse(
+        model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]
+    ),
+    "Faithfulness": lambda: ost.measure.faithfulness(
+        model(), [_sensitivity(), _chain()], orders=19, steps=4
+    ),
+    "Counting": lambda: ost.measure.counting(
+        model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]
+    ),
     "Decodability": lambda: _probes(),
     "FailureStage": lambda: _failure_stage(),
     "ProbeIntervention": lambda: ost.measure.probe_intervention(
@@ -110,9 +131,16 @@ EVERY: dict[str, Callable[[], Result]] = {
     "AnswerDifference": lambda: ost.compare(_evaluated(), _evaluated("hint")),
     "PositionEffect": lambda: ost.measure.position_effect(model(), passages=3, tokens=6),
     "Study": lambda: ost.study(
-        model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
+        model(),
+        "copy-last",
+        mitigations=["separator:every=2"],
+        lengths=[3, 4],
+        dtypes=["bfloat16"],
+        chat=False,
     ),
-    "WindowStudy": lambda: ost.paper.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
+    "WindowStudy": lambda: ost.paper.windows(
+        model(), "copy-last", lengths=[3], windows=[2, 400], chat=False
+    ),
     "Patching": lambda: ost.patch(model(), prompt(), corrupt(), logit=(7, 9)),
     "Ablation": lambda: ost.ablation(model(), ost.measure.AnsweredPrompt(prompt(), [4])),
     "Retrieval": lambda: PAPER.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
@@ -126,7 +154,9 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Figure8": lambda: PAPER.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
     "Figure9": lambda: PAPER.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
     "Corpus": lambda: ost.sweep.corpus(
-        model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12]
+        model(),
+        ["one text of some words", "another text of others", "and a third one"],
+        lengths=[8, 12],
     ),
     "CorpusCollapse": lambda: ost.sweep.corpus(
         model(),
@@ -135,14 +165,21 @@ EVERY: dict[str, Callable[[], Result]] = {
         measure="collapse",
     ),
     "Reproduction": lambda: PAPER.Reproduction(
-        judged(CLAIMS, {}, {}), PAPER.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
+        judged(CLAIMS, {}, {}),
+        PAPER.figure_9([1, 5], [0], noisy=5).provenance,
+        {},
+        {},
+        {},
+        Path("report.html"),
     ),
 }
 """By the name of the class; each is measured once."""
 
 
 def _of_one_prompt() -> dict[str, Callable[[], Result]]:
-    """Cases of the measurements of a prompt that have none above: a new measurement needs no line here."""
+    """Cases of the measurements of a prompt that have none above: a new measurement needs no line
+    here.
+    """
     functions = [RECORDS[name].function for name in sorted(RECORDS) if RECORDS[name].command]
     signatures = {function: inspect.signature(function) for function in functions}
     return {
@@ -160,7 +197,9 @@ EVERY = {**{name: case for name, case in _of_one_prompt().items() if name.isiden
 
 
 def _stored(name: str, measure: Callable[[], Result]) -> Callable[[], Result]:
-    """`measure`, which reads the result that another worker of this run of the tests has measured and stored."""
+    """`measure`, which reads the result that another worker of this run of the tests has measured
+    and stored.
+    """
 
     @wraps(measure)
     def result() -> Result:

@@ -1,4 +1,6 @@
-"""Results made of numbers that a test chooses, through the real classes and the real `compare`; what their charts hold."""
+"""Results made of numbers that a test chooses, through the real classes and the real `compare`;
+what their charts hold.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,26 @@ def tokens_of(count: int, tokens: Sequence[str] = ()) -> list[str]:
     return [*tokens, *(f"t{place}" for place in range(len(tokens), count))]
 
 
-def made_sensitivity(profiles: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> Sensitivity:
+def made_sensitivity(
+    profiles: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()
+) -> Sensitivity:
     """Operator norms as given, Frobenius norms twice as large."""
     tables = [
-        pd.DataFrame({"position": range(len(values)), "token": tokens_of(len(values), tokens)}).assign(
+        pd.DataFrame(
+            {"position": range(len(values)), "token": tokens_of(len(values), tokens)}
+        ).assign(
             token_id=range(len(values)),
             linearisation=name,
             layer=0,
             method="exact",
-            **{f"operator_{kind}": np.asarray(values, dtype=float) for kind in ("norm", "lower", "upper")},
-            **{f"frobenius_{kind}": 2 * np.asarray(values, dtype=float) for kind in ("norm", "lower", "upper")},
+            **{
+                f"operator_{kind}": np.asarray(values, dtype=float)
+                for kind in ("norm", "lower", "upper")
+            },
+            **{
+                f"frobenius_{kind}": 2 * np.asarray(values, dtype=float)
+                for kind in ("norm", "lower", "upper")
+            },
         )
         for name, values in profiles.items()
     ]
@@ -63,7 +75,9 @@ def made_sensitivity(profiles: Mapping[str, Sequence[float]], tokens: Sequence[s
 
 def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> Bounds:
     tables = [
-        pd.DataFrame({"position": range(len(values)), "token": tokens_of(len(values), tokens)}).assign(
+        pd.DataFrame(
+            {"position": range(len(values)), "token": tokens_of(len(values), tokens)}
+        ).assign(
             token_id=range(len(values)),
             last=len(values) - 1,
             variant=name,
@@ -96,11 +110,18 @@ def made_collapse(
     task: str = "figure-5a",
     overflow: Sequence[str] = (),
 ) -> Collapse:
-    """`distance(n)` in every dtype at every site; `noise` by dtype; `pairs` maps a pair to a factor on its distance; the dtypes
-    of `overflow` hold no number."""
+    """`distance(n)` in every dtype at every site; `noise` by dtype; `pairs` maps a pair to a factor
+    on its distance; the dtypes of `overflow` hold no number."""
     noise = dict.fromkeys(overflow, 1e-9) | dict({"float32": 1e-9} if noise is None else noise)
     rows = [
-        {"pair": pair, "seed": seed, "length": n, "dtype": dtype, "noise": level, "mean": scale * distance(n)}
+        {
+            "pair": pair,
+            "seed": seed,
+            "length": n,
+            "dtype": dtype,
+            "noise": level,
+            "mean": scale * distance(n),
+        }
         | {"site": site, "per": per, "norm": norm, "spread": spread}
         for dtype, level in noise.items()
         for pair, scale in (pairs or {"theorem": 1.0}).items()
@@ -135,8 +156,13 @@ def made_collapse(
         "machine_line",
     ]
     frame.loc[frame["status"] == "not finite", numbers] = np.nan
-    frame.loc[frame["status"] == "not finite", ["same_top_token", "identical_logits", "next_token"]] = pd.NA
-    parameters = {**PROVENANCE.parameters, "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")}
+    frame.loc[
+        frame["status"] == "not finite", ["same_top_token", "identical_logits", "next_token"]
+    ] = pd.NA
+    parameters = {
+        **PROVENANCE.parameters,
+        "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite"),
+    }
     provenance = replace(PROVENANCE, parameters=parameters)
     return Collapse(frame, provenance, reference[columns].reset_index(drop=True))
 
@@ -150,9 +176,31 @@ READINGS = (
 
 LONG = "</script><b>"
 _ANSWER: dict[str, Any] = {
-    **{"mode": "none", "mitigation": "none", "elicitation": "zero-shot", "status": "none", "seed": 0, "sample": 0},
-    **{"tokens": 9, "key": "3", "answer": LONG, "text": LONG, "content": LONG, "ended": "eos", "reasoning_tokens": 0},
-    **{"kind": "answered", "correct": False, "number": 5, "absolute_error": 2, "rank": None, "log_probability": -1.0},
+    **{
+        "mode": "none",
+        "mitigation": "none",
+        "elicitation": "zero-shot",
+        "status": "none",
+        "seed": 0,
+        "sample": 0,
+    },
+    **{
+        "tokens": 9,
+        "key": "3",
+        "answer": LONG,
+        "text": LONG,
+        "content": LONG,
+        "ended": "eos",
+        "reasoning_tokens": 0,
+    },
+    **{
+        "kind": "answered",
+        "correct": False,
+        "number": 5,
+        "absolute_error": 2,
+        "rank": None,
+        "log_probability": -1.0,
+    },
     **{"seconds": 0.1, "within_training": None},
 }
 
@@ -165,14 +213,28 @@ def made_evaluation(
     if "content_correct" not in full:
         full = full.assign(content_correct=full["correct"].where(full["kind"] == "answered", None))
     frame: Any = full[list(COLUMNS)].astype(COLUMNS)
-    settings = {"task": task, "elicitation": "zero-shot", "temperature": 0.0, "chat": False, "max_new_tokens": 20}
+    settings = {
+        "task": task,
+        "elicitation": "zero-shot",
+        "temperature": 0.0,
+        "chat": False,
+        "max_new_tokens": 20,
+    }
     settings |= {"rewritten": False, "trained_length": 4} | how
-    provenance = Provenance({"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {})
+    provenance = Provenance(
+        {"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {}
+    )
     return Evaluation(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
 
 
 READ_AT: dict[str, Any] = {
-    **{"position": "answer", "tokens": [" "], "places": [[4, 40], [8, 48]], "chat": True, "line": "There are "},
+    **{
+        "position": "answer",
+        "tokens": [" "],
+        "places": [[4, 40], [8, 48]],
+        "chat": True,
+        "line": "There are ",
+    },
     **{"before_answer": "There are ", "numeric": True, "reasons": False},
 }
 
@@ -180,22 +242,37 @@ READ_AT: dict[str, Any] = {
 def made_failure_stage(
     answers: Mapping[int, tuple[int, int]], hidden: Collection[int] = (), decoded: int | None = None
 ) -> FailureStage:
-    """Right and wrong answers in bfloat16 by length; so many of each length's are said right by a probe (None: not tested). At
-    the lengths `hidden` the pair is below the noise."""
-    given = [(n, correct) for n, (right, wrong) in answers.items() for correct in [True] * right + [False] * wrong]
+    """Right and wrong answers in bfloat16 by length; so many of each length's are said right by a
+    probe (None: not tested). At the lengths `hidden` the pair is below the noise."""
+    given = [
+        (n, correct)
+        for n, (right, wrong) in answers.items()
+        for correct in [True] * right + [False] * wrong
+    ]
     same = {"mitigation": "none", "dtype": "bfloat16"}
-    rows = pd.DataFrame(given, columns=pd.Index(["length", "correct"])).assign(seed=range(len(given)), **same)
+    rows = pd.DataFrame(given, columns=pd.Index(["length", "correct"])).assign(
+        seed=range(len(given)), **same
+    )
     place = {"dtype": "bfloat16", "site": "y", "layer": 2, "test": SAME, "control": "none"}
-    probes = pd.DataFrame([place | {"accuracy": 0.5, "low": 0.4, "high": 0.6, "finding": DECODABLE}])
+    probes = pd.DataFrame(
+        [place | {"accuracy": 0.5, "low": 0.4, "high": 0.6, "finding": DECODABLE}]
+    )
     said = pd.DataFrame({"length": [], "seed": []}).assign(**place)
     frame = pd.DataFrame([{"length": n, "indistinguishable": n in hidden} for n in answers])
     frame = frame.assign(verdict="not decided", reason="made", **same)
     frame["prompts"] = [0 if decoded is None else sum(each) for each in answers.values()]
     frame["decoded"] = float("nan") if decoded is None else decoded / frame["prompts"]
-    parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": list(answers), "read_at": READ_AT}
+    parameters = {
+        "task": "count-ones-bernoulli",
+        "dtypes": ["bfloat16"],
+        "lengths": list(answers),
+        "read_at": READ_AT,
+    }
     parameters |= {"prompts": 6, "seeds": [0, 1]}
     provenance = replace(PROVENANCE, parameters=parameters)
-    steps = pd.DataFrame([{"dtype": "bfloat16", "test": SAME, "step": 0.0, "low": -0.1, "high": 0.1}])
+    steps = pd.DataFrame(
+        [{"dtype": "bfloat16", "test": SAME, "step": 0.0, "low": -0.1, "high": 0.1}]
+    )
     return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, steps))
 
 
@@ -210,7 +287,11 @@ def tables_of(chart: Any) -> list[dict[str, list[Any]]]:
 def rows_of(chart: Any, *having: str) -> list[dict[str, Any]]:
     """The rows inside a chart, out of all its tables that have these columns."""
     tables = [table for table in tables_of(chart) if {*having} <= {*table}]
-    return [dict(zip(table, cells, strict=True)) for table in tables for cells in zip(*table.values(), strict=True)]
+    return [
+        dict(zip(table, cells, strict=True))
+        for table in tables
+        for cells in zip(*table.values(), strict=True)
+    ]
 
 
 def words_of(chart: Any) -> str:

@@ -25,7 +25,14 @@ def hostile_report(factory: pytest.TempPathFactory) -> Path:
     path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hostile-report.html"
     with FileLock(f"{path}.lock"), pytest.MonkeyPatch.context() as patch:
         if not path.is_file():
-            patch.setattr(asked, "FULL", replace(asked.FULL, answer_lengths=(4, 6), answer_seeds=(0, 1)))
+            patch.setattr(
+                asked, "FULL", replace(asked.FULL, answer_lengths=(4, 6), answer_seeds=(0, 1))
+            )
             patch.setattr(asked, "FAILURE_STAGE_LENGTHS", JUDGED)
-            report(tiny_model("gemma"), prompt="".join(HOSTILE[:6]) + " 1110?", out=path, lengths=LENGTHS)
+            report(
+                tiny_model("gemma"),
+                prompt="".join(HOSTILE[:6]) + " 1110?",
+                out=path,
+                lengths=LENGTHS,
+            )
     return path

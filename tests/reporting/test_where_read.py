@@ -47,7 +47,10 @@ def said(tokens: list[str], seeds: int = 1, **changes: Any) -> list[str]:
             {"line": "", "before_answer": ""},
             "in the chat template; the task has no words before its answer, so that none are",
         ),
-        ({"position": "prompt-end", "line": ""}, "the last token of the prompt: '·' .*, in the chat template$"),
+        (
+            {"position": "prompt-end", "line": ""},
+            "the last token of the prompt: '·' .*, in the chat template$",
+        ),
         (
             {"position": "last-item", "tokens": ["1"], "places": [[5, 9], [5, 9]], "chat": False},
             "the last token of the sequence: '1' .position 9 at n = 5., in plain text$",
@@ -69,13 +72,37 @@ def test_which_token_is_read(changes: dict[str, Any], words: str) -> None:
         (["The"] * 3, {}, "The next token here is 'The' at every n: no answer is read."),
         (["1"] * 3, {}, "The next token here is '1' at every n."),
         (["1"], {}, "The next token here is '1'."),
-        (["The"] * 3 + ["10", "10", "1"], {}, "The next token here is a number at 3 of 6 n, most often '10', at 2."),
-        (["\n"] * 2, {"numeric": False, "position": "prompt-end"}, "is '\\n' at every n: no answer is read."),
-        (["1", "10", "10", "The"], {}, "The next token here is a number at 3 of 4 n, most often '10', at 2."),
-        (["a", "a", "b"], {}, "The next token here is 'a' at 2, 'b' at 1 of 3 n: no answer is read."),
+        (
+            ["The"] * 3 + ["10", "10", "1"],
+            {},
+            "The next token here is a number at 3 of 6 n, most often '10', at 2.",
+        ),
+        (
+            ["\n"] * 2,
+            {"numeric": False, "position": "prompt-end"},
+            "is '\\n' at every n: no answer is read.",
+        ),
+        (
+            ["1", "10", "10", "The"],
+            {},
+            "The next token here is a number at 3 of 4 n, most often '10', at 2.",
+        ),
+        (
+            ["a", "a", "b"],
+            {},
+            "The next token here is 'a' at 2, 'b' at 1 of 3 n: no answer is read.",
+        ),
         # Of an answer that is no number, all but the words that lead to it may be one.
-        (["The"] * 2, {"numeric": False, "position": "prompt-end"}, "is 'The' at every n: no answer is read."),
-        (["apple", "The"], {"numeric": False, "position": "prompt-end"}, "is 'apple' at 1, 'The' at 1 of 2 n."),
+        (
+            ["The"] * 2,
+            {"numeric": False, "position": "prompt-end"},
+            "is 'The' at every n: no answer is read.",
+        ),
+        (
+            ["apple", "The"],
+            {"numeric": False, "position": "prompt-end"},
+            "is 'apple' at 1, 'The' at 1 of 2 n.",
+        ),
         (
             ["1"] * 2,
             {"position": "last-item"},
@@ -89,12 +116,18 @@ def test_what_is_predicted(tokens: list[str], changes: dict[str, Any], words: st
 
 
 def test_prompts_of_several_seeds_are_called_prompts_and_a_text_says_nothing() -> None:
-    assert said(["1", "The"], seeds=2)[1] == "The next token here is a number at 1 of 2 prompts, most often '1', at 1."
+    assert (
+        said(["1", "The"], seeds=2)[1]
+        == "The next token here is a number at 1 of 2 prompts, most often '1', at 1."
+    )
     assert where_read({"length": 3}) == []
 
 
 def test_distances_of_before_tasks_had_positions_are_refused() -> None:
     result = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32"])
     stored = replace(result, frame=result.frame.drop(columns="next_token"))
-    with pytest.raises(InputError, match="expected distances with the next token where they were measured, found none"):
+    with pytest.raises(
+        InputError,
+        match="expected distances with the next token where they were measured, found none",
+    ):
         stored.findings()

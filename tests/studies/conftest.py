@@ -1,4 +1,6 @@
-"""A text and its tokenizer, for all tests of training; one thread, as the embedded models are trained."""
+"""A text and its tokenizer, for all tests of training; one thread, as the embedded models are
+trained.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
     nouns = ["matrix", "vector", "sequence", "model", "token", "layer", "window", "bound"]
-    return make_corpus({f"The {a} of a {b} is larger than the {c}." for a in nouns for b in nouns for c in nouns})
+    return make_corpus(
+        {f"The {a} of a {b} is larger than the {c}." for a in nouns for b in nouns for c in nouns}
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,6 @@
-"""The laboratory's decoder: against the block equation of `theory.decoder` with the same weights, and behind the bridge."""
+"""The laboratory's decoder: against the block equation of `theory.decoder` with the same weights,
+and behind the bridge.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +18,32 @@ from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.training import WEIGHTS, load_lab, untrained_lab
 
 pytestmark = pytest.mark.slow
-TINY: dict[str, Any] = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_mlp": 16, "longest": 5, "context": 32}
+TINY: dict[str, Any] = {
+    "n_layers": 2,
+    "d_model": 16,
+    "n_heads": 2,
+    "d_mlp": 16,
+    "longest": 5,
+    "context": 32,
+}
 TINY |= {"steps": 2, "batch": 4, "warmup_steps": 1, "decay_steps": 1}
-EVERY: list[dict[str, Any]] = [{"positions": name} for name in ("none", "learned", "sinusoidal", "alibi", "rope")]
-EVERY += [{"positions": "rope", "rope_base": 100.0}, *({"positions": name, "window": 3} for name in ("alibi", "rope"))]
+EVERY: list[dict[str, Any]] = [
+    {"positions": name} for name in ("none", "learned", "sinusoidal", "alibi", "rope")
+]
+EVERY += [
+    {"positions": "rope", "rope_base": 100.0},
+    *({"positions": name, "window": 3} for name in ("alibi", "rope")),
+]
 IDS = torch.tensor([[1, 4, 3, 4, 4, 3, 3, 4, 15]])
 
 
 def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
-    """The decoder of the theory with the laboratory's weights in float64, and the embeddings that go into it."""
-    weights = {name: weight.detach().double() for name, weight in lab_decoder(config).named_parameters()}
+    """The decoder of the theory with the laboratory's weights in float64, and the embeddings that
+    go into it.
+    """
+    weights = {
+        name: weight.detach().double() for name, weight in lab_decoder(config).named_parameters()
+    }
     heads = (config.n_heads, config.d_model // config.n_heads)
 
     def block(layer: int) -> DecoderBlock:
@@ -38,7 +56,9 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
         gains = of("input_layernorm"), of("post_attention_layernorm")
         return DecoderBlock(gains[0], into["q"], into["k"], into["v"], back, gains[1], *mlp)
 
-    named: dict[str, Any] = {"positions": config.positions if config.positions in ("rope", "alibi") else "none"}
+    named: dict[str, Any] = {
+        "positions": config.positions if config.positions in ("rope", "alibi") else "none"
+    }
     decoder = Decoder(
         embedding=weights["model.embed_tokens.weight"],
         blocks=tuple(block(layer) for layer in range(config.n_layers)),
@@ -57,20 +77,28 @@ def _reference(config: LabConfig) -> tuple[Decoder, torch.Tensor]:
 
 
 @pytest.mark.parametrize("settings", EVERY, ids=lambda one: "-".join(map(str, one.values())))
-def test_it_computes_the_block_equation_alone_and_behind_the_bridge(settings: dict[str, Any]) -> None:
+def test_it_computes_the_block_equation_alone_and_behind_the_bridge(
+    settings: dict[str, Any],
+) -> None:
     config = LabConfig(**TINY, **settings)
     model = untrained_lab(config)
     with torch.no_grad():
-        assert torch.equal(model(IDS), lab_decoder(config, "eager").eval()(IDS, use_cache=False).logits)
+        assert torch.equal(
+            model(IDS), lab_decoder(config, "eager").eval()(IDS, use_cache=False).logits
+        )
     decoder, embedded = _reference(config)
     logits = decoder.forward(embedded).y @ decoder.W_U
     for attention in ("sdpa", "eager"):
         with torch.no_grad():
             alone = lab_decoder(config, attention).eval()(IDS, use_cache=False).logits
         torch.testing.assert_close(alone.double(), logits, rtol=1e-4, atol=1e-4)
-    jacobian: Any = torch.autograd.functional.jacobian(lambda v: decoder.forward(v).y[0, -1], embedded)
+    jacobian: Any = torch.autograd.functional.jacobian(
+        lambda v: decoder.forward(v).y[0, -1], embedded
+    )
     expected = torch.linalg.matrix_norm(jacobian[:, 0].transpose(0, 1), ord=2)
-    measured = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS[0].tolist()), linearisations=("full",))
+    measured = ost.sensitivity(
+        model, ost.Prompt.from_ids(model, IDS[0].tolist()), linearisations=("full",)
+    )
     found = torch.tensor(measured.frame["operator_norm"].to_numpy())
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
 
@@ -88,10 +116,17 @@ def test_post_norm_is_the_norm_of_the_sum(settings: dict[str, Any], attention: s
     mask = torch.full((IDS.shape[1],) * 2, -torch.inf).triu(1)[None, None]
     with torch.no_grad():
         for block in model.model.layers:
-            for part, gain in (("attention", "input_layernorm"), ("mlp", "post_attention_layernorm")):
+            for part, gain in (
+                ("attention", "input_layernorm"),
+                ("mlp", "post_attention_layernorm"),
+            ):
                 out = block.mlp(v) if part == "mlp" else block.self_attn(v, angles, mask)[0]
                 total = v + out
-                v = getattr(block, gain).weight * total / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+                v = (
+                    getattr(block, gain).weight
+                    * total
+                    / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+                )
         y = v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
         found = model(IDS, use_cache=False).logits
     torch.testing.assert_close(found, y @ model.lm_head.weight.T, rtol=1e-4, atol=1e-4)
@@ -102,14 +137,20 @@ def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) ->
     n = IDS.shape[1]
     config = LabConfig(**TINY, positions=positions, window=3, sinks=2)
     with torch.no_grad():
-        patterns = lab_decoder(config, "eager").eval()(IDS, use_cache=False, output_attentions=True).attentions
+        patterns = (
+            lab_decoder(config, "eager")
+            .eval()(IDS, use_cache=False, output_attentions=True)
+            .attentions
+        )
         for pattern in patterns:
             for query in range(n):
                 seen = {key for key in range(query + 1) if key < 2 or query - key < 3}
                 assert set(pattern[0, 0, query].nonzero().flatten().tolist()) == seen
         # A window that reaches everything hides nothing: the sinks change nothing then.
         wide = replace(config, window=n), replace(config, window=None, sinks=0)
-        first, second = (lab_decoder(one, "eager").eval()(IDS, use_cache=False).logits for one in wide)
+        first, second = (
+            lab_decoder(one, "eager").eval()(IDS, use_cache=False).logits for one in wide
+        )
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
 
 

@@ -16,7 +16,16 @@ from studies.laboratory.training import WEIGHTS, AddedUp, batch_at, start, train
 
 pytestmark = pytest.mark.slow
 TINY = LabConfig(
-    n_layers=1, d_model=16, n_heads=2, d_mlp=16, longest=5, steps=12, batch=8, warmup_steps=2, decay_steps=4, context=32
+    n_layers=1,
+    d_model=16,
+    n_heads=2,
+    d_mlp=16,
+    longest=5,
+    steps=12,
+    batch=8,
+    warmup_steps=2,
+    decay_steps=4,
+    context=32,
 )
 
 
@@ -47,8 +56,12 @@ def test_in_bfloat16_every_tensor_that_leaves_a_module_is_one_and_the_master_wei
 
 def test_a_product_is_added_up_in_float32_and_rounded_once_forwards_and_backwards() -> None:
     draw = torch.Generator().manual_seed(0)
-    # Whole numbers of at most 8 bits: every sum of 200 products is exact in float32, in whatever order.
-    rows, columns = (torch.randint(-200, 200, (50, 200), generator=draw).bfloat16().requires_grad_() for _ in range(2))
+    # Whole numbers of at most 8 bits: every sum of 200 products is exact in float32, in whatever
+    # order.
+    rows, columns = (
+        torch.randint(-200, 200, (50, 200), generator=draw).bfloat16().requires_grad_()
+        for _ in range(2)
+    )
     with AddedUp():
         found = torch.nn.functional.linear(rows, columns)
     assert torch.equal(found, (rows.double() @ columns.double().T).bfloat16())

@@ -1,4 +1,6 @@
-"""The laboratory: its shortcuts against separate passes, what must be so whatever the weights, and its refusals."""
+"""The laboratory: its shortcuts against separate passes, what must be so whatever the weights, and
+its refusals.
+"""
 
 from fractions import Fraction
 from typing import Any
@@ -30,7 +32,9 @@ def test_one_pass_for_all_depths_and_lengths_equals_separate_passes() -> None:
                 "shifted_variation": ((longer[:, 1:] - row).abs().sum(-1) + longer[:, 0]).mean(),
             }
             for quantity, value in expected.items():
-                torch.testing.assert_close(found[depth][quantity][n - 1], value, rtol=1e-9, atol=1e-12)
+                torch.testing.assert_close(
+                    found[depth][quantity][n - 1], value, rtol=1e-9, atol=1e-12
+                )
 
 
 @pytest.mark.parametrize("name", runs.ENCODINGS)
@@ -40,7 +44,9 @@ def test_the_assumption_is_measured_on_the_rows_of_whole_passes(name: str) -> No
     found = runs.assumption(decoder, tokens, lengths)
     for index, n in enumerate(lengths):
         row = decoder.forward(tokens[:, :n]).patterns[0][0, :, -1]
-        longer = decoder.forward(torch.cat([tokens[:, :n], tokens[:, n - 1 : n]], dim=1)).patterns[0][0, :, -1]
+        longer = decoder.forward(torch.cat([tokens[:, :n], tokens[:, n - 1 : n]], dim=1)).patterns[
+            0
+        ][0, :, -1]
         expected = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
         torch.testing.assert_close(found["total_variation"][index], expected, rtol=1e-9, atol=1e-12)
     assert found["score_step"].shape == (2,)
@@ -49,7 +55,8 @@ def test_the_assumption_is_measured_on_the_rows_of_whole_passes(name: str) -> No
 def test_a_scores_step_is_nothing_without_positions_and_the_slope_under_alibi() -> None:
     tokens, lengths = runs.prompt(0, 1025, 0), [16, 256, 1024]
     decoder = runs.random_decoder(0, "none", 1)
-    # Two products of the same numbers by kernels of other shapes: 0 up to the rounding of their sums, 3e-16 here.
+    # Two products of the same numbers by kernels of other shapes: 0 up to the rounding of their
+    # sums, 3e-16 here.
     none = runs.assumption(decoder, tokens, lengths)["score_step"]
     assert none.max() <= runs.score_rounding(decoder, tokens) < 1e-10
     alibi = runs.assumption(runs.random_decoder(0, "alibi", 1), tokens, lengths)["score_step"]
@@ -60,7 +67,9 @@ def test_a_scores_step_is_nothing_without_positions_and_the_slope_under_alibi() 
 @pytest.mark.parametrize("name", ["rope-100", "sinusoidal", "learned"])
 def test_what_rope_and_absolute_positions_say_does_not_decay(name: str) -> None:
     steps = [
-        runs.assumption(runs.random_decoder(seed, name, 1), runs.prompt(seed, 2049, 0), [16, 64, 1024, 2048])
+        runs.assumption(
+            runs.random_decoder(seed, name, 1), runs.prompt(seed, 2049, 0), [16, 64, 1024, 2048]
+        )
         for seed in range(3)
     ]
     mean = torch.stack([one["score_step"] for one in steps]).mean(0)
@@ -75,8 +84,13 @@ def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name
     for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         exact = given.to(dtype).to(torch.float64)
         for n in (2, 20):
-            short, long = (exact.forward(tokens[:, : 16 + copies]).residuals[-1][0, -1] for copies in (n, n + 1))
-            assert values[precision, "exact_l1", n] == pytest.approx(float((long - short).abs().sum()), rel=1e-9)
+            short, long = (
+                exact.forward(tokens[:, : 16 + copies]).residuals[-1][0, -1]
+                for copies in (n, n + 1)
+            )
+            assert values[precision, "exact_l1", n] == pytest.approx(
+                float((long - short).abs().sum()), rel=1e-9
+            )
         # One pass in the precision: a shorter one may round its sums in another order.
         run = given.to(dtype).forward(tokens).residuals[-1][0, 16:].double()
         reference = exact.forward(tokens).residuals[-1][0, 16:]

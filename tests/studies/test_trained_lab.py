@@ -1,4 +1,6 @@
-"""The trained laboratory's numbers: against the plain model's own hidden states, attention and answers."""
+"""The trained laboratory's numbers: against the plain model's own hidden states, attention and
+answers.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +29,13 @@ TINY = replace(ONE_LAYER, n_layers=2, longest=4, steps=30, batch=16, context=48)
 CONFIGS = [TINY, replace(TINY, positions="alibi")]
 PLAIN = {"n_layers": 4, "window": 0, "sinks": 0, "norm": "pre", "trained_in": "float32"}
 SMALL = {"COLLAPSE_LENGTHS": range(1, 6), "KEPT_LENGTHS": (1, 3, 5), "ANSWER_LENGTHS": (2, 6)}
-SMALL |= {"SENSITIVITY_LENGTHS": (3,), "PROBE_LENGTHS": (2, 3, 4, 5, 6), "PROMPTS": 6, "WINDOWS": (2,), "BASE": TINY}
+SMALL |= {
+    "SENSITIVITY_LENGTHS": (3,),
+    "PROBE_LENGTHS": (2, 3, 4, 5, 6),
+    "PROMPTS": 6,
+    "WINDOWS": (2,),
+    "BASE": TINY,
+}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +83,10 @@ def test_distances_and_variation_are_those_of_the_plain_model(
     assert list(distances.index) == list(variations.index) == [1, 3, 5]
     for n in (1, 3, 5):
         with torch.no_grad():
-            short, long = (model.model(_ones(count), use_cache=False, output_attentions=True) for count in (n, n + 1))
+            short, long = (
+                model.model(_ones(count), use_cache=False, output_attentions=True)
+                for count in (n, n + 1)
+            )
         distance = (short.last_hidden_state[0, -1] - long.last_hidden_state[0, -1]).norm()
         assert distances[n] == pytest.approx(float(distance), rel=1e-4)
         row, longer = short.attentions[-1][0, :, -1], long.attentions[-1][0, :, -1]
@@ -89,7 +100,9 @@ def test_accuracy_is_that_of_the_greedy_answers(
     folder: Path, result: TrainedLab, config: LabConfig, question: str
 ) -> None:
     model, tokenizer = _plain(folder, config).float(), lab_tokenizer(config.context)
-    rows = _rows(result, "accuracy", encoding=config.encoding, task=f"lab-{question}", precision="float32")
+    rows = _rows(
+        result, "accuracy", encoding=config.encoding, task=f"lab-{question}", precision="float32"
+    )
     for length in (2, 6):
         right = 0
         for seed in range(6):
@@ -111,9 +124,17 @@ def test_accuracy_is_that_of_the_greedy_answers(
 def test_the_summary_finds_planted_laws() -> None:
     kind = {**PLAIN, "forced": False, "weights": "trained", "precision": "float64", "asked": pd.NA}
     lengths = np.array([16, 32, 64, 128, 256])
-    curve = {"encoding": "none", "quantity": "distance", "task": "ones", "layer": pd.NA, "length": lengths}
+    curve = {
+        "encoding": "none",
+        "quantity": "distance",
+        "task": "ones",
+        "layer": pd.NA,
+        "length": lengths,
+    }
     tables = [
-        pd.DataFrame(curve | kind | {"seed": seed, "seen": lengths <= 32, "value": 5.0 * lengths**-rate})
+        pd.DataFrame(
+            curve | kind | {"seed": seed, "seen": lengths <= 32, "value": 5.0 * lengths**-rate}
+        )
         for seed, rate in enumerate((0.5, 1.0, 1.5))
     ]
     starts = {"quantity": "collapse_length", "precision": "bfloat16", "length": 256, "seen": False}
@@ -121,13 +142,28 @@ def test_the_summary_finds_planted_laws() -> None:
         pd.DataFrame([curve | kind | starts | {"seed": seed, "value": value}])
         for seed, value in enumerate((40.0, np.nan, 90.0))
     ]
-    answers = {"quantity": "accuracy", "precision": "float32", "task": "lab-first", "seed": 0, "asked": 10}
-    tables.append(pd.DataFrame(curve | kind | answers | {"seen": lengths <= 32, "value": [1.0, 0.5, 0.5, 0.0, 0.1]}))
+    answers = {
+        "quantity": "accuracy",
+        "precision": "float32",
+        "task": "lab-first",
+        "seed": 0,
+        "asked": 10,
+    }
+    tables.append(
+        pd.DataFrame(
+            curve | kind | answers | {"seen": lengths <= 32, "value": [1.0, 0.5, 0.5, 0.0, 0.1]}
+        )
+    )
     frame: Any = pd.concat(tables)[list(COLUMNS)]
     (row,) = trained_summary(TrainedLab(frame, Provenance.without_model())).to_dict("records")
     assert row["rate"] == pytest.approx(1.0)
     assert row["rate_high"] - row["rate"] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)
-    assert (row["seeds"], row["collapse_reached"], row["collapse_first"], row["collapse_last"]) == (3, 2, 40, 90)
+    assert (row["seeds"], row["collapse_reached"], row["collapse_first"], row["collapse_last"]) == (
+        3,
+        2,
+        40,
+        90,
+    )
     assert (row["first_seen"], row["first_unseen"]) == (0.75, pytest.approx(0.2))
     assert np.isnan(row["first_seen_low"])
     assert np.isnan(row["last_seen"])
@@ -157,9 +193,18 @@ def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> 
         assert [there[name] for name in names] == [getattr(config, name) for name in names]
     table = trained_summary(stored)
     kind = PLAIN | {"forced": False}
-    rows = table[(table[list(kind)] == list(kind.values())).all(axis=1)].set_index(["encoding", "weights"])
-    rates = {"none": (1.48, 1.97), "alibi": (1.99, 2.46), "rope-10000": (0.96, 0.24), "learned": (0.03, 0.06)}
+    rows = table[(table[list(kind)] == list(kind.values())).all(axis=1)].set_index(
+        ["encoding", "weights"]
+    )
+    rates = {
+        "none": (1.48, 1.97),
+        "alibi": (1.99, 2.46),
+        "rope-10000": (0.96, 0.24),
+        "learned": (0.03, 0.06),
+    }
     for encoding, rate in rates.items():
-        assert tuple(rows.loc[encoding].loc[["untrained", "trained"], "rate"]) == pytest.approx(rate, abs=0.005)
+        assert tuple(rows.loc[encoding].loc[["untrained", "trained"], "rate"]) == pytest.approx(
+            rate, abs=0.005
+        )
     assert tuple(rows.loc[("alibi", "trained"), ["collapse_first", "collapse_last"]]) == (50, 104)
     assert rows.loc[("none", "trained"), "count_unseen"] == pytest.approx(0.11, abs=0.005)

@@ -1,4 +1,6 @@
-"""How the embedded models are trained: to the same bits, on the right tokens, measured as generation would."""
+"""How the embedded models are trained: to the same bits, on the right tokens, measured as
+generation would.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ TINY = Recipe(
 )  # fmt: skip
 SHORT = replace(TINY, length_law="falling", length_scale=6.0, curriculum_steps=0, stored="bfloat16")
 WINDOWED = replace(
-    TINY, length_law="falling", stored="bfloat16", architecture="gemma3", n_layers=2, window=4, full_layers=(1,)
+    TINY,
+    length_law="falling",
+    stored="bfloat16",
+    architecture="gemma3",
+    n_layers=2,
+    window=4,
+    full_layers=(1,),
 )
 SMALL = {"embedded": TINY, "embedded-short": SHORT, "embedded-windowed": WINDOWED}
 """Each recipe made tiny, and what makes it another than the first kept."""
@@ -43,7 +51,9 @@ def _same_state(one: dict, other: dict) -> bool:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_one_seed_gives_the_same_bits_and_another_others(name: str, corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_one_seed_gives_the_same_bits_and_another_others(
+    name: str, corpus: Corpus, tokenizer: Tokenizer
+) -> None:
     text = examples.pack_text(corpus.train, tokenizer)
     states = []
     for seed in (0, 0, 1):
@@ -61,16 +71,23 @@ def test_the_loss_is_hugging_faces_where_every_token_counts() -> None:
     torch.testing.assert_close(ours, model(input_ids=ids, labels=ids).loss)
 
 
-def test_padding_and_the_company_of_other_prompts_change_no_prompts_loss(tokenizer: Tokenizer) -> None:
+def test_padding_and_the_company_of_other_prompts_change_no_prompts_loss(
+    tokenizer: Tokenizer,
+) -> None:
     model = loop.start(TINY).model.double()
     pair = [
         examples.encode_example(task, task.items(length, 1), tokenizer, TINY)
-        for task, length in ((AppendixTask("copy", uniform=True), 30), (AppendixTask("count-ones"), 4))
+        for task, length in (
+            (AppendixTask("copy", uniform=True), 30),
+            (AppendixTask("count-ones"), 4),
+        )
     ]
     alone = [loop.weighted_loss(model, *examples.pad([one])) for one in pair]
     counts = torch.tensor([sum(one.weights[1:]) for one in pair], dtype=torch.float64)
     together = loop.weighted_loss(model, *examples.pad(pair))
-    torch.testing.assert_close(together, (torch.stack(alone) * counts).sum() / counts.sum(), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(
+        together, (torch.stack(alone) * counts).sum() / counts.sum(), rtol=1e-6, atol=0.0
+    )
 
 
 def test_a_batch_depends_on_its_step_alone(corpus: Corpus, tokenizer: Tokenizer) -> None:
@@ -97,7 +114,9 @@ def test_the_answer_counts_and_the_sequence_does_not(tokenizer: Tokenizer) -> No
         assert example.ids[-1] == EOS_ID
         answer = tokenizer.encode(task.answer(12, 3), add_special_tokens=False).ids
         assert list(example.ids[-1 - len(answer) : -1]) == answer
-        assert example.weights[-1 - len(answer) :] == pytest.approx([(len(answer) + 1) ** -0.5] * (len(answer) + 1))
+        assert example.weights[-1 - len(answer) :] == pytest.approx(
+            [(len(answer) + 1) ** -0.5] * (len(answer) + 1)
+        )
         assert set(example.weights[example.n_prompt : -1 - len(answer)]) == {TINY.line_weight}
 
 
@@ -117,7 +136,9 @@ def test_the_entry_writes_a_directory_that_loads_with_weights_as_they_are_stored
     card = json.loads((tmp_path / "card.json").read_text())
     assert (card["recipe"]["steps"], card["recipe"]["seed"]) == (3, 5)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert card["validation_prompts_nats"] == round(evaluate.validation_loss(recipe, model, tokenizer), 5)
+    assert card["validation_prompts_nats"] == round(
+        evaluate.validation_loss(recipe, model, tokenizer), 5
+    )
     assert (tmp_path / "MODEL_CARD.md").read_text() == card_module.render_card(card)
 
 
@@ -137,12 +158,18 @@ def test_a_card_is_of_the_recipe_and_the_text_in_the_repository(name: str) -> No
 
 
 def test_exact_is_what_generation_gives() -> None:
-    """One forced pass against Hugging Face's own greedy generation, on prompts that end right and on some that do not."""
+    """One forced pass against Hugging Face's own greedy generation, on prompts that end right and
+    on some that do not.
+    """
     embedded: Any = GemmaForCausalLM.from_pretrained(EMBEDDED).eval()
     embedded_tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
     prompts = [
         examples.encode_example(task, task.items(length, 9), embedded_tokenizer, TINY)
-        for task in (AppendixTask("sum-ones"), AppendixTask("copy", uniform=True), AppendixTask("copy-last", hint=True))
+        for task in (
+            AppendixTask("sum-ones"),
+            AppendixTask("copy", uniform=True),
+            AppendixTask("copy-last", hint=True),
+        )
         for length in (3, 12, 300)
     ]
     measured = evaluate.exact(embedded, prompts)

@@ -18,7 +18,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed() -> Callable[[Path, str, str], None]:
-    """Puts a package with a mitigation, named as its class in small letters, where an interpreter that looks there finds it."""
+    """Puts a package with a mitigation, named as its class in small letters, where an interpreter
+    that looks there finds it.
+    """
 
     def install(home: Path, kind: str, source: str) -> None:
         name = kind.lower()
@@ -26,6 +28,8 @@ def installed() -> Callable[[Path, str, str], None]:
         info.mkdir()
         (home / f"{name}_plugin.py").write_text(source)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[ostools.mitigations]\n{name} = {name}_plugin:{kind}\n")
+        (info / "entry_points.txt").write_text(
+            f"[ostools.mitigations]\n{name} = {name}_plugin:{kind}\n"
+        )
 
     return install

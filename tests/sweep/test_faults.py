@@ -1,6 +1,8 @@
-"""Runs that die at every change on disk, meet a disk that refuses at each, and directories that hold what no run wrote.
+"""Runs that die at every change on disk, meet a disk that refuses at each, and directories that
+hold what no run wrote.
 
-Most are with an executor that measures nothing: what is tested is what a run does on disk. One test kills runs of a real model.
+Most are with an executor that measures nothing: what is tested is what a run does on disk. One test
+kills runs of a real model.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from stress import kills
 from stress._runs import at_change, die, ready, strays
 from tests.sets import quick as quick_set
 
-SWEEP = {"tasks": ["copy-last", "copy-first", "count-ones"], "lengths": "3:4", "measurements": "evaluate"}
+SWEEP = {
+    "tasks": ["copy-last", "copy-first", "count-ones"],
+    "lengths": "3:4",
+    "measurements": "evaluate",
+}
 
 
 class Quick(Executor):
@@ -43,12 +49,16 @@ class Quick(Executor):
             if cell.task == self.failing:
                 yield job.keyed_cell, "RuntimeError: planted"
                 continue
-            table = pd.DataFrame({**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)})
+            table = pd.DataFrame(
+                {**cell.columns, "length": cell.lengths, "value": [1 / 3] * len(cell.lengths)}
+            )
             yield job.keyed_cell, (table, Provenance.without_model())
 
 
 def quick(directory: Path, failing: str = "", lengths: Any = "3:4", **options: Any) -> Any:
-    return run(sweep_of(SWEEP | {"lengths": lengths}), directory, executor=Quick(failing), **options)
+    return run(
+        sweep_of(SWEEP | {"lengths": lengths}), directory, executor=Quick(failing), **options
+    )
 
 
 def table(directory: Path) -> pd.DataFrame:
@@ -68,22 +78,32 @@ def require_whole(directory: Path, whole: pd.DataFrame) -> None:
 
 @pytest.fixture
 def harmed(tmp_path: Path) -> Path:
-    """A sweep with all that a run has to mend: a cell that failed, one broken on disk, half files of a run that died."""
+    """A sweep with all that a run has to mend: a cell that failed, one broken on disk, half files
+    of a run that died.
+    """
     directory = tmp_path / "new" / "harmed"
     quick(directory, failing="count-ones")
     victim = min((directory / "cells").iterdir())
     victim.write_bytes(victim.read_bytes()[:-7])
-    for half in (f"cells/.{victim.name[:40]}.x", f"failed/.{victim.name[:25]}.json.x", ".sweep.json.abc.json"):
+    for half in (
+        f"cells/.{victim.name[:40]}.x",
+        f"failed/.{victim.name[:25]}.json.x",
+        ".sweep.json.abc.json",
+    ):
         (directory / half).write_text("{")
     return directory
 
 
-def test_a_run_mends_what_was_harmed_and_measures_nothing_twice(harmed: Path, whole: pd.DataFrame) -> None:
+def test_a_run_mends_what_was_harmed_and_measures_nothing_twice(
+    harmed: Path, whole: pd.DataFrame
+) -> None:
     said: list[str] = []
     done = quick(harmed, retry_failed=True, say=said.append)
     assert (done.measured, done.present, done.failed) == (2, 1, ())
     (line,) = said
-    assert line.endswith("its bytes are not those that were written; it is left out and measured again")
+    assert line.endswith(
+        "its bytes are not those that were written; it is left out and measured again"
+    )
     require_whole(harmed, whole)
     assert strays(harmed) == []
     before = {path: path.stat().st_mtime_ns for path in (harmed / "cells").iterdir()}
@@ -100,12 +120,19 @@ def test_lengths_added_later_are_measured_alone(tmp_path: Path) -> None:
     assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6] * 3
 
 
-def test_a_cell_that_fails_is_recorded_and_its_lengths_are_given_up_together(tmp_path: Path) -> None:
+def test_a_cell_that_fails_is_recorded_and_its_lengths_are_given_up_together(
+    tmp_path: Path,
+) -> None:
     (failed,) = quick(tmp_path, "count-ones").failed
     assert [record.lengths for record in store.Store(tmp_path).failures()] == [(3, 4)]
     said: list[str] = []
     again = quick(tmp_path, "count-ones", say=said.append)
-    assert (again.measured, again.present, again.failed, said) == (0, 2, (failed,), [f"failed before: {failed}"])
+    assert (again.measured, again.present, again.failed, said) == (
+        0,
+        2,
+        (failed,),
+        [f"failed before: {failed}"],
+    )
     assert quick(tmp_path, "count-ones", retry_failed=True).failed == (failed,)
     assert quick(tmp_path, lengths=3).measured == 1
     assert len(table(tmp_path)) == 5
@@ -113,7 +140,11 @@ def test_a_cell_that_fails_is_recorded_and_its_lengths_are_given_up_together(tmp
 
 def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "cells" / ".git").mkdir(parents=True)
-    theirs = [tmp_path / "cells" / "mine.parquet", tmp_path / "cells" / ".notes", tmp_path / "todo.json"]
+    theirs = [
+        tmp_path / "cells" / "mine.parquet",
+        tmp_path / "cells" / ".notes",
+        tmp_path / "todo.json",
+    ]
     for path in theirs:
         path.write_text("mine")
     with pytest.raises(InputError, match="expected a new directory or that of a sweep"):
@@ -124,12 +155,17 @@ def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) 
 
 
 def test_two_runners_on_one_directory(tmp_path: Path) -> None:
-    with store.Store(tmp_path).locked(), pytest.raises(InputError, match="another run is writing there"):
+    with (
+        store.Store(tmp_path).locked(),
+        pytest.raises(InputError, match="another run is writing there"),
+    ):
         quick(tmp_path)
 
 
 def dies(source: str, directory: str, place: int) -> None:
-    """In a process of its own: a run of `directory`, first a copy of `source`, killed at a change where there are so many."""
+    """In a process of its own: a run of `directory`, first a copy of `source`, killed at a change
+    where there are so many.
+    """
     if source:
         shutil.copytree(source, directory)
     with at_change(place, die):
@@ -209,8 +245,12 @@ def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(
     require_whole(tmp_path, whole)  # its twin, measured meanwhile, is no second row
 
 
-@pytest.mark.parametrize("place", quick_set(["sweep.json", ".lock", "cells", "failed"], "sweep.json", "cells"))
-@pytest.mark.parametrize("kind", quick_set(["directory", "fifo", "link", "loop", "file"], "fifo", "link"))
+@pytest.mark.parametrize(
+    "place", quick_set(["sweep.json", ".lock", "cells", "failed"], "sweep.json", "cells")
+)
+@pytest.mark.parametrize(
+    "kind", quick_set(["directory", "fifo", "link", "loop", "file"], "fifo", "link")
+)
 def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(
     tmp_path: Path, whole: pd.DataFrame, place: str, kind: str
 ) -> None:
@@ -239,18 +279,27 @@ def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(
         assert odd.name in str(error)  # noqa: PT017
         assert not (tmp_path / "nowhere").exists()
     else:
-        assert (place, kind) in {("cells", "directory"), ("failed", "directory"), (".lock", "file"), (".lock", "fifo")}
+        assert (place, kind) in {
+            ("cells", "directory"),
+            ("failed", "directory"),
+            (".lock", "file"),
+            (".lock", "fifo"),
+        }
         assert done.failed == ()
         require_whole(out, whole)
     assert theirs.read_text() == "mine"
 
 
 @pytest.mark.parametrize("content", ['{"form": 2, "cells": []}', "["])
-def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.DataFrame, content: str) -> None:
+def test_a_manifest_that_cannot_be_read_loses_no_cell(
+    tmp_path: Path, whole: pd.DataFrame, content: str
+) -> None:
     quick(tmp_path)
     (tmp_path / "sweep.json").write_text(content)
     for work in (quick, results):
-        with pytest.raises(InputError, match=r"sweep\.json: expected what .* wrote in this version.*move it away"):
+        with pytest.raises(
+            InputError, match=r"sweep\.json: expected what .* wrote in this version.*move it away"
+        ):
             work(tmp_path)
     (tmp_path / "sweep.json").unlink()
     assert quick(tmp_path).present == 3
@@ -272,7 +321,9 @@ def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> No
 
 
 class PanicException(BaseException):
-    """What a library in Rust raises where it panics: each has a class of its own, which is no Exception."""
+    """What a library in Rust raises where it panics: each has a class of its own, which is no
+    Exception.
+    """
 
 
 @pytest.mark.parametrize("kind", [PanicException, SystemExit])
@@ -299,7 +350,9 @@ def test_what_a_library_or_a_plugin_raises_ends_one_cell_and_not_the_sweep(
         assert f"{kind.__name__}: planted in {task}" in line
 
 
-def test_an_interrupt_is_no_failure_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_no_failure_of_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 

@@ -1,4 +1,6 @@
-"""What a cell is forecast to take: read off files, near what a process then takes, and never a reason to stop."""
+"""What a cell is forecast to take: read off files, near what a process then takes, and never a
+reason to stop.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
 KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
-"""Asked of one prompt a length. Probes want five lengths and a task whose answers differ: a test of their own, below."""
+"""Asked of one prompt a length. Probes want five lengths and a task whose answers differ: a test of
+their own, below.
+"""
 
 
 def forecast_of(**asked: Any) -> Forecast:
@@ -57,7 +61,9 @@ def test_tokens_are_counted_as_they_will_be_measured(
     bare: Any = {"chat_template": None, "max_position_embeddings": 2048}
     name = directory if chat else str(write_checkpoint(tmp_path / "plain", "gemma", **bare))
     short = {"name": "evaluate", "max_new_tokens": 1, "elicitation": elicitation}
-    (cell,) = cells_of(sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short}))
+    (cell,) = cells_of(
+        sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short})
+    )
     rows, _ = measure(load_model(name, device="cpu"), cell)
     unloaded = Unloaded(locate(name, None), torch.float32, "cpu")
     asked = unloaded.elicitation(cell.task, elicitation)
@@ -91,10 +97,25 @@ print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.slow
 def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
-    """15 M numbers, and prompts of up to 400 tokens: batches of one length, a second model with random weights beside it."""
-    sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
-    asked = {"models": str(write_checkpoint(tmp_path / "big", "gemma", **sizes)), "lengths": [4, 8, 16, 32, 160]}
-    asked |= {"tasks": "count-ones-bernoulli:tidy=true", "measurements": {"name": "failure-stage", "sequences": 6}}
+    """15 M numbers, and prompts of up to 400 tokens: batches of one length, a second model with
+    random weights beside it.
+    """
+    sizes: Any = {
+        "d_model": 512,
+        "n_layers": 4,
+        "n_heads": 8,
+        "d_head": 64,
+        "d_mlp": 2048,
+        "context": 1024,
+    }
+    asked = {
+        "models": str(write_checkpoint(tmp_path / "big", "gemma", **sizes)),
+        "lengths": [4, 8, 16, 32, 160],
+    }
+    asked |= {
+        "tasks": "count-ones-bernoulli:tidy=true",
+        "measurements": {"name": "failure-stage", "sequences": 6},
+    }
     command = [sys.executable, "-c", PEAK, json.dumps(SMALL | asked)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -120,9 +141,13 @@ print(peak() - before, pass_bytes(ost.models.shape.Shape.of(model), 1, 1200, 1, 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_long_prompt_in_16_bits_takes_no_more_than_was_forecast(family: Family, tmp_path: Path) -> None:
+def test_a_long_prompt_in_16_bits_takes_no_more_than_was_forecast(
+    family: Family, tmp_path: Path
+) -> None:
     """Its squares of scores are float32: of GPT-2's 17 bytes each, the forecast had 9."""
-    directory = write_checkpoint(tmp_path / family, family, n_layers=1, n_heads=8, d_head=8, d_model=64, context=2048)
+    directory = write_checkpoint(
+        tmp_path / family, family, n_layers=1, n_heads=8, d_head=8, d_model=64, context=2048
+    )
     command = [sys.executable, "-c", GROWTH, str(directory), "bfloat16"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -134,12 +159,21 @@ def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: 
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
     assert forecast_of(models=str(broken), measurements="evaluate") == Forecast(LIBRARIES)
-    found = plan(sweep_of({**SMALL, "models": [directory, str(broken)], "measurements": KINDS}), tmp_path / "out")
+    found = plan(
+        sweep_of({**SMALL, "models": [directory, str(broken)], "measurements": KINDS}),
+        tmp_path / "out",
+    )
     assert [job.forecast.work is not None for job in found.pending] == [True] * 4 + [False] * 4
 
 
 def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ostools.models.files.shards.Shard.tensor", lambda *_, **__: pytest.fail("read the weights"))
-    monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
+    monkeypatch.setattr(
+        "ostools.models.files.shards.Shard.tensor", lambda *_, **__: pytest.fail("read the weights")
+    )
+    monkeypatch.setattr(
+        "ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model")
+    )
     stored = sum(file.stat().st_size for file in EMBEDDED_DIRECTORY.glob("*.safetensors"))
-    assert 0 <= stored - 4 * Unloaded(locate(None, None), torch.float32, "cpu")._weights[0] < 1 << 16
+    assert (
+        0 <= stored - 4 * Unloaded(locate(None, None), torch.float32, "cpu")._weights[0] < 1 << 16
+    )

@@ -14,7 +14,9 @@ from ostools.sweep import cells, run, sweep_of
 from tests.sweep.test_faults import SWEEP, Quick
 
 
-def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(directory: str, tmp_path: Path) -> None:
+def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(
+    directory: str, tmp_path: Path
+) -> None:
     copy, hashes = tmp_path / "copy", []
 
     def hashed() -> None:
@@ -35,7 +37,11 @@ def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(
 def test_a_docstring_or_a_comment_is_no_other_code_and_a_number_is() -> None:
     source = "def f(x: int) -> int:\n    return x + 1\n"
     told = '"""It adds."""\n\n\ndef f(x: int) -> int:\n    """Add."""\n    return x + 1  # one\n'
-    assert cells.syntax_hash(told) == cells.syntax_hash(source) != cells.syntax_hash(source.replace("1", "2"))
+    assert (
+        cells.syntax_hash(told)
+        == cells.syntax_hash(source)
+        != cells.syntax_hash(source.replace("1", "2"))
+    )
     names = set(cells._syntax_hashes())
     assert {
         "ostools/hooks/freeze.py",
@@ -49,14 +55,17 @@ def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.Mon
     fresh, honest = cells.code_version.__wrapped__, cells.version
     keys = [fresh()]
     for package in cells._VERSIONS:
-        monkeypatch.setattr(cells, "version", lambda name: "0.0" if name == package else honest(name))  # noqa: B023
+        versions = {package: "0.0"}
+        monkeypatch.setattr(cells, "version", lambda name, v=versions: v.get(name) or honest(name))
         keys.append(fresh())
     monkeypatch.setattr(cells.platform, "python_version", lambda: "3.0.0")
     keys.append(fresh())
     assert len(set(keys)) == 2 + len(cells._VERSIONS)
 
 
-def test_whatever_a_sweep_renames_is_on_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_sweep_renames_is_on_disk_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each file was handed to the disk, as long as it is, before it got its name."""
     synced: set[tuple[int, int]] = set()
     names: list[str] = []

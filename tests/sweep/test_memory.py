@@ -1,4 +1,6 @@
-"""Cells that do not fit: seen under real limits, measured in smaller chunks, or recorded while the others go on."""
+"""Cells that do not fit: seen under real limits, measured in smaller chunks, or recorded while the
+others go on.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 
 
 def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
-    allocator = (
-        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    allocator = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    lacked: list[Exception] = [
+        MemoryError(),
+        InsufficientMemoryError("found 1 GiB"),
+        torch.OutOfMemoryError("CUDA"),
+    ]
+    lacked += map(
+        RuntimeError, (allocator, "std::bad_alloc", "DefaultCPUAllocator: not enough memory")
     )
-    lacked: list[Exception] = [MemoryError(), InsufficientMemoryError("found 1 GiB"), torch.OutOfMemoryError("CUDA")]
-    lacked += map(RuntimeError, (allocator, "std::bad_alloc", "DefaultCPUAllocator: not enough memory"))
     lacked.append(OSError(errno.ENOMEM, "Cannot allocate memory"))
     with pytest.raises(RuntimeError) as huge:
         torch.empty(1 << 60)
@@ -39,7 +45,12 @@ def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
         wrapped = InputError("expected weights that fit")
         wrapped.__cause__ = error
         assert is_out_of_memory(wrapped)
-    for error in (InputError("found 'out of memory'"), OSError(errno.ENOENT, "x"), RuntimeError("shape"), ValueError()):
+    for error in (
+        InputError("found 'out of memory'"),
+        OSError(errno.ENOENT, "x"),
+        RuntimeError("shape"),
+        ValueError(),
+    ):
         assert not is_out_of_memory(error)
 
 
@@ -50,18 +61,28 @@ def model() -> TransformerBridge:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
-    variants: dict[str, Any] = {"name": "bounds", "variants": ["local", "windowed(1)", "theorem-5.1"]}
-    # Path sums go through one prompt after another, each in many chunks: one length says what three say.
-    asked: dict[str, Any] = {"tasks": "count-ones", "lengths": [9] if kind == "bounds" else [3, 4, 9]}
+    variants: dict[str, Any] = {
+        "name": "bounds",
+        "variants": ["local", "windowed(1)", "theorem-5.1"],
+    }
+    # Path sums go through one prompt after another, each in many chunks: one length says what three
+    # say.
+    asked: dict[str, Any] = {
+        "tasks": "count-ones",
+        "lengths": [9] if kind == "bounds" else [3, 4, 9],
+    }
     asked |= {"mitigations": ["none", "sliding-window:window=16,sinks=1"]}
     cells = cells_of(sweep_of({**asked, "measurements": variants if kind == "bounds" else kind}))
     for cell in cells:
         whole, _ = measure(model, cell)
         with smaller_chunks(1 / 256):
             parts, provenance = measure(model, cell)
-        # The noise of a collapse is made of last bits: it moves with whatever is computed beside it, as docs/sweeps.md says.
+        # The noise of a collapse is made of last bits: it moves with whatever is computed beside
+        # it, as docs/sweeps.md says.
         moving = [name for name in whole if name == "seconds" or name.endswith("noise")]
-        pd.testing.assert_frame_equal(parts.drop(columns=moving), whole.drop(columns=moving), rtol=2e-4, atol=1e-5)
+        pd.testing.assert_frame_equal(
+            parts.drop(columns=moving), whole.drop(columns=moving), rtol=2e-4, atol=1e-5
+        )
     if kind == "evaluate":
         assert provenance.parameters["batch_tokens"] == 16
 
@@ -73,7 +94,10 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
     model = tiny_model(family, scale=2.0)
     settings: Any = {"lengths": [3, 20, 36], "dtypes": ["float64"]}
     whole = ost.collapse(model, task, **settings)
-    with smaller_chunks(1 / 8), mock.patch.object(last_tokens, "_pass", wraps=last_tokens._pass) as passes:
+    with (
+        smaller_chunks(1 / 8),
+        mock.patch.object(last_tokens, "_pass", wraps=last_tokens._pass) as passes,
+    ):
         pieces = ost.collapse(model, task, **settings)
         of_trunk = [call for call in passes.call_args_list if "past_key_values" in call.kwargs]
         widths = [len(call.args[1][0]) for call in of_trunk]

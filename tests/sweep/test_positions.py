@@ -1,4 +1,6 @@
-"""The position of a sweep file: of every measurement that reads a task's prompts, and "answer" where the file says nothing."""
+"""The position of a sweep file: of every measurement that reads a task's prompts, and "answer"
+where the file says nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
     expected = [read_at(model, render_prompt(model, FORM, n), position or "answer") for n in (2, 3)]  # pyright: ignore[reportArgumentType]
     assert provenance.parameters["read_at"]["position"] == (position or "answer")
     if name == "collapse":
-        theirs = ost.collapse(model, FORM, lengths=[2, 3], dtypes=["float32"], position=position).frame
+        theirs = ost.collapse(
+            model, FORM, lengths=[2, 3], dtypes=["float32"], position=position
+        ).frame
         assert rows["mean"].tolist() == theirs["mean"].tolist()
         return
     for length, read in zip((2, 3), expected, strict=True):
@@ -45,6 +49,13 @@ def test_the_plain_prompt_can_be_asked_for_and_a_word_that_is_no_position_is_ref
     _, provenance = measure(model, cell)
     assert provenance.token_ids == tuple(ost.encode(model, FORM.prompt(3)).ids.tolist())
     with pytest.raises(
-        InputError, match=r"measurements\.0\.position: input should be 'answer', 'prompt-end' or 'last-item'"
+        InputError,
+        match=r"measurements\.0\.position: input should be 'answer', 'prompt-end' or 'last-item'",
     ):
-        sweep_of({"tasks": "count-ones", "lengths": 2, "measurements": [{"name": "bounds", "position": "end"}]})
+        sweep_of(
+            {
+                "tasks": "count-ones",
+                "lengths": 2,
+                "measurements": [{"name": "bounds", "position": "end"}],
+            }
+        )

@@ -1,4 +1,6 @@
-"""Sweeps on a real Ray cluster of two nodes: the numbers of one process to the bit, whatever is lost on the way."""
+"""Sweeps on a real Ray cluster of two nodes: the numbers of one process to the bit, whatever is
+lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ MANY = {**FEW, "tasks": ["copy-last", "count-ones"], "mitigations": ["none", "se
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, installed: Any) -> Iterator[Any]:
-    """A head and another node, with room for one worker each, that have a plugin; the driver finds it too."""
+    """A head and another node, with room for one worker each, that have a plugin; the driver finds
+    it too.
+    """
     from ray.cluster_utils import Cluster
 
     home = tmp_path_factory.mktemp("plugin")
@@ -49,7 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, installed: Any) -> Iterato
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(home)]))
         patch.syspath_prepend(str(home))
-        found = Cluster(initialize_head=True, connect=False, head_node_args={**NODE, "include_dashboard": False})
+        found = Cluster(
+            initialize_head=True, connect=False, head_node_args={**NODE, "include_dashboard": False}
+        )
         found.add_node(**NODE)
         yield found
         ray.shutdown()
@@ -69,7 +75,9 @@ class Lethal(Mitigation):
     def hooks(self, model):
         os._exit(3)  # as the kernel ends a process that takes too much memory
 """
-PLANNING = importlib.import_module("ostools.sweep.run")  # the module: the package has a function of that name
+PLANNING = importlib.import_module(
+    "ostools.sweep.run"
+)  # the module: the package has a function of that name
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
@@ -83,7 +91,9 @@ def stored(out: Path) -> int:
 
 def workers() -> list[psutil.Process]:
     """The workers' processes on this machine, by the name that Ray gives them."""
-    return [process for process in psutil.process_iter() if _title(process).startswith("ray::Worker")]
+    return [
+        process for process in psutil.process_iter() if _title(process).startswith("ray::Worker")
+    ]
 
 
 def _title(process: psutil.Process) -> str:
@@ -94,7 +104,9 @@ def _title(process: psutil.Process) -> str:
 
 
 class Harm(threading.Thread):
-    """Does something once the first cell is stored, from another thread; `after` is how many were stored by then."""
+    """Does something once the first cell is stored, from another thread; `after` is how many were
+    stored by then.
+    """
 
     def __init__(self, out: Path, act: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -124,12 +136,21 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     of_pairs = {"name": "collapse", "dtypes": "bfloat16"}
     sweep, cells = sweep_of(asked(written, **{**MANY, "measurements": ["evaluate", of_pairs]})), 12
     node = cluster.list_all_nodes()[1]
-    act = kill_a_worker if lost == "worker" else lambda: cluster.remove_node(node, allow_graceful=False)
+    act = (
+        kill_a_worker
+        if lost == "worker"
+        else lambda: cluster.remove_node(node, allow_graceful=False)
+    )
     harm = Harm(tmp_path / "ray", act)
     counts: list[tuple[int, int]] = []
     capfd.readouterr()
     cluster_of_two = RayCluster(address(cluster))
-    done = run(sweep, tmp_path / "ray", executor=cluster_of_two, progress=lambda *count: counts.append(count))
+    done = run(
+        sweep,
+        tmp_path / "ray",
+        executor=cluster_of_two,
+        progress=lambda *count: counts.append(count),
+    )
     told = capfd.readouterr()
     harm.join()
     if lost == "node":
@@ -140,14 +161,18 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     assert told.out == ""  # Ray would tell of it there
     assert not ray.is_initialized()
     run(sweep, tmp_path / "local")
-    pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
+    pd.testing.assert_frame_equal(
+        table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True
+    )
 
 
 @pytest.mark.parametrize(("where", "gpus"), [(None, 1), ("disk", 1), ("auto", 8)])
 def test_a_model_on_several_devices_takes_all_gpus_of_a_node(
     monkeypatch: pytest.MonkeyPatch, where: str | None, gpus: int
 ) -> None:
-    monkeypatch.setattr(RayCluster, "_nodes", lambda self: [{"CPU": 4.0, "GPU": 2.0}, {"GPU": 8.0}, {"CPU": 1.0}])
+    monkeypatch.setattr(
+        RayCluster, "_nodes", lambda self: [{"CPU": 4.0, "GPU": 2.0}, {"GPU": 8.0}, {"CPU": 1.0}]
+    )
     assert RayCluster()._gpus(Terms("cuda", {}, "", where)) == gpus
     assert RayCluster()._gpus(Terms("cpu", {}, "", where)) == 0
 
@@ -183,7 +208,10 @@ def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
     assert too_long in local.failed
     assert "tokens" in too_long
     assert "bfloat16" in too_large
-    assert "forecast to take 1048576.00 GiB of memory, and no node of the cluster has more than " in too_large
+    assert (
+        "forecast to take 1048576.00 GiB of memory, and no node of the cluster has more than "
+        in too_large
+    )
 
 
 # --- what must be the same on every node
@@ -192,9 +220,18 @@ def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("base_key", "expected the plugins and files that the sweep was planned with, found others on "),
-        ("checkpoint_hash", "expected the checkpoint of .* that the sweep was planned with, found another one here"),
-        ("code_version", "expected the versions that the sweep was planned with, found others here"),
+        (
+            "base_key",
+            "expected the plugins and files that the sweep was planned with, found others on ",
+        ),
+        (
+            "checkpoint_hash",
+            "expected the checkpoint of .* that the sweep was planned with, found another one here",
+        ),
+        (
+            "code_version",
+            "expected the versions that the sweep was planned with, found others here",
+        ),
     ],
 )
 def test_a_worker_with_another_plugin_checkpoint_or_code_measures_nothing(
@@ -212,7 +249,9 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
     found = plan(sweep_of({**asked(written, **FEW), "models": "./tiny"}), tmp_path)
     monkeypatch.chdir(tmp_path)
     said = Worker(found.terms, str(tmp_path / "nowhere"), 1).measure(found.pending[0])
-    assert "expected a directory with a Hugging Face model, or a GGUF file, at './tiny'" in str(said)
+    assert "expected a directory with a Hugging Face model, or a GGUF file, at './tiny'" in str(
+        said
+    )
     measured: Any = Worker(found.terms, str(written.parent), 1).measure(found.pending[0])
     assert set(measured[0]["model"]) == {"./tiny"}
 
@@ -221,27 +260,49 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
 
 
 @pytest.mark.slow
-def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: Path, tmp_path: Path) -> None:
+def test_a_cluster_without_room_for_a_worker_is_refused(
+    cluster: Any, written: Path, tmp_path: Path
+) -> None:
     for device, cpus, words in (
-        ("cpu", 64, "a node with 64 CPUs and 0 GPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1"),
+        (
+            "cpu",
+            64,
+            "a node with 64 CPUs and 0 GPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1",
+        ),
         ("cuda", 1, "device 'cuda': expected a Ray cluster with GPUs, found none"),
         ("cuda:1", 1, "device 'cuda:1': expected auto, cpu or cuda"),
     ):
         with pytest.raises(InputError, match=words):
-            run(sweep_of(asked(written, device=device)), tmp_path, executor=RayCluster(address(cluster), cpus=cpus))
+            run(
+                sweep_of(asked(written, device=device)),
+                tmp_path,
+                executor=RayCluster(address(cluster), cpus=cpus),
+            )
     assert not ray.is_initialized()
 
 
 def test_room_is_counted_node_by_node() -> None:
-    nodes = [{"CPU": 4.0, "memory": 10.0}, {"CPU": 3.0, "memory": 100.0, "GPU": 2.0}, {"memory": 100.0}]
-    needs = [{"CPU": 1}, {"CPU": 2}, {"CPU": 1, "memory": 6}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "memory": 101}]
+    nodes = [
+        {"CPU": 4.0, "memory": 10.0},
+        {"CPU": 3.0, "memory": 100.0, "GPU": 2.0},
+        {"memory": 100.0},
+    ]
+    needs = [
+        {"CPU": 1},
+        {"CPU": 2},
+        {"CPU": 1, "memory": 6},
+        {"CPU": 1, "GPU": 1},
+        {"CPU": 1, "memory": 101},
+    ]
     assert [ray_cluster._room(nodes, amounts) for amounts in needs] == [7, 3, 1 + 3, 2, 0]
 
 
 # --- addresses
 
 
-def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_cluster_answers_there_is_none(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody there, or no address."""
 
     monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
@@ -286,11 +347,25 @@ def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[st
     """A sweep of 16 cells of 12 lengths: it is under way for as long as it takes to look at it."""
     tasks = ["copy-last", "copy-first", "count-ones", "sum-ones"]
     long = asked(
-        written, **{**MANY, "tasks": tasks, "lengths": "3:14", "measurements": {**SHORT, "max_new_tokens": 40}}
+        written,
+        **{
+            **MANY,
+            "tasks": tasks,
+            "lengths": "3:14",
+            "measurements": {**SHORT, "max_new_tokens": 40},
+        },
     )
     (tmp_path / "sweep.yaml").write_text(json.dumps(long))
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
-    arguments = ["sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--json", *options]
+    arguments = [
+        "sweep",
+        "run",
+        str(tmp_path / "sweep.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+        *options,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, **piped)
@@ -321,7 +396,9 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
         running.kill()
     assert running.returncode == (130 if mine else -number)
     assert out == ""
-    told = [line for line in err.splitlines()[1:] if not line.startswith("measuring cells: ")]  # one a minute
+    told = [
+        line for line in err.splitlines()[1:] if not line.startswith("measuring cells: ")
+    ]  # one a minute
     assert told == (["ostools: interrupted"] if mine else [])
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = stored(tmp_path / "out")

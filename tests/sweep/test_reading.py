@@ -1,5 +1,5 @@
-"""The table of a sweep, whole and in part; what rows say of where they come from; and files whose bytes are right but whose
-words are not."""
+"""The table of a sweep, whole and in part; what rows say of where they come from; and files whose
+bytes are right but whose words are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1
 Change = Callable[[Any], Any]
 
 
-def wanted(seed: int, measurement: str = "evaluate", lengths: tuple[int, ...] = (3, 4)) -> KeyedCell:
+def wanted(
+    seed: int, measurement: str = "evaluate", lengths: tuple[int, ...] = (3, 4)
+) -> KeyedCell:
     cell = Cell("made", "copy-last", "float32", "none", seed, measurement, "{}", lengths)
     return KeyedCell(cell, f"{seed + 100 * (measurement != 'evaluate'):016x}")
 
@@ -48,7 +50,9 @@ def add(
     code: str = "c",
     checkpoint: str = "w",
 ) -> None:
-    """Store rows of a cell at some of its lengths: two a length, in no order of lengths; None: without values."""
+    """Store rows of a cell at some of its lengths: two a length, in no order of lengths; None:
+    without values.
+    """
     part = keyed_cell.at(lengths or keyed_cell.cell.lengths)
     rows = pd.DataFrame({"length": np.repeat(part.cell.lengths[::-1], 2)})
     rows = rows if values is None else rows.assign(value=values)
@@ -71,7 +75,9 @@ def spoil(store: Store, seed: int, change: Change) -> Path:
     parquet.write_table(change(parquet.ParquetFile(path).read()), to)
     content = to.getvalue().to_pybytes()
     path.unlink()
-    (changed := path.with_name(f"{path.name.rsplit('.', 2)[0]}.{file_hash(content)}.parquet")).write_bytes(content)
+    (
+        changed := path.with_name(f"{path.name.rsplit('.', 2)[0]}.{file_hash(content)}.parquet")
+    ).write_bytes(content)
     return changed
 
 
@@ -104,7 +110,8 @@ def require_left_out(three: Store, broken: Path, why: str) -> None:
 def test_such_rows_are_not_stored(store: Store) -> None:
     table = pd.DataFrame({"length": [3, 4], "log_probability": [-1.0, float("-inf")]})
     with pytest.raises(
-        ValueError, match="row 1: expected log_probability to be a finite number or missing, found -inf"
+        ValueError,
+        match="row 1: expected log_probability to be a finite number or missing, found -inf",
     ):
         file_of(wanted(0), table, GIVEN, code="c", checkpoint="w")
 
@@ -119,28 +126,42 @@ def test_such_rows_are_not_stored(store: Store) -> None:
         {"base": "/etc/*"},
     ],
 )
-def test_a_manifest_that_no_table_could_say_is_refused(three: Store, change: dict[str, Any]) -> None:
+def test_a_manifest_that_no_table_could_say_is_refused(
+    three: Store, change: dict[str, Any]
+) -> None:
     path = three.directory / "sweep.json"
     words = json.loads(path.read_text(encoding="utf-8"))
     last = words["cells"][-1]
     (last if "base" in change else last["cell"]).update(change)
     path.write_text(json.dumps(words), encoding="utf-8")
-    with pytest.raises(InputError, match=r"sweep\.json: expected what `ostools sweep run` wrote.*found something else"):
+    with pytest.raises(
+        InputError,
+        match=r"sweep\.json: expected what `ostools sweep run` wrote.*found something else",
+    ):
         results(three.directory)
 
 
 # --- the table
 
 
-def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files(store: Store) -> None:
-    cells = [wanted(seed, kind, (3, 4, 5)) for seed in range(6) for kind in ("evaluate", "collapse")]
+def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files(
+    store: Store,
+) -> None:
+    cells = [
+        wanted(seed, kind, (3, 4, 5)) for seed in range(6) for kind in ("evaluate", "collapse")
+    ]
     random.Random(0).shuffle(cells)
     store.ask(cells)
     for keyed_cell in sorted(cells, key=lambda cell: cell.base):
         add(store, keyed_cell, (5,), [0.5, None])
         add(store, keyed_cell, (3, 4), [0.5, None] * 2)
     found = results(store.directory)
-    expected = [(cell.cell.measurement, cell.cell.seed, n) for cell in cells for n in (3, 4, 5) for _ in range(2)]
+    expected = [
+        (cell.cell.measurement, cell.cell.seed, n)
+        for cell in cells
+        for n in (3, 4, 5)
+        for _ in range(2)
+    ]
     assert list(zip(found["measurement"], found["seed"], found["length"], strict=True)) == expected
     assert found["value"].isna().sum() == len(expected) / 2
 
@@ -155,10 +176,14 @@ def test_a_length_in_two_files_is_read_once_and_one_not_asked_for_not_at_all(sto
 def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: Store) -> None:
     cells = [wanted(seed) for seed in range(3)]
     store.ask(cells)
-    for keyed_cell, values in zip(cells, (1.5, pd.array([2] * 4, dtype="Int64"), None), strict=True):
+    for keyed_cell, values in zip(
+        cells, (1.5, pd.array([2] * 4, dtype="Int64"), None), strict=True
+    ):
         add(store, keyed_cell, values=values)
     found = results(store.directory)
-    assert found.groupby("seed")["value"].max().tolist() == pytest.approx([1.5, 2.0, np.nan], nan_ok=True)
+    assert found.groupby("seed")["value"].max().tolist() == pytest.approx(
+        [1.5, 2.0, np.nan], nan_ok=True
+    )
 
 
 def test_what_there_is_of_every_cell(store: Store) -> None:
@@ -183,7 +208,17 @@ def test_a_table_says_where_its_numbers_come_from(
         add(store, wanted(seed), code=code, checkpoint=checkpoint)
     table = results(store.directory)
     assert table[["checkpoint", "code"]].to_numpy().tolist() == [["a", "c"]] * 4 + [["b", "d"]] * 4
-    named = ["model", "task", "dtype", "mitigation", "seed", "measurement", "options", "checkpoint", "code"]
+    named = [
+        "model",
+        "task",
+        "dtype",
+        "mitigation",
+        "seed",
+        "measurement",
+        "options",
+        "checkpoint",
+        "code",
+    ]
     assert table.columns.tolist()[:9] == named
     told = table.attrs["ostools"]
     assert told["cells"] == {"asked": 3, "measured": 2, "failed": 0, "missing": 1}

@@ -1,4 +1,6 @@
-"""Sweeps of a real model: their numbers are those of the measurements, and what a key has to know of; the commands."""
+"""Sweeps of a real model: their numbers are those of the measurements, and what a key has to know
+of; the commands.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from ostools.sweep.reading import read
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
 """A random model writes on to the end."""
-ONE = {"tasks": "copy-last", "lengths": "3:5", "mitigations": "none", "dtypes": "float32", "measurements": SHORT}
+ONE = {
+    "tasks": "copy-last",
+    "lengths": "3:5",
+    "mitigations": "none",
+    "dtypes": "float32",
+    "measurements": SHORT,
+}
 """One cell."""
 
 
@@ -33,35 +41,51 @@ def asked(written: Path, **changes: object) -> dict[str, Any]:
     return {"models": str(written), **ONE, **changes}
 
 
-def test_the_numbers_are_those_of_the_measurements_themselves(written: Path, tmp_path: Path) -> None:
+def test_the_numbers_are_those_of_the_measurements_themselves(
+    written: Path, tmp_path: Path
+) -> None:
     mitigations = ["none", "separator:every=2"]
     of_pairs = {"name": "collapse", "dtypes": "bfloat16"}
     sweep = sweep_of(asked(written, mitigations=mitigations, measurements=[SHORT, of_pairs]))
     assert run(sweep, tmp_path).failed == ()
     model, found = ost.load_model(written), results(tmp_path)
     for mitigation in mitigations:
-        how: Any = {"lengths": [3, 4, 5], "mitigation": None if mitigation == "none" else mitigation}
+        how: Any = {
+            "lengths": [3, 4, 5],
+            "mitigation": None if mitigation == "none" else mitigation,
+        }
         tables = {
             "evaluate": ost.evaluate(model, "copy-last", max_new_tokens=6, **how).frame,
             "collapse": ost.collapse(model, "copy-last", dtypes=["bfloat16"], **how).frame,
         }
         for name, theirs in tables.items():
-            columns = ["log_probability", "answer"] if name == "evaluate" else ["site", "per", "norm", "mean", "noise"]
-            mine = found.query(f"measurement == '{name}' and mitigation == '{mitigation}'")[["length", *columns]]
+            columns = (
+                ["log_probability", "answer"]
+                if name == "evaluate"
+                else ["site", "per", "norm", "mean", "noise"]
+            )
+            mine = found.query(f"measurement == '{name}' and mitigation == '{mitigation}'")[
+                ["length", *columns]
+            ]
             order = [column for column in ("length", "site", "per", "norm") if column in mine]
             mine, theirs = (rows.sort_values(order, ignore_index=True) for rows in (mine, theirs))
             pd.testing.assert_frame_equal(mine, theirs[["length", *columns]], check_dtype=False)
 
 
-def test_a_seed_that_is_added_is_measured_and_labelled_as_itself(written: Path, tmp_path: Path) -> None:
-    """Resumed with two seeds more, a sweep holds each seed's own numbers: those that `evaluate` gives for that seed alone."""
+def test_a_seed_that_is_added_is_measured_and_labelled_as_itself(
+    written: Path, tmp_path: Path
+) -> None:
+    """Resumed with two seeds more, a sweep holds each seed's own numbers: those that `evaluate`
+    gives for that seed alone.
+    """
     drawn = {"tasks": "count-ones-bernoulli", "lengths": 6}
     for seeds, measured in ((0, 1), ([0, 1, 2], 2)):
         assert run(sweep_of(asked(written, **drawn, seeds=seeds)), tmp_path).measured == measured
     table, model = results(tmp_path).set_index("seed"), ost.load_model(written)
     assert sorted(table.index) == [0, 1, 2]
     alone = [
-        ost.evaluate(model, drawn["tasks"], lengths=[6], seeds=[seed], max_new_tokens=6).frame for seed in (0, 1, 2)
+        ost.evaluate(model, drawn["tasks"], lengths=[6], seeds=[seed], max_new_tokens=6).frame
+        for seed in (0, 1, 2)
     ]
     expected = [float(frame["log_probability"].iloc[0]) for frame in alone]
     assert len(set(expected)) == 3
@@ -90,7 +114,9 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     assert [len(before), len({*before, *other, *_plugin_source(kind)})] == [1, 3]
 
 
-def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(written: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(
+    written: Path, tmp_path: Path
+) -> None:
     """Changed, and gone, between the plan and the measurement."""
     files = [tmp_path / "changed.jsonl", tmp_path / "gone.jsonl"]
     for file in files:
@@ -100,11 +126,16 @@ def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(written: 
     files[0].write_text("{}")
     files[1].unlink()
     changed, gone = (said for _, said in ThisProcess().measure(found.pending, found.terms))
-    assert "expected the plugins and files that the sweep was planned with, found others on " in str(changed)
+    assert (
+        "expected the plugins and files that the sweep was planned with, found others on "
+        in str(changed)
+    )
     assert f"or a file, found '{files[1]}'" in str(gone)
 
 
-def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path) -> None:
+def test_the_commands(
+    run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path
+) -> None:
     def command(*words: str, code: int = 0, **changes: Any) -> tuple[str, str]:
         (tmp_path / "sweep.yaml").write_text(json.dumps(asked(written, **changes)))  # JSON is YAML
         found, shown, err = run("sweep", *words)
@@ -113,31 +144,50 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
 
     both: Any = {"measurements": [SHORT, {"name": "collapse", "dtypes": "bfloat16"}]}
     shown, _ = command("run", "sweep.yaml", "--out", "out", "--dry-run", **both)
-    assert all(words in shown for words in ("2 of 2 cells are missing; forecast", "GiB at most", "free"))
+    assert all(
+        words in shown for words in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
+    )
     assert not (tmp_path / "out").exists()
-    assert "2 cells measured, 0 were there before, 0 failed" in command("run", "sweep.yaml", "--out", "out", **both)[0]
+    assert (
+        "2 cells measured, 0 were there before, 0 failed"
+        in command("run", "sweep.yaml", "--out", "out", **both)[0]
+    )
     assert "2 of 2 cells measured, 75 rows" in command("results", "out")[0]
     command("results", "out", "--out", "table.csv")
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
     assert len(json.loads(command("results", "out", "--json")[0])["rows"]) == 75
-    shown, err = command("run", "sweep.yaml", "--out", "failing", code=1, lengths=400, dtypes=["float32", "bfloat16"])
+    shown, err = command(
+        "run", "sweep.yaml", "--out", "failing", code=1, lengths=400, dtypes=["float32", "bfloat16"]
+    )
     assert "2 failed" in shown
     assert err.count("\n") == 2
     assert "tokens" in err
 
 
 STAGES = {
-    **{"tasks": "count-ones-bernoulli:tidy=true", "lengths": "3:7", "dtypes": ["bfloat16"], "seeds": [0, 1]},
-    **{"mitigations": "separator:every=2", "measurements": {"name": "failure-stage", "sequences": 12}},
+    **{
+        "tasks": "count-ones-bernoulli:tidy=true",
+        "lengths": "3:7",
+        "dtypes": ["bfloat16"],
+        "seeds": [0, 1],
+    },
+    **{
+        "mitigations": "separator:every=2",
+        "measurements": {"name": "failure-stage", "sequences": 12},
+    },
 }
 
 
 @pytest.mark.slow
-def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written: Path, tmp_path: Path) -> None:
+def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(
+    written: Path, tmp_path: Path
+) -> None:
     done = run(sweep_of(asked(written, **STAGES)), tmp_path / "out")
     assert (done.measured, done.failed) == (2, ())
     found: Any = results(tmp_path / "out")
-    how: Any = {name: STAGES[key] for name, key in (("dtypes", "dtypes"), ("mitigation", "mitigations"))}
+    how: Any = {
+        name: STAGES[key] for name, key in (("dtypes", "dtypes"), ("mitigation", "mitigations"))
+    }
     how |= {"lengths": range(3, 8), "seeds": range(12, 24), "random_weights": False}
     alone: Any = ost.measure.failure_stage(ost.load_model(written), STAGES["tasks"], **how).frame
     of_one = [name for name in COLUMNS if name not in ("task", "mitigation")]
@@ -149,7 +199,9 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
     again = plan(sweep_of(asked(written, **STAGES)), tmp_path / "out")
     assert not again.pending
     more = plan(sweep_of(asked(written, **{**STAGES, "lengths": "3:8"})), tmp_path / "out")
-    assert {job.keyed_cell.cell.lengths for job in more.pending} == {(3, 4, 5, 6, 7, 8)}  # and not 8 alone
+    assert {job.keyed_cell.cell.lengths for job in more.pending} == {
+        (3, 4, 5, 6, 7, 8)
+    }  # and not 8 alone
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
     assert len(re.findall(r'id="failure-stage-\d', page)) >= 2
     assert "from what is stored" not in page
@@ -159,14 +211,22 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
 def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_path: Path) -> None:
     """Read back from a row a prompt, intervals and steps among them, in two dtypes at once."""
     probes = [{"name": name, "sequences": 12} for name in ("probe", "probe-intervention")]
-    both = {**STAGES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1, "measurements": probes}
+    both = {
+        **STAGES,
+        "lengths": "1:5",
+        "dtypes": ["float32", "bfloat16"],
+        "seeds": 1,
+        "measurements": probes,
+    }
     done = run(sweep_of(asked(written, **both)), tmp_path / "out")
     assert (done.measured, done.failed) == (4, ())
     model = ost.load_model(written)
     how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
     kept = read(tmp_path / "out", say=print)
     for name in ("probe", "probe-intervention"):
-        theirs: Any = RECORDS[name.replace("-", "_")].function(model, both["tasks"], seeds=range(12, 24), **how)
+        theirs: Any = RECORDS[name.replace("-", "_")].function(
+            model, both["tasks"], seeds=range(12, 24), **how
+        )
         rows: Any = kept.rows(name)
         mine: Any = MEASUREMENTS[name].swept.read(rows, theirs.provenance)
         pd.testing.assert_frame_equal(mine.frame, theirs.frame)

@@ -1,4 +1,6 @@
-"""What a sweep file may say, and that everything else is refused in one line that names what and where."""
+"""What a sweep file may say, and that everything else is refused in one line that names what and
+where.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ from ostools.sweep.cells import base_key, cells_of, to_load
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 
 
-@pytest.mark.parametrize(("written", "lengths"), [("4:8", (4, 5, 6, 7, 8)), ("[8, '2:3']", (2, 3, 8)), ("12", (12,))])
+@pytest.mark.parametrize(
+    ("written", "lengths"), [("4:8", (4, 5, 6, 7, 8)), ("[8, '2:3']", (2, 3, 8)), ("12", (12,))]
+)
 def test_a_range_is_a_range_and_not_a_number_in_base_sixty(
     tmp_path: Path, written: str, lengths: tuple[int, ...]
 ) -> None:
-    (tmp_path / "sweep.yaml").write_text(f"tasks: copy-last\nlengths: {written}\nmeasurements: evaluate\n")
+    (tmp_path / "sweep.yaml").write_text(
+        f"tasks: copy-last\nlengths: {written}\nmeasurements: evaluate\n"
+    )
     assert read_sweep(tmp_path / "sweep.yaml").lengths == lengths
 
 
@@ -49,7 +55,9 @@ def test_the_example_is_a_sweep() -> None:
         ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "linearisations.*'fulll': did you mean 'full'"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_with_the_nearest(change: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused_with_the_nearest(
+    change: dict[str, object], message: str
+) -> None:
     with pytest.raises((InputError, MitigationError), match=message) as refused:
         sweep_of({**SMALL, **change})
     assert "\n" not in str(refused.value)
@@ -79,7 +87,9 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, content: Any, mes
 
 
 @given(st.text() | st.binary().map(lambda found: found.decode("latin-1")))
-def test_any_text_is_a_sweep_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_a_sweep_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     file = tmp_path_factory.mktemp("any") / "sweep.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(InputError):
@@ -106,28 +116,50 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
         {"tasks": "count-ones", "seeds": 0},
     ]
     found = [key for change in changes for key in keys(sweep_of({**SMALL, **change}))]
-    assert len({first, *found, *keys(sweep_of(SMALL), "b"), *keys(sweep_of(SMALL), "a", "cuda")}) == len(found) + 3
+    assert (
+        len({first, *found, *keys(sweep_of(SMALL), "b"), *keys(sweep_of(SMALL), "a", "cuda")})
+        == len(found) + 3
+    )
 
 
 def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
     asked = {"tasks": "count-ones-bernoulli", "lengths": "4:8"}
-    for name, same in (("evaluate", True), ("failure-stage", False), ("probe", False), ("probe-intervention", False)):
-        few, more = (sweep_of({**asked, "lengths": lengths, "measurements": name}) for lengths in ("4:8", "4:9"))
+    for name, same in (
+        ("evaluate", True),
+        ("failure-stage", False),
+        ("probe", False),
+        ("probe-intervention", False),
+    ):
+        few, more = (
+            sweep_of({**asked, "lengths": lengths, "measurements": name})
+            for lengths in ("4:8", "4:9")
+        )
         assert (keys(few) == keys(more)) is same
 
 
 def test_the_order_of_what_is_written_does_not_change_a_key() -> None:
     two = {**SMALL, "dtypes": ["float32", "bfloat16"], "mitigations": ["none", "separator:every=3"]}
-    turned = {**SMALL, "dtypes": ["bfloat16", "float32"], "mitigations": ["separator: every=3", "none"]}
+    turned = {
+        **SMALL,
+        "dtypes": ["bfloat16", "float32"],
+        "mitigations": ["separator: every=3", "none"],
+    }
     assert set(keys(sweep_of(two))) == set(keys(sweep_of(turned)))
 
 
 def test_what_is_written_in_two_ways_is_one_cell() -> None:
     tasks = ["copy-last", "copy-last:uniform=false", " copy-last", "copy-last: uniform=true"]
-    both = {**SMALL, "tasks": tasks, "mitigations": ["hint", " hint"], "measurements": ["evaluate", "collapse"]}
+    both = {
+        **SMALL,
+        "tasks": tasks,
+        "mitigations": ["hint", " hint"],
+        "measurements": ["evaluate", "collapse"],
+    }
     found = [(cell.measurement, cell.task) for cell in cells_of(sweep_of(both))]
     drawn = "copy-last:uniform=True"
-    assert sorted(found) == [(kind, task) for kind in ("collapse", "evaluate") for task in ("copy-last", drawn)]
+    assert sorted(found) == [
+        (kind, task) for kind in ("collapse", "evaluate") for task in ("copy-last", drawn)
+    ]
 
 
 def test_a_plugin_without_an_equal_is_asked_by_the_text_that_names_it(
@@ -149,7 +181,10 @@ def test_the_file_that_a_task_reads_is_in_its_key(tmp_path: Path) -> None:
     before = keys(sweep)
     file.write_text("{ }")
     assert keys(sweep) != before
-    assert keys(sweep_of({**SMALL, "tasks": "retrieve-at-position:records=words"})) not in (before, keys(sweep))
+    assert keys(sweep_of({**SMALL, "tasks": "retrieve-at-position:records=words"})) not in (
+        before,
+        keys(sweep),
+    )
 
 
 def test_each_model_is_loaded_once_in_a_dtype() -> None:
@@ -158,7 +193,9 @@ def test_each_model_is_loaded_once_in_a_dtype() -> None:
     loads = [to_load(cell) for cell in cells_of(sweep)]
     changes = [pair for index, pair in enumerate(loads) if index == 0 or loads[index - 1] != pair]
     assert len(changes) == len(set(changes)) == 4
-    assert {to_load(cell)[1] for cell in cells_of(sweep) if cell.measurement == "collapse"} == {"float32"}
+    assert {to_load(cell)[1] for cell in cells_of(sweep) if cell.measurement == "collapse"} == {
+        "float32"
+    }
 
 
 def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
@@ -169,6 +206,8 @@ def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
     assert seeds_of(tasks="copy-last:uniform=true") == [0, 1, 2]
     assert seeds_of(measurements={"name": "sensitivity", "method": "estimate"}) == [0, 1, 2]
     sampled = {"name": "evaluate", "temperature": 1.0, "samples": 2}
-    with pytest.raises(InputError, match="copy-last draws nothing at random, and answers are drawn by samples"):
+    with pytest.raises(
+        InputError, match="copy-last draws nothing at random, and answers are drawn by samples"
+    ):
         seeds_of(measurements=sampled)
     assert seeds_of(measurements=sampled, seeds=0) == [0]

@@ -1,4 +1,6 @@
-"""The paper's prompts stand letter by letter, and the answer keys agree with counting by hand and by regular expression."""
+"""The paper's prompts stand letter by letter, and the answer keys agree with counting by hand and
+by regular expression.
+"""
 
 import re
 
@@ -10,9 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import HINT, NAMES, WORDS, AppendixTask
 from tests.checkpoints import paper_text
 
-ANSWER = (
-    " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', where "
-)
+ANSWER = " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', where "
 MATHS, UNCLOSED = (f"{ANSWER}{place} your answer." for place in ("'xxxx' is", "'xxxx is"))
 SUM = "Please perform the following sum: 1 + 1 + 1."
 ONES = "Please count the number of ones in the following sequence:"
@@ -41,8 +41,18 @@ COPY = "Can you copy the following number?"
         (AppendixTask("sum-ones", tidy=True), 3, SUM + MATHS, "3"),
         (AppendixTask("count-ones"), 12, f"{ONES}111111111111.{UNCLOSED}", "12"),
         (AppendixTask("count-ones", interleave=True, tidy=True), 5, f"{ONES}10101.{MATHS}", "3"),
-        (AppendixTask("count-ones", mode="answer-only"), 1, f"{ONES}1.{UNCLOSED} Please output only the answer.", "1"),
-        (AppendixTask("count-ones-figure-5"), 3, "How many ones are in the following sequences?111", "3"),
+        (
+            AppendixTask("count-ones", mode="answer-only"),
+            1,
+            f"{ONES}1.{UNCLOSED} Please output only the answer.",
+            "1",
+        ),
+        (
+            AppendixTask("count-ones-figure-5"),
+            3,
+            "How many ones are in the following sequences?111",
+            "3",
+        ),
         (AppendixTask("count-word"), 2, CARS + MATHS, "1"),
     ],
 )
@@ -114,14 +124,19 @@ def test_uniform_digits_end_in_one_or_two_ones_and_never_more(length: int) -> No
 
 
 def test_bernoulli_sequences_have_the_papers_share_of_ones() -> None:
-    ones = sum(AppendixTask("count-ones-bernoulli").items(1000, seed).count("1") for seed in range(20))
+    ones = sum(
+        AppendixTask("count-ones-bernoulli").items(1000, seed).count("1") for seed in range(20)
+    )
     assert abs(ones / 20_000 - 0.7) < 5 * (0.7 * 0.3 / 20_000) ** 0.5
 
 
 def test_a_smaller_probability_turns_some_ones_of_the_same_sequence_into_zeros() -> None:
     """Both read the same random numbers, so that two probabilities can be compared on one seed."""
     of_paper, fair = (
-        "".join("".join(AppendixTask("count-ones-bernoulli", p=p).items(1000, seed)) for seed in range(20))
+        "".join(
+            "".join(AppendixTask("count-ones-bernoulli", p=p).items(1000, seed))
+            for seed in range(20)
+        )
         for p in (0.7, 0.5)
     )
     assert all(one >= other for one, other in zip(of_paper, fair, strict=True))
@@ -132,9 +147,14 @@ def test_a_smaller_probability_turns_some_ones_of_the_same_sequence_into_zeros()
 def test_the_base_says_how_many_digits_are_drawn() -> None:
     for base in (2, 3, 10):
         for name in ("copy-last", "copy-first", "copy"):
-            drawn = "".join("".join(AppendixTask(name, uniform=True, base=base).items(50, seed)) for seed in range(8))
+            drawn = "".join(
+                "".join(AppendixTask(name, uniform=True, base=base).items(50, seed))
+                for seed in range(8)
+            )
             assert set(drawn) == set("0123456789"[:base])
-    answers = [AppendixTask("copy-last", uniform=True, base=2).answer(8, seed) for seed in range(40)]
+    answers = [
+        AppendixTask("copy-last", uniform=True, base=2).answer(8, seed) for seed in range(40)
+    ]
     assert 5 < answers.count("0") < 35
 
 
@@ -149,19 +169,37 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
     ("options", "message"),
     [
         ({"name": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
-        ({"name": "sum-ones", "hint": True}, "task 'sum-ones' has no option 'hint'.*copy-last, copy-first"),
-        ({"name": "count-word", "tidy": True}, "has no option 'tidy'; tasks that have it: sum-ones, count-ones"),
+        (
+            {"name": "sum-ones", "hint": True},
+            "task 'sum-ones' has no option 'hint'.*copy-last, copy-first",
+        ),
+        (
+            {"name": "count-word", "tidy": True},
+            "has no option 'tidy'; tasks that have it: sum-ones, count-ones",
+        ),
         (
             {"name": "copy-last", "base": 2},
             "base: expected digits that are drawn, found none: write uniform=true,base=2",
         ),
-        ({"name": "copy", "uniform": True, "base": 11}, "base: expected a whole number of at most 10, found 11"),
+        (
+            {"name": "copy", "uniform": True, "base": 11},
+            "base: expected a whole number of at most 10, found 11",
+        ),
         ({"name": "count-ones-figure-5", "uniform": True, "base": 2}, "has no option 'base'"),
-        ({"name": "count-ones-bernoulli", "p": 1.0}, "p: expected a probability above 0 and below 1, found 1.0"),
+        (
+            {"name": "count-ones-bernoulli", "p": 1.0},
+            "p: expected a probability above 0 and below 1, found 1.0",
+        ),
         ({"name": "count-ones-bernoulli", "p": float("nan")}, "p: expected a probability"),
-        ({"name": "count-ones", "p": 0.5}, "has no option 'p'; tasks that have it: count-ones-bernoulli"),
+        (
+            {"name": "count-ones", "p": 0.5},
+            "has no option 'p'; tasks that have it: count-ones-bernoulli",
+        ),
         ({"name": "count-ones", "examples": "after"}, "only mode=cot-few-shot has examples"),
-        ({"name": "copy", "separator_every": 0}, "separator_every: expected a whole number of at least 1, found 0"),
+        (
+            {"name": "copy", "separator_every": 0},
+            "separator_every: expected a whole number of at least 1, found 0",
+        ),
         ({"name": "copy", "interleave": True, "uniform": True}, "exclude each other"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Copying beside a query, and the corrupt form of every task that has one: prompts that differ where the answer is decided."""
+"""Copying beside a query, and the corrupt form of every task that has one: prompts that differ
+where the answer is decided.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,22 @@ from ostools.tasks.beside import CopyBeside
 SEEDS = st.integers(0, 2**40)
 
 
-@given(length=st.integers(5, 26), seed=SEEDS, unique=st.booleans(), occurrence=st.sampled_from(["first", "last"]))
+@given(
+    length=st.integers(5, 26),
+    seed=SEEDS,
+    unique=st.booleans(),
+    occurrence=st.sampled_from(["first", "last"]),
+)
 def test_the_answer_is_the_letter_beside_the_query_that_is_meant(
     length: int, seed: int, unique: bool, occurrence: Any
 ) -> None:
-    left, right = (CopyBeside(side, unique, "last" if unique else occurrence) for side in ("left", "right"))
+    left, right = (
+        CopyBeside(side, unique, "last" if unique else occurrence) for side in ("left", "right")
+    )
     sequence = right.prompt(length, seed).partition(": ")[2].partition(".")[0]
-    before, query, after = sequence.partition("Q") if occurrence == "first" else sequence.rpartition("Q")
+    before, query, after = (
+        sequence.partition("Q") if occurrence == "first" else sequence.rpartition("Q")
+    )
     assert (query, sequence.count("Q"), len(sequence.split())) == ("Q", 2 - unique, length)
     assert (left.answer(length, seed), right.answer(length, seed)) == (before[-2], after[1])
     others = sequence.replace("Q", "").split()
@@ -32,14 +43,22 @@ def test_the_answer_is_the_letter_beside_the_query_that_is_meant(
 
 
 @given(length=st.integers(5, 26), seed=SEEDS, unique=st.booleans())
-def test_corrupt_exchanges_the_answers_to_the_left_and_to_the_right(length: int, seed: int, unique: bool) -> None:
+def test_corrupt_exchanges_the_answers_to_the_left_and_to_the_right(
+    length: int, seed: int, unique: bool
+) -> None:
     left, right = (CopyBeside(side, unique) for side in ("left", "right"))
     assert left.corrupted().answer(length, seed) == right.answer(length, seed)
     assert right.corrupted().answer(length, seed) == left.answer(length, seed)
     assert left.corrupted().corrupted() == left
 
 
-ONE_DIGIT = ["copy-last", "copy-first", "copy-first:uniform=true,base=3", "count-ones", "count-ones-bernoulli"]
+ONE_DIGIT = [
+    "copy-last",
+    "copy-first",
+    "copy-first:uniform=true,base=3",
+    "count-ones",
+    "count-ones-bernoulli",
+]
 
 
 @pytest.mark.parametrize("name", ONE_DIGIT)
@@ -50,7 +69,9 @@ def test_one_digit_is_flipped_and_the_answer_is_another(name: str, length: int, 
     assert len(clean) == len(corrupt)
     assert sum(first != second for first, second in zip(clean, corrupt, strict=True)) == 1
     answers = [int(form.answer(length, seed)) for form in (task, task.corrupted())]
-    assert abs(answers[0] - answers[1]) == 1 or (task.name.startswith("copy") and set(answers) == {0, 2})
+    assert abs(answers[0] - answers[1]) == 1 or (
+        task.name.startswith("copy") and set(answers) == {0, 2}
+    )
 
 
 def test_ten_ones_and_a_zero_against_eleven_ones() -> None:
@@ -82,7 +103,9 @@ def test_what_has_no_corrupt_form_says_so() -> None:
 
 
 def test_a_task_of_ones_own_needs_no_corrupt_form() -> None:
-    with pytest.raises(InputError, match="copy-beside has no corrupt form: give the corrupt prompt itself"):
+    with pytest.raises(
+        InputError, match="copy-beside has no corrupt form: give the corrupt prompt itself"
+    ):
         tasks.Task.corrupted(CopyBeside())
 
 

@@ -21,7 +21,9 @@ from ostools.tasks.pairs import FIGURE_5, repeats_last
 
 @dataclass(frozen=True)
 class Characters:
-    """A tokenizer by hand: one token a character, except the `merges`, taken greedily, longest first."""
+    """A tokenizer by hand: one token a character, except the `merges`, taken greedily, longest
+    first.
+    """
 
     merges: tuple[str, ...] = ()
 
@@ -57,13 +59,16 @@ def test_the_prompts_word_for_word() -> None:
 
 @given(length=st.integers(1, 60), seed=st.integers(0, 20))
 @pytest.mark.parametrize("items", ["text", "ids"])
-def test_figure_5b_compares_a_single_one_with_two_in_every_seed(items: tasks.ItemsAs, length: int, seed: int) -> None:
+def test_figure_5b_compares_a_single_one_with_two_in_every_seed(
+    items: tasks.ItemsAs, length: int, seed: int
+) -> None:
     (pair,) = tasks.figure_5b(items).pairs(Characters(), [length], seed)
     v, v_star = (decoded(Characters(), ids).removeprefix(ONES) for ids in (pair.ids, pair.extended))
     assert (len(v), len(v_star)) == (length, length + 1)
     assert v.isdigit()
     assert (len(v) - len(v.rstrip("1")), len(v_star) - len(v_star.rstrip("1"))) == (1, 2)
-    # One of the two is the sequence of the question itself, which ends in one or two ones by its seed.
+    # One of the two is the sequence of the question itself, which ends in one or two ones by its
+    # seed.
     form = AppendixTask("count-ones-figure-5", uniform=True)
     assert {v, v_star} & {"".join(form.items(n, seed)) for n in (length, length + 1)}
 
@@ -80,10 +85,14 @@ def test_figure_5b_draws_every_digit_and_before_the_one_every_other() -> None:
 @pytest.mark.parametrize("name", tasks.FIGURE_5)
 @pytest.mark.parametrize("items", ["text", "ids"])
 @given(lengths=st.sets(st.integers(1, 50), min_size=1, max_size=8), seed=st.integers(0, 5))
-def test_every_pair_is_what_it_says(name: str, items: tasks.ItemsAs, lengths: set[int], seed: int) -> None:
+def test_every_pair_is_what_it_says(
+    name: str, items: tasks.ItemsAs, lengths: set[int], seed: int
+) -> None:
     task, encoder = tasks.FIGURE_5[name](items), Characters()
     pairs = list(task.pairs(encoder, sorted(lengths), seed))
-    expected = {(kind, n) for kind in task.kinds for n in lengths if kind == "theorem" or n % 3 == 0}
+    expected = {
+        (kind, n) for kind in task.kinds for n in lengths if kind == "theorem" or n % 3 == 0
+    }
     assert {(pair.kind, pair.length) for pair in pairs} == expected
     for pair in pairs:
         assert decoded(encoder, pair.ids) == task.text(pair.length, seed)
@@ -95,7 +104,10 @@ def test_every_pair_is_what_it_says(name: str, items: tasks.ItemsAs, lengths: se
             assert not repeats_last(pair.ids, pair.extended)
 
 
-@given(v=st.lists(st.integers(0, 3), min_size=1, max_size=6), v_star=st.lists(st.integers(0, 3), max_size=7))
+@given(
+    v=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    v_star=st.lists(st.integers(0, 3), max_size=7),
+)
 def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) -> None:
     assert repeats_last(v, v_star) == (v_star == [*v, v[-1]])
     assert repeats_last(v, [*v, v[-1]])
@@ -104,7 +116,8 @@ def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) 
 def test_a_pair_that_is_none_cannot_be_made() -> None:
     assert theorem_pair(2, (5, 6)).extended == (5, 6, 6)
     with pytest.raises(
-        InputError, match=r"no theorem pair at length 2: expected v\* = v with its last token 6 once more"
+        InputError,
+        match=r"no theorem pair at length 2: expected v\* = v with its last token 6 once more",
     ):
         Pair("theorem", 2, (5, 6), (5, 6, 7))
     assert Pair("one-more-digit", 2, (5, 6), (5, 6, 7)).length == 2  # which claims nothing
@@ -136,13 +149,17 @@ def test_the_id_level_pair_stands_where_the_text_merges() -> None:
 def test_prompts_need_no_torch() -> None:
     """In an interpreter of its own, without the type checks of the tests."""
     code = "import sys, ostools.tasks; print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert found.stdout.strip() == "[]", found.stderr
 
 
 def test_the_page_on_reproducing_has_figure_5s_prompts_as_they_are_built() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     for name, task in FIGURE_5.items():
-        row = next(line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line)
+        row = next(
+            line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line
+        )
         text = task().text(6)
         assert f"| `{text}` | `{text}{text[-1]}` |" in row

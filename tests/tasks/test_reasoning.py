@@ -32,19 +32,27 @@ def test_the_papers_examples_stand_in_the_paper() -> None:
 def test_tidy_adds_the_question_that_the_first_example_lacks() -> None:
     question = "Please perform the following sum: " + " + ".join("1" * 12)
     opening, rest = PRINTED.split("\n", 1)
-    assert few_shot("sum-ones", tidy=True) == f"{opening}\n{question}\n" + rest.replace("5. (", "5.\n(")
+    assert few_shot("sum-ones", tidy=True) == f"{opening}\n{question}\n" + rest.replace(
+        "5. (", "5.\n("
+    )
 
 
 @pytest.mark.parametrize("name", REASONING)
 def test_examples_stand_before_the_question_or_after_it(name: str) -> None:
     plain = AppendixTask(name).prompt(9, 2)
     assert AppendixTask(name, mode="cot-few-shot").prompt(9, 2) == f"{few_shot(name)}\n{plain}"
-    assert AppendixTask(name, mode="cot-few-shot", examples="after").prompt(9, 2) == f"{plain} {few_shot(name)}"
+    assert (
+        AppendixTask(name, mode="cot-few-shot", examples="after").prompt(9, 2)
+        == f"{plain} {few_shot(name)}"
+    )
 
 
 def test_without_examples_only_the_request_follows() -> None:
     plain, asked = AppendixTask("count-word"), AppendixTask("count-word", mode="cot-zero-shot")
-    assert asked.prompt(9, 2) == plain.prompt(9, 2) + " Let's think step by step, showing me your reasoning."
+    assert (
+        asked.prompt(9, 2)
+        == plain.prompt(9, 2) + " Let's think step by step, showing me your reasoning."
+    )
 
 
 @pytest.mark.parametrize("name", REASONING)
@@ -54,11 +62,15 @@ def test_every_worked_example_counts_and_adds_up(name: str) -> None:
     assert len(examples) == 2
     for question, opening, terms, total, answer in examples:
         sequence = re.split(r"following (?:sum|sequence|sentence): ?", question)[1].strip("'")
-        items = re.split(r" \+ | ", sequence) if name in ("sum-ones", "count-word") else list(sequence)
+        items = (
+            re.split(r" \+ | ", sequence) if name in ("sum-ones", "count-word") else list(sequence)
+        )
         key = int(AppendixTask(name).key(items))
         assert opening == "We divide the sum into groups of 5."
         assert eval(terms) == terms.count("1") == key
-        ((groups, rest, said),) = re.findall(r"\AThe answer is then (\d+) \* 5 \+ (\d+) = (\d+)\Z", total)
+        ((groups, rest, said),) = re.findall(
+            r"\AThe answer is then (\d+) \* 5 \+ (\d+) = (\d+)\Z", total
+        )
         groups, rest, said = int(groups), int(rest), int(said)
         assert 5 * groups + rest == said == key
         assert terms.count("(") == groups

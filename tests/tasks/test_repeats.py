@@ -19,7 +19,9 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
 
 @pytest.mark.parametrize("items", ["text", "ids"])
 @given(lengths=LENGTHS, prompt=st.text("abc ?", max_size=8), item=st.sampled_from(["a", "x", " "]))
-def test_v_is_the_text_and_n_copies(items: tasks.ItemsAs, lengths: list[int], prompt: str, item: str) -> None:
+def test_v_is_the_text_and_n_copies(
+    items: tasks.ItemsAs, lengths: list[int], prompt: str, item: str
+) -> None:
     encoder = Characters()
     prompt = prompt or "b" if items == "ids" else prompt
     pairs = list(RepeatTask("own", prompt, item, items).pairs(encoder, lengths))
@@ -51,19 +53,33 @@ def test_a_tokenizer_that_merges_the_item_is_refused_by_text_and_served_by_ids()
 def test_the_last_token_of_a_merging_tokenizer_is_repeated_whole() -> None:
     encoder = Characters(merges=("el",))
     (pair,) = tasks.last_token("wheel").pairs(encoder, [3])
-    assert [encoder.token(index) for index in pair.extended[1:]] == ["w", "h", "e", "el", "el", "el", "el"]
+    assert [encoder.token(index) for index in pair.extended[1:]] == [
+        "w",
+        "h",
+        "e",
+        "el",
+        "el",
+        "el",
+        "el",
+    ]
 
 
 def test_an_item_of_several_tokens_is_refused() -> None:
-    with pytest.raises(InputError, match=r"expected ' and' to be one token of its own .* no token for it alone"):
+    with pytest.raises(
+        InputError, match=r"expected ' and' to be one token of its own .* no token for it alone"
+    ):
         list(tasks.words("ids").pairs(Characters(), [1]))
-    with pytest.raises(InputError, match=r"words at length 1: expected ' and' repeated .* to be one more token"):
+    with pytest.raises(
+        InputError, match=r"words at length 1: expected ' and' repeated .* to be one more token"
+    ):
         list(tasks.words().pairs(Characters(), [1]))
 
 
 @pytest.mark.parametrize("name", tasks.TASK_PAIRS)
 @given(lengths=LENGTHS, seed=st.integers(0, 5))
-def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths: list[int], seed: int) -> None:
+def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(
+    name: str, lengths: list[int], seed: int
+) -> None:
     encoder, form = Characters(), AppendixTask(name)
     for pair in tasks.task_pairs(name).pairs(encoder, lengths, seed):
         assert pair.kind == "task"
@@ -78,7 +94,9 @@ def test_every_name_is_got() -> None:
     assert random == {"figure-5b", "count-ones-bernoulli", "count-word"}
     assert all(task.example for task in by_name.values())
     for name in ("text", "count-ones"):
-        with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):
+        with pytest.raises(
+            InputError, match=f"{name} has one way of putting its items in: leave items out"
+        ):
             tasks.task(f"{name}:items=ids", tasks.CollapseTask)
 
 
@@ -108,10 +126,16 @@ def test_pairs_of_ids_are_the_theorems_where_they_repeat_the_last() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: PairsOfIds({1: ([1, 2], [1, 3])}), "end in the same one, .* would be that of the two tokens"),
+        (
+            lambda: PairsOfIds({1: ([1, 2], [1, 3])}),
+            "end in the same one, .* would be that of the two tokens",
+        ),
         (lambda: PairsOfIds({}), "expected pairs by their length"),
         (lambda: RepeatedIds([]), "expected something to repeat, found no ids"),
-        (lambda: RepeatedIds([3, -1]), r"expected a row of token ids \(whole numbers from 0\), found"),
+        (
+            lambda: RepeatedIds([3, -1]),
+            r"expected a row of token ids \(whole numbers from 0\), found",
+        ),
         (lambda: _row(3), r"expected a row of token ids \(whole numbers from 0\), found 3"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Key-value retrieval: the prompt of Liu et al. from their own records, and a sweep that moves nothing but the wanted pair."""
+"""Key-value retrieval: the prompt of Liu et al. from their own records, and a sweep that moves
+nothing but the wanted pair.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def test_the_real_records_give_the_published_prompt(line: int) -> None:
     assert moved.prompt(75, line) == published_prompt([[key, found["value"]], *others], key)
 
 
-DRAWN: dict[str, Any] = {"seed": st.integers(0, 2**40), "records": st.sampled_from(["uuid", "words"])}
+DRAWN: dict[str, Any] = {
+    "seed": st.integers(0, 2**40),
+    "records": st.sampled_from(["uuid", "words"]),
+}
 
 
 @given(length=st.integers(1, 60), share=st.floats(0, 1), **DRAWN)
@@ -71,7 +76,9 @@ def test_only_the_wanted_record_moves() -> None:
 
 
 @given(length=st.integers(1, 30), **DRAWN)
-def test_a_drawn_place_is_found_again_in_any_order_of_the_records(length: int, seed: int, records: str) -> None:
+def test_a_drawn_place_is_found_again_in_any_order_of_the_records(
+    length: int, seed: int, records: str
+) -> None:
     drawn = RetrieveTask(position="drawn", records=records)
     items = drawn.items(length, seed)
     (place,) = drawn.carriers(items)
@@ -88,7 +95,9 @@ def test_a_file_with_more_records_gives_the_first_others(tmp_path: Path) -> None
     task = RetrieveTask(records=str(file))
     assert sorted(task.pairs(task.items(3))) == [("k0", "v0"), ("k1", "v1"), ("k3", "v3")]
     pairs = [['say "hi"', "back\\slash"], ["ümlaut", "line\nend"]]
-    file.write_text(json.dumps({"ordered_kv_records": pairs, "key": "ümlaut", "value": "line\nend"}))
+    file.write_text(
+        json.dumps({"ordered_kv_records": pairs, "key": "ümlaut", "value": "line\nend"})
+    )
     task = RetrieveTask(records=str(file), position="last")
     assert json.loads(task.parts(task.items(2))[1]) == dict(pairs)
     assert (task.answer(2), 'Key: "ümlaut"' in task.prompt(2)) == ("line\nend", True)
@@ -102,7 +111,9 @@ def test_a_blank_separator_stands_between_records_and_another_is_refused() -> No
     assert task.sequence(pieces).count(",\n\n ") == 2
     assert task.key(pieces) == task.answer(7)
     assert task.parts(pieces)[2] == task.parts(items)[2]
-    with pytest.raises(InputError, match="',' among the records breaks the JSON object; only blank text can stand"):
+    with pytest.raises(
+        InputError, match="',' among the records breaks the JSON object; only blank text can stand"
+    ):
         task.sequence(insert(Separator(every=3), items, task.key))
     with pytest.raises(InputError, match="breaks the JSON object"):
         task.sequence(["\n", *items])
@@ -149,5 +160,7 @@ def test_what_is_no_option_or_no_length(options: dict[str, Any], length: int, wo
 )
 def test_a_file_of_another_format_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "records.jsonl").write_text(line + "\n")
-    with pytest.raises(InputError, match=r"line 0 of .*expected a JSON object with different ordered_kv_records"):
+    with pytest.raises(
+        InputError, match=r"line 0 of .*expected a JSON object with different ordered_kv_records"
+    ):
         RetrieveTask(records=str(tmp_path / "records.jsonl")).items(1)

@@ -1,4 +1,6 @@
-"""The laboratory's decoder against Hugging Face, torch's own attention, and the laws that hold whatever the weights."""
+"""The laboratory's decoder against Hugging Face, torch's own attention, and the laws that hold
+whatever the weights.
+"""
 
 import dataclasses
 import re
@@ -53,7 +55,9 @@ def from_llama(model: Any) -> Decoder:
 @pytest.mark.parametrize(("base", "scale"), [(100.0, 1.6), (10_000.0, 1.0)])
 def test_equals_a_hugging_face_llama(base: float, scale: float) -> None:
     rope = {"rope_type": "default", "rope_theta": base}
-    model = make_model("llama", n_layers=3, n_heads=4, n_key_value_heads=4, scale=scale, rope_parameters=rope)
+    model = make_model(
+        "llama", n_layers=3, n_heads=4, n_key_value_heads=4, scale=scale, rope_parameters=rope
+    )
     ids = tokens(2, 40, vocabulary=model.config.vocab_size)
     theirs = model(ids, output_hidden_states=True, output_attentions=True)
     decoder = from_llama(model)
@@ -61,9 +65,14 @@ def test_equals_a_hugging_face_llama(base: float, scale: float) -> None:
     assert len(ours.patterns) == len(theirs.attentions) == 3
     # Hugging Face's last hidden state is already normed.
     mine = (*ours.residuals[:3], ours.y, *ours.patterns, decoder.logits(ours.y))
-    for found, expected in zip(mine, (*theirs.hidden_states, *theirs.attentions, theirs.logits), strict=True):
-        # Up to float32's rounding, of the size of the whole: sharp attention (`scale`) makes more of it.
-        torch.testing.assert_close(found, expected, rtol=0, atol=5e-5 * float(expected.abs().amax()))
+    for found, expected in zip(
+        mine, (*theirs.hidden_states, *theirs.attentions, theirs.logits), strict=True
+    ):
+        # Up to float32's rounding, of the size of the whole: sharp attention (`scale`) makes more
+        # of it.
+        torch.testing.assert_close(
+            found, expected, rtol=0, atol=5e-5 * float(expected.abs().amax())
+        )
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -72,7 +81,9 @@ def test_attention_is_torchs_own(name: str, causal: bool) -> None:
     decoder = Decoder.random(1, n_layers=1, positions=name, causal=causal)
     block = decoder.blocks[0]
     x = decoder.embedded(tokens(2, 30))
-    q, k, v = (torch.stack([x @ W[h] for h in range(4)], dim=1) for W in (block.W_Q, block.W_K, block.W_V))
+    q, k, v = (
+        torch.stack([x @ W[h] for h in range(4)], dim=1) for W in (block.W_Q, block.W_K, block.W_V)
+    )
     if name == "rope":
         q, k = positions.rotated(q, 1e4), positions.rotated(k, 1e4)
     bias = torch.zeros(4, 30, 30, dtype=torch.float64)
@@ -98,13 +109,16 @@ def test_one_causal_pass_holds_every_prefix(name: str, window: int | None) -> No
         part = decoder.forward(ids[:, :n])
         torch.testing.assert_close(part.y, whole.y[:, :n], rtol=1e-11, atol=1e-11)
     other = decoder.forward(torch.cat([ids[:, :30], 15 - ids[:, 30:]], dim=1))
-    # The same kernels on as many tokens; what differs has weights of exactly 0, and adds exact zeros.
+    # The same kernels on as many tokens; what differs has weights of exactly 0, and adds exact
+    # zeros.
     torch.testing.assert_close(other.y[:, :30], whole.y[:, :30], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("n_layers", [1, 6])
 def test_equal_ratios_are_one_representation_without_positions_and_mask(n_layers: int) -> None:
-    """Proposition 6.1, per token type; broken as soon as the mask, positions or a first token are put back."""
+    """Proposition 6.1, per token type; broken as soon as the mask, positions or a first token are
+    put back.
+    """
     free = Decoder.random(4, n_layers=n_layers, positions="none", causal=False)
 
     def gap(decoder: Decoder, bos: tuple[int, ...] = ()) -> float:
@@ -128,11 +142,15 @@ def test_a_shallow_decoder_is_the_beginning_of_a_deep_one(name: str) -> None:
         shallow = Decoder.random(5, n_layers=depth, positions=name)
         # Exact: the same weights and shapes, so the same kernels on the same numbers.
         assert torch.equal(shallow.forward(ids).residuals[-1], residuals[depth])
-        torch.testing.assert_close(shallow.forward(ids).y, deep.normed(residuals[depth], deep.gain3), rtol=0, atol=0)
+        torch.testing.assert_close(
+            shallow.forward(ids).y, deep.normed(residuals[depth], deep.gain3), rtol=0, atol=0
+        )
 
 
 def test_theorem_b3_under_its_own_hypotheses_and_why_its_last_token_repeats() -> None:
-    """Without positions, tokens bounded, L = 3: v^(L) of [v a] and [v a a] come together as 1 / n; of [v a] and [v b] not."""
+    """Without positions, tokens bounded, L = 3: v^(L) of [v a] and [v a a] come together as 1 / n;
+    of [v a] and [v b] not.
+    """
     decoder = Decoder.random(0, d_model=32, d_mlp=64, n_layers=3, positions="none")
     tokens = torch.randint(2, 16, (1026,), generator=torch.Generator().manual_seed(1))
     repeated, other = [], []
@@ -155,16 +173,24 @@ def test_storing_rounds_that_part_and_no_other() -> None:
         assert stored.y.dtype == torch.float64
         assert 1e-5 < (stored.y - plain.y).norm(dim=-1).mean() < 0.5
         on_grid[part] = [torch.equal(v, v.bfloat16().double()) for v in stored.residuals]
-    # With rounded weights the embeddings are rounded, and so is v^(0); with rounded residuals all of them.
-    assert on_grid == {"weights": [True, False, False], "residual": [True, True, True], "kv": [False, False, False]}
-    # Exact: one pass over weights rounded in either way, and one over residuals that rounding leaves as they are.
+    # With rounded weights the embeddings are rounded, and so is v^(0); with rounded residuals all
+    # of them.
+    assert on_grid == {
+        "weights": [True, False, False],
+        "residual": [True, True, True],
+        "kv": [False, False, False],
+    }
+    # Exact: one pass over weights rounded in either way, and one over residuals that rounding
+    # leaves as they are.
     rounded = decoder.to(torch.bfloat16).to(torch.float64).forward(ids)
     assert torch.equal(decoder.forward(ids, store={"weights": torch.bfloat16}).y, rounded.y)
     assert torch.equal(decoder.forward(ids, store={"residual": torch.float64}).y, plain.y)
 
 
 def test_in_16_bits_scores_and_softmax_are_float32_as_in_sdpa() -> None:
-    """Scores of some hundred, where neighbouring bfloat16 numbers are 2 apart: rounded, other keys would be chosen."""
+    """Scores of some hundred, where neighbouring bfloat16 numbers are 2 apart: rounded, other keys
+    would be chosen.
+    """
     decoder = Decoder.random(3, n_layers=1).to(torch.bfloat16)
     block = dataclasses.replace(decoder.blocks[0], W_Q=100 * decoder.blocks[0].W_Q)
     x = decoder.embedded(tokens(1, 40))
@@ -187,7 +213,10 @@ def test_in_16_bits_scores_and_softmax_are_float32_as_in_sdpa() -> None:
         ({"vocabulary": 0}, "vocabulary: expected a whole number of at least 1"),
         ({"rope_base": 0.0}, "rope_base: expected a positive number"),
         ({"d_model": 4, "n_heads": 4}, "expected an even width, found 1"),
-        ({"d_model": 5, "n_heads": 1, "positions": "sinusoidal", "n_layers": 0}, "expected an even width, found 5"),
+        (
+            {"d_model": 5, "n_heads": 1, "positions": "sinusoidal", "n_layers": 0},
+            "expected an even width, found 5",
+        ),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
@@ -197,18 +226,31 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])
 @pytest.mark.parametrize("part", ["weights", "residual", "kv"])
-def test_values_beyond_a_format_are_refused_and_not_made_its_largest(part: str, dtype: torch.dtype) -> None:
+def test_values_beyond_a_format_are_refused_and_not_made_its_largest(
+    part: str, dtype: torch.dtype
+) -> None:
     largest = torch.finfo(dtype).max
-    decoder, ids = dataclasses.replace(Decoder.random(0, n_layers=int(part == "kv")), norm="none"), torch.tensor([[0]])
+    decoder, ids = (
+        dataclasses.replace(Decoder.random(0, n_layers=int(part == "kv")), norm="none"),
+        torch.tensor([[0]]),
+    )
 
     def with_largest(factor: float) -> Decoder:
         if part == "kv":
             block = decoder.blocks[0]
-            scale = factor * largest / float(decoder.projected(block, decoder.embedded(ids))[2].abs().amax())
-            return dataclasses.replace(decoder, blocks=(dataclasses.replace(block, W_V=scale * block.W_V),))
+            scale = (
+                factor
+                * largest
+                / float(decoder.projected(block, decoder.embedded(ids))[2].abs().amax())
+            )
+            return dataclasses.replace(
+                decoder, blocks=(dataclasses.replace(block, W_V=scale * block.W_V),)
+            )
         # The token's own row, which is v^(0) too; without blocks nothing is added to it.
         scale = factor * largest / float(decoder.embedding[0].abs().amax())
-        return dataclasses.replace(decoder, embedding=torch.cat([scale * decoder.embedding[:1], decoder.embedding[1:]]))
+        return dataclasses.replace(
+            decoder, embedding=torch.cat([scale * decoder.embedding[:1], decoder.embedding[1:]])
+        )
 
     assert torch.isfinite(with_largest(0.999).forward(ids, store={part: dtype}).y).all()
     words = f"{dtype} cannot hold values up to .* its largest is {re.escape(f'{largest:.4g}')}"

@@ -1,4 +1,6 @@
-"""Laws of the distances, the spacing of numbers against torch's own, and ranges of hidden lengths on made curves."""
+"""Laws of the distances, the spacing of numbers against torch's own, and ranges of hidden lengths
+on made curves.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ P_NORMS = ("l1", "l2", "linf")
 def test_distances_by_hand() -> None:
     x, y = torch.tensor([1.0, 2.0, -2.0]), torch.tensor([1.0, -1.0, 2.0])
     assert [float(distance(x, y, norm)) for norm in P_NORMS] == [7.0, 5.0, 4.0]
-    right_angle = torch.tensor([[1.0, 0.0], [0.0, 3.0], [-2.0, 0.0], [5.0, 0.0]], dtype=torch.float64)
+    right_angle = torch.tensor(
+        [[1.0, 0.0], [0.0, 3.0], [-2.0, 0.0], [5.0, 0.0]], dtype=torch.float64
+    )
     cosines = distance(right_angle[:1].expand(4, 2), right_angle, "cosine")
     torch.testing.assert_close(cosines, torch.tensor([0.0, 1.0, 2.0, 0.0], dtype=torch.float64))
 
@@ -57,7 +61,9 @@ def test_the_spacing_of_every_16_bit_number(dtype: torch.dtype) -> None:
     last = torch.tensor(torch.finfo(dtype).max, dtype=dtype).view(torch.int16).item()
     patterns = torch.arange(0, int(last) + 1, dtype=torch.int16)
     numbers = patterns.view(dtype).double()
-    torch.testing.assert_close(spacing(numbers[:-1], dtype), numbers[1:] - numbers[:-1], rtol=0.0, atol=0.0)
+    torch.testing.assert_close(
+        spacing(numbers[:-1], dtype), numbers[1:] - numbers[:-1], rtol=0.0, atol=0.0
+    )
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e5])
@@ -71,14 +77,18 @@ def test_vectors_one_step_apart_are_at_the_machine_line(norm: str) -> None:
     y = torch.tensor([1.0, -3.0, 100.0, 0.25], dtype=torch.bfloat16)
     y_star = torch.tensor([1.0078125, -2.984375, 100.5, 0.251953125], dtype=torch.bfloat16)
     assert steps_between(y, y_star, torch.bfloat16).tolist() == [2.0**-7, 2.0**-6, 0.5, 2.0**-9]
-    ulps = distance(y.double(), y_star.double(), norm) / vector_norm(steps_between(y, y_star, torch.bfloat16), norm)
+    ulps = distance(y.double(), y_star.double(), norm) / vector_norm(
+        steps_between(y, y_star, torch.bfloat16), norm
+    )
     assert float(ulps) == 1.0
 
 
 def test_total_variation_is_the_l1_norm_without_the_half() -> None:
     p, q = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     assert float(total_variation(p, q)) == 2.0
-    x, y = torch.softmax(torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1)
+    x, y = torch.softmax(
+        torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1
+    )
     torch.testing.assert_close(total_variation(x, y), distance(x, y, "l1"))
 
 
@@ -100,17 +110,29 @@ def test_head_chunks_are_the_vector_in_order() -> None:
         (138, 501, 145, (), [(138, 145, 8, 8, True)]),
         (138, 501, 512, (200,), [(138, 501, 364, 363, False)]),  # one length apart by chance
         (138, 501, 512, tuple(range(200, 207)), [(138, 501, 364, 357, False)]),
-        (138, 501, 512, tuple(range(200, 208)), [(138, 199, 62, 62, False), (208, 501, 294, 294, False)]),
+        (
+            138,
+            501,
+            512,
+            tuple(range(200, 208)),
+            [(138, 199, 62, 62, False), (208, 501, 294, 294, False)],
+        ),
         (600, 700, 512, (), []),
     ],
 )
 def test_where_a_range_begins_and_ends(
-    first: int, last: int, n_max: int, apart: tuple[int, ...], expected: list[tuple[int, int, int, int, bool]]
+    first: int,
+    last: int,
+    n_max: int,
+    apart: tuple[int, ...],
+    expected: list[tuple[int, int, int, int, bool]],
 ) -> None:
     """Eight hidden ones in a row, joined over gaps of fewer than eight."""
     lengths = list(range(1, n_max + 1))
     ranges = hidden_ranges([first <= n <= last and n not in apart for n in lengths], lengths)
-    assert [(one.first, one.last, one.lengths_tried, one.hidden, one.open) for one in ranges] == expected
+    assert [
+        (one.first, one.last, one.lengths_tried, one.hidden, one.open) for one in ranges
+    ] == expected
 
 
 @given(hidden=st.lists(st.booleans(), max_size=120), step=st.integers(1, 3))
@@ -130,15 +152,24 @@ def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
     assert all(later[0] - end > IN_A_ROW for (_, end), later in pairwise(places))
     for one, (start, end) in zip(found, places, strict=True):
         inside = hidden[start : end + 1]
-        assert (one.lengths_tried, one.hidden, one.following) == (len(inside), sum(inside), len(hidden) - 1 - end)
+        assert (one.lengths_tried, one.hidden, one.following) == (
+            len(inside),
+            sum(inside),
+            len(hidden) - 1 - end,
+        )
         assert 2 * one.hidden > one.lengths_tried
         gaps = [index for index in range(start, end + 1) if index not in solid]
         assert all(any(near in solid for near in range(gap - IN_A_ROW, gap)) for gap in gaps)
 
 
 def test_the_proofs_variation_by_hand() -> None:
-    """n = 2: rows (1/2, 1/2, 0) and (1/4, 1/8, 5/8). The pair's own weight stands apart, KL is over all three tokens."""
-    alpha, alpha_star = torch.tensor([0.5, 0.5, 0.0]).double(), torch.tensor([0.25, 0.125, 0.625]).double()
+    """n = 2: rows (1/2, 1/2, 0) and (1/4, 1/8, 5/8). The pair's own weight stands apart, KL is over
+    all three tokens.
+    """
+    alpha, alpha_star = (
+        torch.tensor([0.5, 0.5, 0.0]).double(),
+        torch.tensor([0.25, 0.125, 0.625]).double(),
+    )
     delta, self_weight, divergence = proof_variation(alpha, alpha_star, torch.tensor(2))
     assert (float(delta), float(self_weight)) == (0.625, 0.625)
     assert float(divergence) == pytest.approx(1.5 * math.log(2.0), abs=1e-15)

@@ -1,4 +1,6 @@
-"""How alike rows are: exact where they are all the same, and where none has anything in common with another."""
+"""How alike rows are: exact where they are all the same, and where none has anything in common with
+another.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_orthonormal_tokens_have_the_entropy_of_their_number(rows: int) -> None:
 
 def test_a_rotation_and_a_factor_change_nothing() -> None:
     states = torch.randn(6, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert likeness(1e5 * states @ orthonormal(24, 24)) == pytest.approx(likeness(states), rel=1e-10)
+    assert likeness(1e5 * states @ orthonormal(24, 24)) == pytest.approx(
+        likeness(states), rel=1e-10
+    )
 
 
 def test_one_massive_token_is_a_valley_of_the_entropy_however_the_others_differ() -> None:
@@ -55,7 +59,11 @@ def test_against_loops_over_pairs_and_numpy() -> None:
     states = torch.randn(5, 7, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     values = np.linalg.svd(states.numpy(), compute_uv=False)
     p, q = values**2 / (values**2).sum(), values / values.sum()
-    cosines = [float(states[i] @ states[j] / (states[i].norm() * states[j].norm())) for i in range(5) for j in range(i)]
+    cosines = [
+        float(states[i] @ states[j] / (states[i].norm() * states[j].norm()))
+        for i in range(5)
+        for j in range(i)
+    ]
     found = likeness(states)
     assert found.entropy == pytest.approx(-(p * np.log(p)).sum(), rel=1e-12)
     assert found.normalised_entropy == pytest.approx(found.entropy / math.log(5), rel=1e-14)
@@ -63,7 +71,9 @@ def test_against_loops_over_pairs_and_numpy() -> None:
     assert found.mean_cosine == pytest.approx(np.mean(cosines), abs=1e-14)
 
 
-@pytest.mark.parametrize("states", [torch.ones(1, 3), torch.tensor([[1.0, 2], [0, 0]]), torch.full((2, 2), torch.nan)])
+@pytest.mark.parametrize(
+    "states", [torch.ones(1, 3), torch.tensor([[1.0, 2], [0, 0]]), torch.full((2, 2), torch.nan)]
+)
 def test_what_has_no_likeness_is_refused(states: torch.Tensor) -> None:
     with pytest.raises(InputError, match="expected at least two finite states"):
         likeness(states)

@@ -30,7 +30,8 @@ def tensor(*values: float) -> Tensor:
 
 
 def with_diagonal(diagonal: Tensor, seed: int) -> Tensor:
-    """A row-stochastic triangular matrix with this diagonal, the rest of each row spread at random over earlier keys.
+    """A row-stochastic triangular matrix with this diagonal, the rest of each row spread at random
+    over earlier keys.
 
     The first entry has to be 1, as the first row has no other.
     """
@@ -42,8 +43,12 @@ def with_diagonal(diagonal: Tensor, seed: int) -> Tensor:
 
 
 @given(st.lists(st.floats(-30, 30), max_size=8), st.floats(-30, 30), st.floats(-30, 30))
-def test_the_decrease_has_its_closed_form_and_its_bound(others: list[float], b: float, c: float) -> None:
-    """The paper's letters: x = [a c], x* = [a b c]; log softmax(x)_n - log softmax(x*)_{n+1} = log(1 + e^b / Z)."""
+def test_the_decrease_has_its_closed_form_and_its_bound(
+    others: list[float], b: float, c: float
+) -> None:
+    """The paper's letters: x = [a c], x* = [a b c]; log softmax(x)_n - log softmax(x*)_{n+1} =
+    log(1 + e^b / Z).
+    """
     x, x_star = lemmas.inserted(tensor(*others), tensor(b)[0], tensor(c)[0])
     assert x.tolist() == [*others, c]
     assert x_star.tolist() == [*others, b, c]
@@ -56,8 +61,9 @@ def test_the_decrease_has_its_closed_form_and_its_bound(others: list[float], b: 
 
 
 def test_without_bounded_scores_the_decrease_has_a_limit_above_0() -> None:
-    """a_k = -k, b = c = 0: Z = 1 + q with q = (1 - e^-(n-1)) / (e - 1), so that the decrease is 1 / (1 + q) - 1 / (2 + q),
-    which stays above 0.24; among bounded scores (all 0) it is 1 / n - 1 / (n + 1)."""
+    """a_k = -k, b = c = 0: Z = 1 + q with q = (1 - e^-(n-1)) / (e - 1), so that the decrease is 1 /
+    (1 + q) - 1 / (2 + q), which stays above 0.24; among bounded scores (all 0) it is 1 / n - 1 / (n
+    + 1)."""
     zero = tensor(0.0)[0]
     for n in (1, 2, 10, 5_000):
         q = -math.expm1(1 - n) / math.expm1(1)
@@ -70,14 +76,20 @@ def test_without_bounded_scores_the_decrease_has_a_limit_above_0() -> None:
 
 
 @given(SCORES, st.data())
-def test_every_prefix_in_one_pass_is_a_softmax_each(scores: list[float], data: st.DataObject) -> None:
+def test_every_prefix_in_one_pass_is_a_softmax_each(
+    scores: list[float], data: st.DataObject
+) -> None:
     noise = data.draw(
-        st.lists(st.sampled_from([0.0, 0.0, -3.0, 0.1, 20.0]), min_size=len(scores), max_size=len(scores))
+        st.lists(
+            st.sampled_from([0.0, 0.0, -3.0, 0.1, 20.0]), min_size=len(scores), max_size=len(scores)
+        )
     )
     x, e = tensor(*scores), tensor(*noise)
     lengths = range(1, len(scores) + 1)
     expected = [float(total_variation(x[:n].softmax(0), (x + e)[:n].softmax(0))) for n in lengths]
-    assert lemmas.prefix_total_variation(x, x + e, lengths).tolist() == pytest.approx(expected, abs=1e-13)
+    assert lemmas.prefix_total_variation(x, x + e, lengths).tolist() == pytest.approx(
+        expected, abs=1e-13
+    )
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [1, 4]])
@@ -87,7 +99,9 @@ def test_prefixes_that_are_not_there_are_refused(lengths: list[int]) -> None:
 
 
 @given(st.integers(1, 40), st.floats(0.01, 2.0), st.floats(0.0, 3.0), st.integers(0, 1000))
-def test_noise_on_the_first_places_stays_below_its_rate(places: int, noise: float, spread: float, seed: int) -> None:
+def test_noise_on_the_first_places_stays_below_its_rate(
+    places: int, noise: float, spread: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = spread * torch.rand(80, generator=generator, dtype=torch.float64)
     x[: places // 2] = spread
@@ -96,7 +110,9 @@ def test_noise_on_the_first_places_stays_below_its_rate(places: int, noise: floa
     lengths = [1, 2, 20, 80]
     found = lemmas.prefix_total_variation(x, x_star, lengths).tolist()
     bounds = [lemmas.first_places_bound(places, noise, spread, n) for n in lengths]
-    assert all(delta <= bound * (1 + 1e-12) + 1e-15 for delta, bound in zip(found, bounds, strict=True))
+    assert all(
+        delta <= bound * (1 + 1e-12) + 1e-15 for delta, bound in zip(found, bounds, strict=True)
+    )
 
 
 @given(st.integers(1, 3000))
@@ -104,13 +120,17 @@ def test_alternating_sequences_stay_apart(half: int) -> None:
     x, other = lemmas.alternating(2 * half)
     assert x[:2].tolist() == [0.0, 1.0]
     assert torch.equal(x + other, torch.ones(2 * half, dtype=torch.float64))
-    assert float(total_variation(x.softmax(0), other.softmax(0))) == pytest.approx(0.924234314520, abs=1e-11)
+    assert float(total_variation(x.softmax(0), other.softmax(0))) == pytest.approx(
+        0.924234314520, abs=1e-11
+    )
     assert pytest.approx(0.924234314520, abs=1e-11) == lemmas.ALTERNATING
 
 
 @pytest.mark.parametrize("n", [-2, 0, 7])
 def test_odd_lengths_are_refused_in_one_line(n: int) -> None:
-    with pytest.raises(InputError, match=f"^Lemma B.4: expected an even length of at least 2, found {n}:"):
+    with pytest.raises(
+        InputError, match=f"^Lemma B.4: expected an even length of at least 2, found {n}:"
+    ):
         lemmas.alternating(n)
 
 
@@ -127,12 +147,19 @@ def test_powers_move_all_to_token_1_at_the_rate_of_the_lazy_diagonal_unless_a_to
     assert lemmas.first_token_distance(matrix, 4096) == pytest.approx(1.0)
 
 
-def test_proposition_b8s_assumptions_do_not_make_a_matrix_diagonalizable_and_its_limit_holds() -> None:
-    """Every weight up to the diagonal is positive, so that it is a softmax. (Lambda + I) / 2 has the eigenvalue q = 3/4 twice,
-    with one eigenvector (sympy's exact Jordan test), and a last row that tends to (1, 0, 0) all the same:
-    ( 1 - q^L - (L / 8) q^(L-1),  (L / 8) q^(L-1),  q^L ), by fractions, by this form and by the code, equal to the last bit."""
-    matrix = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64)
-    lazy = sympy.Matrix([[sympy.Rational(entry) for entry in row] for row in lemmas.lazy(matrix).tolist()])
+def test_proposition_b8s_assumptions_do_not_make_a_matrix_diagonalizable_and_its_limit_holds() -> (
+    None
+):
+    """Every weight up to the diagonal is positive, so that it is a softmax. (Lambda + I) / 2 has
+    the eigenvalue q = 3/4 twice, with one eigenvector (sympy's exact Jordan test), and a last row
+    that tends to (1, 0, 0) all the same: ( 1 - q^L - (L / 8) q^(L-1),  (L / 8) q^(L-1),  q^L ), by
+    fractions, by this form and by the code, equal to the last bit."""
+    matrix = torch.tensor(
+        [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64
+    )
+    lazy = sympy.Matrix(
+        [[sympy.Rational(entry) for entry in row] for row in lemmas.lazy(matrix).tolist()]
+    )
     assert not lazy.is_diagonalizable()
     assert lazy.eigenvals() == {sympy.Integer(1): 1, sympy.Rational(3, 4): 2}
     assert lemmas.eigenvectors(lemmas.lazy(matrix), 0.75) == 1
@@ -140,14 +167,22 @@ def test_proposition_b8s_assumptions_do_not_make_a_matrix_diagonalizable_and_its
     for power in range(1, 25):  # numerators stay below 2^53
         exact, row = exact * lazy, row @ lemmas.lazy(matrix)
         second, third = power / 8 * 0.75 ** (power - 1), 0.75**power
-        assert row.tolist() == [float(entry) for entry in exact[2, :]] == [1.0 - (second + third), second, third]
+        assert (
+            row.tolist()
+            == [float(entry) for entry in exact[2, :]]
+            == [1.0 - (second + third), second, third]
+        )
 
 
 @given(st.integers(0, 1000), st.integers(1, 40))
-def test_theorem_51_with_the_propositions_constants_is_the_lazy_power(seed: int, blocks: int) -> None:
+def test_theorem_51_with_the_propositions_constants_is_the_lazy_power(
+    seed: int, blocks: int
+) -> None:
     matrix = with_diagonal(tensor(1.0, 0.2, 0.7, 0.9), seed)
     power = torch.linalg.matrix_power(lemmas.lazy(matrix), blocks)[-1]
-    assert lemmas.theorem_51_row(matrix, blocks).tolist() == pytest.approx(power.tolist(), abs=1e-13)
+    assert lemmas.theorem_51_row(matrix, blocks).tolist() == pytest.approx(
+        power.tolist(), abs=1e-13
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +203,9 @@ def test_ratios_are_of_all_tokens(one: list[int], other: list[int], same: bool) 
 def test_the_spread_of_a_type_is_relative_to_its_first_token() -> None:
     """Of type 5: (3, 4) of length 5, then 0.5 and 1 from it. Type 1 stands once, far from both."""
     sequences = [tensor(3.0, 4.0, 3.3, 4.4).reshape(2, 2), tensor(9.0, 9.0, 3.0, 3.0).reshape(2, 2)]
-    assert lemmas.type_spread(sequences, [torch.tensor([5, 5]), torch.tensor([1, 5])]) == pytest.approx(0.2)
+    assert lemmas.type_spread(
+        sequences, [torch.tensor([5, 5]), torch.tensor([1, 5])]
+    ) == pytest.approx(0.2)
     assert lemmas.type_spread(sequences[:1], [torch.tensor([5, 5])]) == pytest.approx(0.1)
     assert lemmas.type_spread(sequences[1:], [torch.tensor([1, 5])]) == 0.0
 
@@ -184,7 +221,9 @@ def test_what_is_told_apart() -> None:
 
 
 @settings(max_examples=5)
-@given(SEEDS, st.sampled_from(["none", "rope", "alibi"]), st.integers(1, 4), st.sampled_from([2, 3, 6]))
+@given(
+    SEEDS, st.sampled_from(["none", "rope", "alibi"]), st.integers(1, 4), st.sampled_from([2, 3, 6])
+)
 def test_copies_have_stopped_changing_at_every_layer_from_the_stated_number_on_and_not_before(
     seed: int, positions: str, layers: int, window: int
 ) -> None:
@@ -201,13 +240,20 @@ def test_copies_have_stopped_changing_at_every_layer_from_the_stated_number_on_a
 
 
 def random_pattern(seed: int, size: int, sharp: float = 1.0) -> Tensor:
-    """Softmax over random scores with a causal mask: what attention makes; `sharp` brings it near one-hot."""
-    scores = torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    """Softmax over random scores with a causal mask: what attention makes; `sharp` brings it near
+    one-hot.
+    """
+    scores = torch.randn(
+        size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     return lemmas.causal_softmax(sharp * scores)
 
 
 PATTERNS = st.builds(
-    random_pattern, seed=st.integers(0, 10_000), size=st.integers(2, 12), sharp=st.sampled_from([0.1, 1.0, 10.0])
+    random_pattern,
+    seed=st.integers(0, 10_000),
+    size=st.integers(2, 12),
+    sharp=st.sampled_from([0.1, 1.0, 10.0]),
 )
 
 

@@ -40,26 +40,40 @@ def test_rotated_scores_depend_on_the_difference_of_positions_only(base: float) 
 
 
 def test_ropes_envelope_falls_with_the_distance_and_a_scores_step_does_not() -> None:
-    """Two readings of "decays to 0 with the distance". The step is the norm of R_(m+1) - R_m, from rotated unit vectors."""
+    """Two readings of "decays to 0 with the distance". The step is the norm of R_(m+1) - R_m, from
+    rotated unit vectors.
+    """
     envelope = [positions.rotary_envelope(m, 128, 1e4) for m in (0, 1, 16, 256, 1024)]
-    assert [positions.rotary_envelope(0, width, 1e4) for width in (2, 6, 128)] == pytest.approx([1.0, 1.0, 1.0])
+    assert [positions.rotary_envelope(0, width, 1e4) for width in (2, 6, 128)] == pytest.approx(
+        [1.0, 1.0, 1.0]
+    )
     assert [round(value, 2) for value in envelope[1:]] == [0.97, 0.49, 0.2, 0.12]
-    turns = torch.stack([positions.rotated(row.expand(1026, 128), 1e4) for row in torch.eye(128, dtype=torch.float64)])
+    turns = torch.stack(
+        [
+            positions.rotated(row.expand(1026, 128), 1e4)
+            for row in torch.eye(128, dtype=torch.float64)
+        ]
+    )
     for m in (0, 1, 16, 256, 1024):
         step = torch.linalg.matrix_norm(turns[:, m + 1] - turns[:, m], ord=2)
         assert float(step) == pytest.approx(2 * math.sin(0.5), rel=1e-9)
 
 
 def test_what_is_bounded_and_what_is_not() -> None:
-    """Section 2: "the positional encodings are bounded". Exactly: pairs of sinusoids and rotations lie on a circle at every
-    position, however far; ALiBi's bias is the distance itself times its slope, and passes every bound."""
+    """Section 2: "the positional encodings are bounded". Exactly: pairs of sinusoids and rotations
+    lie on a circle at every position, however far; ALiBi's bias is the distance itself times its
+    slope, and passes every bound."""
     for n in (2, 300, 20_000):
         pairs = positions.sinusoidal(n, 16).unflatten(-1, (8, 2))
-        torch.testing.assert_close(pairs.square().sum(-1), torch.ones(n, 8, dtype=torch.float64), rtol=0, atol=1e-14)
+        torch.testing.assert_close(
+            pairs.square().sum(-1), torch.ones(n, 8, dtype=torch.float64), rtol=0, atol=1e-14
+        )
         x = torch.ones(n, 16, dtype=torch.float64)
         turned = positions.rotated(x, 1e4)
         size = turned[:, :8].square() + turned[:, 8:].square()
-        torch.testing.assert_close(size, torch.full((n, 8), 2.0, dtype=torch.float64), rtol=0, atol=1e-13)
+        torch.testing.assert_close(
+            size, torch.full((n, 8), 2.0, dtype=torch.float64), rtol=0, atol=1e-13
+        )
     for n in (2, 300):
         bias = positions.alibi(n, 8)
         assert torch.equal(bias.amin((-2, -1)), -positions.alibi_slopes(8) * (n - 1))
@@ -72,6 +86,8 @@ def test_alibi_is_blooms_up_to_what_softmax_cannot_see(n_heads: int) -> None:
         torch.ones(1, n), n_heads, torch.float32
     )  # m_h j; ours is m_h (j - i) below the diagonal
     ours = positions.alibi(n, n_heads)
-    expected = theirs.double() - positions.alibi_slopes(n_heads)[:, None, None] * torch.arange(n)[:, None]
+    expected = (
+        theirs.double() - positions.alibi_slopes(n_heads)[:, None, None] * torch.arange(n)[:, None]
+    )
     lower = torch.ones(n, n, dtype=torch.bool).tril()
     torch.testing.assert_close(ours[:, lower], expected[:, lower], rtol=1e-5, atol=1e-5)

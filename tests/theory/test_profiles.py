@@ -1,4 +1,6 @@
-"""The test for a U on profiles whose truth is known: how often it errs and sees, and exact cases; profiles of many texts."""
+"""The test for a U on profiles whose truth is known: how often it errs and sees, and exact cases;
+profiles of many texts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ TIMES = 300
 
 
 def noise(random: np.random.Generator, count: int, correlation: float) -> np.ndarray:
-    """Scatter of 0.3 decades, each token correlated with the one before it; as measured profiles scatter."""
+    """Scatter of 0.3 decades, each token correlated with the one before it; as measured profiles
+    scatter.
+    """
     steps = random.standard_normal(count + 50)
     values = np.zeros_like(steps)
     for place in range(1, len(steps)):
@@ -29,7 +33,9 @@ def noise(random: np.random.Generator, count: int, correlation: float) -> np.nda
     return 0.3 * np.sqrt(1 - correlation**2) * values[50:]
 
 
-def simulated(truth: Callable[[np.ndarray], np.ndarray], count: int, correlation: float) -> list[UShape]:
+def simulated(
+    truth: Callable[[np.ndarray], np.ndarray], count: int, correlation: float
+) -> list[UShape]:
     random = np.random.default_rng(count)
     mean = truth(np.linspace(0.0, 1.0, count))
     return [u_shape(mean + noise(random, count, correlation)) for _ in range(TIMES)]
@@ -69,22 +75,31 @@ def test_a_u_is_seen_and_an_inverted_one_is_not_called_a_u() -> None:
 def test_intervals_of_short_prompts_hold(count: int, correlation: float) -> None:
     """Nominally 95%; 2 x 300 contrasts have a standard error of 1%."""
     found = simulated(np.zeros_like, count, correlation)
-    held = [getattr(shape, end).low <= 0 <= getattr(shape, end).high for shape in found for end in ("start", "end")]
+    held = [
+        getattr(shape, end).low <= 0 <= getattr(shape, end).high
+        for shape in found
+        for end in ("start", "end")
+    ]
     assert np.mean(held) >= 0.91
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(profiles.SHORTEST, 150))
 def test_shift_scale_mirror_and_the_agreement_of_p_with_the_interval(seed: int, count: int) -> None:
-    # Blocks mirror exactly only if they are equally long: nine of them below 64 tokens, else fifteen.
+    # Blocks mirror exactly only if they are equally long: nine of them below 64 tokens, else
+    # fifteen.
     tokens = 15 * (count // 15) if count >= 75 else 9 * (min(count, 63) // 9)
     values = noise(np.random.default_rng(seed), max(18, tokens), 0.3)
-    one, shifted, scaled, mirrored = (u_shape(v) for v in (values, values + 7.0, 2.0 * values, values[::-1].copy()))
+    one, shifted, scaled, mirrored = (
+        u_shape(v) for v in (values, values + 7.0, 2.0 * values, values[::-1].copy())
+    )
     for name in ("start", "end"):
         interval = getattr(one, name)
         assert (interval.p < 0.05) == (not interval.low <= 0 <= interval.high)
         assert getattr(shifted, name).high == pytest.approx(interval.high, abs=1e-9)
         assert getattr(scaled, name).low == pytest.approx(2 * interval.low, abs=1e-9)
-    assert (mirrored.start.value, mirrored.end.value) == pytest.approx((one.end.value, one.start.value), abs=1e-12)
+    assert (mirrored.start.value, mirrored.end.value) == pytest.approx(
+        (one.end.value, one.start.value), abs=1e-12
+    )
     assert one.start.value == pytest.approx(one.thirds[0] - one.thirds[1], abs=1e-12)
     assert np.mean(one.thirds) == pytest.approx(values.mean(), abs=1e-12)
 
@@ -103,10 +118,16 @@ def test_every_token_counts_in_a_bin_by_the_part_of_it_that_lies_there(pos: int,
     shares = [Fraction(i + 1, pos * (pos + 1) // 2) for i in range(pos)]
 
     def inside(i: int, place: int) -> Fraction:
-        end, start = min(Fraction(i + 1, pos), Fraction(place + 1, bins)), max(Fraction(i, pos), Fraction(place, bins))
+        end, start = (
+            min(Fraction(i + 1, pos), Fraction(place + 1, bins)),
+            max(Fraction(i, pos), Fraction(place, bins)),
+        )
         return max(end - start, Fraction(0))
 
-    expected = [bins * sum(share * pos * inside(i, place) for i, share in enumerate(shares)) for place in range(bins)]
+    expected = [
+        bins * sum(share * pos * inside(i, place) for i, share in enumerate(shares))
+        for place in range(bins)
+    ]
     (found,) = profiles.binned(np.array([[float(share) for share in shares]]), bins)
     assert sum(expected) == bins
     np.testing.assert_allclose(found, [float(value) for value in expected], rtol=1e-14)
@@ -125,7 +146,9 @@ def test_contrasts_are_those_of_one_profile(pos: int) -> None:
     values = np.random.default_rng(pos).normal(size=(3, pos))
     for row, found in zip(values, profiles.end_contrasts(values), strict=True):
         shape = profiles.u_shape(row)
-        np.testing.assert_allclose(found, [shape.start.value, shape.end.value], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(
+            found, [shape.start.value, shape.end.value], rtol=1e-12, atol=1e-14
+        )
 
 
 def test_the_ends_are_tested_as_by_students_t() -> None:
@@ -135,7 +158,9 @@ def test_the_ends_are_tested_as_by_students_t() -> None:
         known: Any = stats.ttest_1samp(values, 0.0)
         low, high = known.confidence_interval(0.95)
         expected = (values.mean(), low, high, known.pvalue)
-        np.testing.assert_allclose((found.value, found.low, found.high, found.p), expected, rtol=1e-10)
+        np.testing.assert_allclose(
+            (found.value, found.low, found.high, found.p), expected, rtol=1e-10
+        )
 
 
 def test_a_rank_correlation_needs_three_values() -> None:
@@ -145,10 +170,17 @@ def test_a_rank_correlation_needs_three_values() -> None:
 
 
 def test_a_profile_of_64_tokens_has_five_blocks_a_third_and_a_shorter_one_three() -> None:
-    assert [len(profiles.means_of_blocks(np.zeros(pos))) for pos in (12, 63, 64, 65)] == [9, 9, 15, 15]
+    assert [len(profiles.means_of_blocks(np.zeros(pos))) for pos in (12, 63, 64, 65)] == [
+        9,
+        9,
+        15,
+        15,
+    ]
 
 
 def test_bins_are_at_most_the_tokens_of_the_shortest_window() -> None:
     assert [profiles.checked_bins(bins, [20, 16]) for bins in (1, 15, 16)] == [1, 15, 16]
-    with pytest.raises(InputError, match="bins: expected at most 16, the tokens of the shortest, found 17"):
+    with pytest.raises(
+        InputError, match="bins: expected at most 16, the tokens of the shortest, found 17"
+    ):
         profiles.checked_bins(17, [20, 16])

@@ -1,4 +1,6 @@
-"""Chunked attention, as Llama 4 has it in most of its layers: the text is cut into chunks, and none sees another."""
+"""Chunked attention, as Llama 4 has it in most of its layers: the text is cut into chunks, and none
+sees another.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.mitigations import Mitigation, MitigationError
-from ostools.mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
+from ostools.mitigations.invariants import (
+    causal,
+    layers_of,
+    positions,
+    require_rows_sum_to_one,
+    require_unseen,
+)
 
 
 @dataclass(frozen=True)
@@ -26,10 +34,14 @@ class ChunkedAttention(Mitigation):
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
-            raise MitigationError(f"ChunkedAttention: expected chunk of at least 1, found {self.chunk}")
+            raise MitigationError(
+                f"ChunkedAttention: expected chunk of at least 1, found {self.chunk}"
+            )
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
-        """Absolute positions, which broadcast: the same rule serves a whole prompt and a single step of generation."""
+        """Absolute positions, which broadcast: the same rule serves a whole prompt and a single
+        step of generation.
+        """
         return query // self.chunk == key // self.chunk
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:

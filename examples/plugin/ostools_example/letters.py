@@ -39,11 +39,17 @@ class CountLetter(Task):
         if length < 1:
             raise InputError(f"count-letter: expected at least 1 letter, found {length}")
         draw = random.Random(f"{length} {seed}")
-        return tuple(self.letter if draw.random() < 0.5 else draw.choice(ALPHABET) for _ in range(length))
+        return tuple(
+            self.letter if draw.random() < 0.5 else draw.choice(ALPHABET) for _ in range(length)
+        )
 
     def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
         before = f"Please count the number of times the letter '{self.letter}' appears in the following sequence: '"
-        return before, "".join(pieces), "'. Please give the answer on the final line exactly as 'The answer is: xxxx'."
+        return (
+            before,
+            "".join(pieces),
+            "'. Please give the answer on the final line exactly as 'The answer is: xxxx'.",
+        )
 
     def key(self, pieces: Sequence[str]) -> str:
         return str(sum(piece == self.letter for piece in pieces))

@@ -76,15 +76,21 @@ def faithfulness(
     Each token before the last is removed, replaced by another of its kind, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
     measured and predicted of the token. Then more and more tokens go, in the order of each profile
-    and in random order. With --position the answer is the token after that position, and tokens are taken
-    out before it.
+    and in random order. With --position the answer is the token after that position, and tokens are
+    taken out before it.
     """
     from ostools import measure
 
     common: dict[str, Any] = {"max_memory": max_memory, "mitigation": mitigation}
-    common |= {name: options.pop(name) for name in ("bos", "chat", "system", "thinking") if name in options}
-    measured = measure.sensitivity(model, prompt, linearisations=linearisations, position=position, **common)
-    place: dict[str, Any] = {"positions": "all"} if isinstance(position, int) else {"position": position}
+    common |= {
+        name: options.pop(name) for name in ("bos", "chat", "system", "thinking") if name in options
+    }
+    measured = measure.sensitivity(
+        model, prompt, linearisations=linearisations, position=position, **common
+    )
+    place: dict[str, Any] = (
+        {"positions": "all"} if isinstance(position, int) else {"position": position}
+    )
     profiles: Any = [measured]
     if variants:
         profiles.append(measure.bounds(model, prompt, variants=variants, **place, **common))
@@ -112,8 +118,8 @@ def collapse(
     token repeated.
 
     Args:
-        item: what is repeated after --prompt, such as " and" (the space belongs to it); without it the
-            last token of the text.
+        item: what is repeated after --prompt, such as " and" (the space belongs to it); without it
+            the last token of the text.
         items: how items are put into a prompt: as text, or each by its own token (ids), whatever
             the tokenizer merges.
         site: distance where: residual (v^(L), or v), y, logits, attention (the last block's heads).
@@ -122,8 +128,13 @@ def collapse(
     """
     from ostools import measure
 
-    reading, pairs = _reading_of(site, per, norm, by_layer=layers is not None), _pairs_of(task, prompt, item, items)
-    result: Any = measure.collapse(model, pairs, lengths=lengths, dtypes=dtypes, layers=layers, **options)
+    reading, pairs = (
+        _reading_of(site, per, norm, by_layer=layers is not None),
+        _pairs_of(task, prompt, item, items),
+    )
+    result: Any = measure.collapse(
+        model, pairs, lengths=lengths, dtypes=dtypes, layers=layers, **options
+    )
     return replace(result, reading=reading)
 
 
@@ -179,12 +190,16 @@ def pairs_memory(
     norm: DistanceNorm | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> int:
-    """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options, before a model is loaded."""
+    """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options,
+    before a model is loaded.
+    """
     from ostools.measure.collapse.distances import collapse_memory
 
     _reading_of(site, per, norm, by_layer=layers is not None)
     pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
-    return collapse_memory(model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation)
+    return collapse_memory(
+        model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation
+    )
 
 
 def difference(
@@ -207,7 +222,8 @@ def difference(
     with the whole pattern of every head, to click through.
 
     Args:
-        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub id.
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
+            id.
         against_prompt: the second run is of this text.
         against_model: the second run is of this model.
         corresponding: compare the tokens with which both texts begin, and with which both end.
@@ -219,7 +235,9 @@ def difference(
 
     options = {"prompt": prompt, "task": task, "length": length, "seed": seed, **encoding}
     arguments = {name: value for name, value in options.items() if value is not None}
-    if (second_runs := sum(run is not None for run in (mitigation, against_prompt, against_model))) != 1:
+    if (
+        second_runs := sum(run is not None for run in (mitigation, against_prompt, against_model))
+    ) != 1:
         raise InputError(
             "expected one of --mitigation, --against-prompt and --against-model, which says what the second run is, found "
             f"{second_runs}"

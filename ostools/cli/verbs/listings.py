@@ -1,4 +1,6 @@
-"""`ostools list` and `ostools doctor`: what there is to load, name and measure, and what is missing."""
+"""`ostools list` and `ostools doctor`: what there is to load, name and measure, and what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,12 @@ _LONGEST_PROMPT = 72
 
 
 def models(*, check: str | None = None) -> None:
-    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model.
+    """List what can be loaded: the embedded models, real ones in packages, the families of models,
+    and how to name a model.
 
     Args:
-        check: a directory with a config.json, a GGUF file or a directory with one, or a hub id: say instead by which route
-            that model goes, and what is refused of it. No weights are read.
+        check: a directory with a config.json, a GGUF file or a directory with one, or a hub id: say
+            instead by which route that model goes, and what is refused of it. No weights are read.
     """
     if check is not None:
         terminal.print_text(checked_route(check))
@@ -55,7 +58,9 @@ def models(*, check: str | None = None) -> None:
     _give({"Models": list(_named_models()), "Families": families, "Others": others})
     if not GLOBALS.json:
         lines = (f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items())
-        terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route; see --check."])
+        terminal.print_text(
+            [*lines, "Whatever else transformers loads goes by the generic route; see --check."]
+        )
 
 
 def _named_models() -> Iterator[dict[str, str]]:
@@ -66,17 +71,31 @@ def _named_models() -> Iterator[dict[str, str]]:
 
     for name, directory in EMBEDDED_DIRECTORIES.items():
         file = directory / "card.json"
-        what = _card_in_words(json.loads(file.read_text("utf-8"))) if file.is_file() else "not in this installation"
+        what = (
+            _card_in_words(json.loads(file.read_text("utf-8")))
+            if file.is_file()
+            else "not in this installation"
+        )
         yield {"name": name, "what": f"{what}; the default" if name == EMBEDDED else what}
     for name, model in PACKAGED_MODELS.items():
-        state = "installed" if is_installed(name) else f"not installed: {model.install}, or {model.make}"
+        state = (
+            "installed"
+            if is_installed(name)
+            else f"not installed: {model.install}, or {model.make}"
+        )
         yield {"name": name, "what": f"{model.about} ({model.licence}); {state}"}
-    yield {"name": "./my-model", "what": "a directory with config.json, *.safetensors and a tokenizer"}
+    yield {
+        "name": "./my-model",
+        "what": "a directory with config.json, *.safetensors and a tokenizer",
+    }
     yield {
         "name": "./my-model.gguf",
         "what": "a GGUF file, or a directory with one, dequantised; needs the package gguf",
     }
-    yield {"name": "google/gemma-7b", "what": "a hub id; a gated one needs HF_TOKEN, one in the local cache no network"}
+    yield {
+        "name": "google/gemma-7b",
+        "what": "a hub id; a gated one needs HF_TOKEN, one in the local cache no network",
+    }
 
 
 def _card_in_words(card: dict[str, Any]) -> str:
@@ -85,14 +104,17 @@ def _card_in_words(card: dict[str, Any]) -> str:
         tasks_by_length.setdefault(length, []).append(task)
     is_single = len(tasks_by_length) == 1
     trained = "; ".join(
-        f"{'every task' if is_single else ', '.join(names)} to {length}" for length, names in tasks_by_length.items()
+        f"{'every task' if is_single else ', '.join(names)} to {length}"
+        for length, names in tasks_by_length.items()
     )
     size = f"{card['parameters']:,} parameters, stored in {card['recipe']['stored']}"
     return f"{card['architecture']}, {size}, in this package; trained, by items of the sequence, on {trained}"
 
 
 def checked_route(name: str) -> list[str]:
-    """Route of the model with that config.json, or of that GGUF file, in sentences. `InputError` for one that goes by none."""
+    """Route of the model with that config.json, or of that GGUF file, in sentences. `InputError`
+    for one that goes by none.
+    """
     from ostools.models.files.gguf_format.header import gguf_file_at
 
     file = gguf_file_at(Path(name).expanduser())
@@ -125,9 +147,15 @@ def _route_of_config(name: str) -> list[str]:
 
     directory = Path(name)
     if looks_like_a_path(name) and not directory.exists():
-        raise InputError(f"check: expected a directory, a GGUF file or a hub id, found nothing at {name!r}")
+        raise InputError(
+            f"check: expected a directory, a GGUF file or a hub id, found nothing at {name!r}"
+        )
     try:
-        file = directory / "config.json" if directory.is_dir() else Path(hf_hub_download(name, "config.json"))
+        file = (
+            directory / "config.json"
+            if directory.is_dir()
+            else Path(hf_hub_download(name, "config.json"))
+        )
     except Exception as error:
         raise InputError(
             f"check: expected a directory or a hub id with a config.json, or a GGUF file, found {name!r}: {in_words(error)}"
@@ -158,8 +186,9 @@ def _in_words(family: Family) -> list[str]:
 def tasks() -> None:
     """List the tasks, the built-in ones and those of other distributions.
 
-    With their options: NAME:key=value,key=value, and how the prompt of a question of four items begins. Then the pairs of
-    prompts that `ostools collapse` and `collapse variation` compare, with a prompt of six items, whose last is then repeated.
+    With their options: NAME:key=value,key=value, and how the prompt of a question of four items
+    begins. Then the pairs of prompts that `ostools collapse` and `collapse variation` compare, with
+    a prompt of six items, whose last is then repeated.
     """
     from ostools.tasks.named import listing
 
@@ -199,7 +228,12 @@ def _pairs() -> Iterator[dict[str, str]]:
 
     for name in REPEATING_TASKS:
         options = "" if name == "text" else "items=text|ids"
-        yield {"name": name, "from": "ostools", "options": options, "what": _short(task(name, CollapseTask).example)}
+        yield {
+            "name": name,
+            "from": "ostools",
+            "options": options,
+            "what": _short(task(name, CollapseTask).example),
+        }
 
 
 def _short(prompt: str) -> str:
@@ -227,14 +261,19 @@ def measurements() -> None:
 
 
 def _give(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Show the tables, or give their rows as JSON: those of one by themselves, several by their titles."""
+    """Show the tables, or give their rows as JSON: those of one by themselves, several by their
+    titles.
+    """
     if GLOBALS.json:
         by_title = {title.lower(): rows for title, rows in tables.items()}
         terminal.print_json(by_title if len(by_title) > 1 else next(iter(by_title.values())))
         return
     words = {True: "yes", False: "-"}
     for title, rows in tables.items():
-        cells = [[words[value] if isinstance(value, bool) else value for value in row.values()] for row in rows]
+        cells = [
+            [words[value] if isinstance(value, bool) else value for value in row.values()]
+            for row in rows
+        ]
         terminal.print_table(title, [*rows[0]], cells, text_columns=len(rows[0]))
 
 
@@ -252,7 +291,8 @@ class Finding(NamedTuple):
 def doctor() -> None:
     """Say what this installation has, and what is missing.
 
-    Versions, device, memory, the embedded model, extras. Exit code 1 where something that is needed is missing.
+    Versions, device, memory, the embedded model, extras. Exit code 1 where something that is needed
+    is missing.
     """
     findings = list(_packages())
     if any(finding.state == _MISSING for finding in findings):
@@ -287,7 +327,9 @@ def _packages() -> Iterator[Finding]:
             yield Finding(requirement.name, _OK, version)
         else:
             expected = requirement.specifier or "any version"
-            yield Finding(requirement.name, _MISSING, f"{version or 'not installed'}; expected {expected}")
+            yield Finding(
+                requirement.name, _MISSING, f"{version or 'not installed'}; expected {expected}"
+            )
 
 
 def _machine() -> Iterator[Finding]:
@@ -297,11 +339,21 @@ def _machine() -> Iterator[Finding]:
     from ostools.cli import SPIN, WAITING
     from ostools.ground.memory import free_memory
 
-    yield Finding("memory", _OK, f"{free_memory()}; the machine has {psutil.virtual_memory().total / _GIB:.1f} GiB")
-    yield Finding("cpu", _OK, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    yield Finding(
+        "memory",
+        _OK,
+        f"{free_memory()}; the machine has {psutil.virtual_memory().total / _GIB:.1f} GiB",
+    )
+    yield Finding(
+        "cpu", _OK, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"
+    )
     waiting = ", ".join(f"{name}={os.environ[name]}" for name in sorted(WAITING & set(os.environ)))
     words = waiting or "spin, which is slow on a busy machine"
-    yield Finding("waiting threads", _OK, f"{words} (in Python, set GOMP_SPINCOUNT={SPIN} before torch is imported)")
+    yield Finding(
+        "waiting threads",
+        _OK,
+        f"{words} (in Python, set GOMP_SPINCOUNT={SPIN} before torch is imported)",
+    )
     if not torch.cuda.is_available():
         yield Finding("cuda", _NOTE, "none found; models run on the CPU")
     for index in range(torch.cuda.device_count()):
@@ -327,7 +379,11 @@ def _models() -> Iterator[Finding]:
         words = "installed" if installed else f"not installed: {model.install}"
         yield Finding(f"model {name}", _OK if installed else _NOTE, words)
     # Whether there is a token, never the token.
-    token = "set" if os.environ.get("HF_TOKEN") else "not set; gated models such as google/gemma-7b need it"
+    token = (
+        "set"
+        if os.environ.get("HF_TOKEN")
+        else "not set; gated models such as google/gemma-7b need it"
+    )
     yield Finding("HF_TOKEN", _NOTE, token)
     cached = len(list(os.scandir(HF_HUB_CACHE))) if os.path.isdir(HF_HUB_CACHE) else 0
     yield Finding("hub cache", _NOTE, f"{cached} entries")

@@ -51,8 +51,17 @@ def report(
     from ostools.results import checked_output
 
     if run is not None:
-        measured = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths, "quick": quick}
-        if used := [f"--{name}" for name, value in measured.items() if value] + GLOBALS.of_a_loaded_model:
+        measured = {
+            "model": model,
+            "prompt": prompt,
+            "sections": sections,
+            "lengths": lengths,
+            "quick": quick,
+        }
+        if (
+            used := [f"--{name}" for name, value in measured.items() if value]
+            + GLOBALS.of_a_loaded_model
+        ):
             raise InputError(
                 "--run reports on cells that are there and measures nothing: leave out "
                 f"{' and '.join(used)}; what a sweep measures stands in its file"
@@ -63,7 +72,9 @@ def report(
     prompts: Any = prompt
     names = list(model or [EMBEDDED])
     if len(names) > 2 or len({*names}) < len(names):
-        raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
+        raise InputError(
+            f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out"
+        )
     if len(names) == 2 and prompts is not None:
         _require_plain_text(prompts, encoding)
     options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
@@ -88,14 +99,21 @@ def report(
 def _require_plain_text(prompts: Prompts, encoding: Mapping[str, Any]) -> None:
     """Refuse what is of one model alone: token ids, a chat template, and its BOS."""
     if not isinstance(prompts.values[0], str):
-        raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
+        raise InputError(
+            "--ids: expected one --model, found two, which may number tokens differently: give --prompt"
+        )
     if encoding:
         option, owned = ("--chat", "a template") if "chat" in encoding else ("--bos", "a tokenizer")
-        raise InputError(f"{option}: expected one --model, found two, each with {owned} of its own: leave it out")
+        raise InputError(
+            f"{option}: expected one --model, found two, each with {owned} of its own: leave it out"
+        )
 
 
 def _report_memory(
-    prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None, quick: bool
+    prompts: Prompts | None,
+    lengths: Sequence[int] | None,
+    sections: Sequence[str] | None,
+    quick: bool,
 ) -> Memory:
     def memory(model: Unloaded) -> int:
         from ostools.reporting.report.report import LONGEST, default_prompt, report_memory
@@ -126,7 +144,8 @@ def reproduce(
     Args:
         out: the directory where the parts and the report are kept; made if it is missing.
         figures: the claims of these figures alone, out of 2:9; without it all claims.
-        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub id.
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
+            id.
         recipe: a .yaml file with model and lengths of your own; examples/gemma-7b.yaml is the
             paper's.
         answers: answers of a model that runs elsewhere, --model, to the prompts of 'ostools
@@ -134,7 +153,12 @@ def reproduce(
     """
     from ostools.measure import read_answers
     from ostools.paper.claims.claims import chosen_claims
-    from ostools.paper.claims.parts import checked_arguments, claim_questions, parts_of, reproduction_memory
+    from ostools.paper.claims.parts import (
+        checked_arguments,
+        claim_questions,
+        parts_of,
+        reproduction_memory,
+    )
     from ostools.paper.reproduction.reproduce import Recipe, read_recipe
     from ostools.paper.reproduction.reproduce import reproduce as write_reproduction
     from ostools.paper.reproduction.stored import Parts
@@ -143,14 +167,18 @@ def reproduce(
     claims = chosen_claims(numbers)
     if answers is not None:
         if used := ["--recipe"] * (recipe is not None) + GLOBALS.of_a_loaded_model:
-            raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
+            raise InputError(
+                f"{used[0]} is of a model that is loaded here: leave it out with --answers"
+            )
         hosted = read_answers(answers, claim_questions(), model=model)
         _show_claims(write_reproduction(hosted, numbers, out=out, say=terminal.note))
         return
     settings = Recipe() if recipe is None else read_recipe(recipe)
     store, arguments = Parts(out), checked_arguments(settings.arguments)
     store.require_ours()
-    parts = {part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)}
+    parts = {
+        part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)
+    }
     device = GLOBALS.device or settings.device
     dtype = GLOBALS.load_dtype or settings.dtype or ""
 
@@ -202,7 +230,8 @@ def explore(
     address. Ctrl-C ends it.
 
     Args:
-        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub id.
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
+            id.
         prompt: what stands in the field at first.
         against_model: a second model, which the page can hold beside the first.
         port: the port to listen on; 0 takes a free one.

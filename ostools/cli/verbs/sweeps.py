@@ -55,7 +55,9 @@ def run(
         _show_plan(plan(checked_sweep, out, **options))
         return
     if executor is not None:
-        place = "Ray on this machine" if ray_address is None else f"the Ray cluster at {ray_address}"
+        place = (
+            "Ray on this machine" if ray_address is None else f"the Ray cluster at {ray_address}"
+        )
         terminal.note(f"measuring on {place}")
     # Ended by a signal, it leaves out the cell in the making: its file appears whole or not at all.
     with terminal.progress("measuring cells") as progress:
@@ -75,12 +77,16 @@ def note(text: str) -> None:
         terminal.note(text)
 
 
-def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> Executor | None:
+def _executor(
+    workers: int | None, ray_address: str | None, worker_cpus: int | None
+) -> Executor | None:
     from ostools.sweep import RayCluster
 
     if workers is None and ray_address is None:
         if worker_cpus is not None:
-            raise InputError("--worker-cpus: expected --workers or --ray-address with it, found neither")
+            raise InputError(
+                "--worker-cpus: expected --workers or --ray-address with it, found neither"
+            )
         return None
     return RayCluster(ray_address, workers=workers, cpus=1 if worker_cpus is None else worker_cpus)
 
@@ -91,12 +97,16 @@ def _show_outcome(outcome: Outcome, out: Path) -> None:
         terminal.print_json({"measured": measured, "present": present, "failed": failed})
     elif not GLOBALS.quiet:
         was_there = f"{present} {'was' if present == 1 else 'were'} there before"
-        counts = f"{measured} cell{'s' * (measured != 1)} measured, {was_there}, {len(failed)} failed"
+        counts = (
+            f"{measured} cell{'s' * (measured != 1)} measured, {was_there}, {len(failed)} failed"
+        )
         terminal.print_text([f"{counts}; ostools sweep results {out}"])
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print every missing cell with its forecast memory; the title sets the largest beside what is free."""
+    """Print every missing cell with its forecast memory; the title sets the largest beside what is
+    free.
+    """
     names, rows = [*_CELL_COLUMNS, "lengths", "from", "to", "forecast_bytes"], []
     for job in plan.pending:
         cell, forecast = job.keyed_cell.cell, job.forecast
@@ -113,9 +123,15 @@ def _show_plan(plan: Plan) -> None:
         largest = max(job.forecast.memory for job in plan.pending) / 2**30
         bound = "least" if any(row[-1] is None for row in rows) else "most"
         # A GPU may be a worker's, of which nothing is known here.
-        place = f"found {free_memory()}" if plan.terms.device == "cpu" else f"on {plan.terms.device}"
-        title += f"; forecast {largest:.2f} GiB at {bound}, {place}; the first cells measure the time"
-    printed = [(*row[:-1], "unknown" if row[-1] is None else f"{row[-1] / 2**30:.2f}") for row in rows]
+        place = (
+            f"found {free_memory()}" if plan.terms.device == "cpu" else f"on {plan.terms.device}"
+        )
+        title += (
+            f"; forecast {largest:.2f} GiB at {bound}, {place}; the first cells measure the time"
+        )
+    printed = [
+        (*row[:-1], "unknown" if row[-1] is None else f"{row[-1] / 2**30:.2f}") for row in rows
+    ]
     terminal.print_table(title, [*names[:-1], "forecast GiB"], printed, text_columns=6)
 
 
@@ -150,5 +166,7 @@ def _show_cells(table: Any, counts: dict[str, int]) -> None:
     cells = table.groupby(names, sort=False) if len(table) else ()
     rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
     title = f"{counts['measured']} of {counts['asked']} cells measured, {len(table)} rows"
-    title += "".join(f", {counts[state]} cells {state}" for state in ("failed", "missing") if counts[state])
+    title += "".join(
+        f", {counts[state]} cells {state}" for state in ("failed", "missing") if counts[state]
+    )
     terminal.print_table(title, [*names, "lengths", "rows"], rows, text_columns=len(names))

@@ -1,1 +1,3 @@
-"""Ablations: `ablation` (the measurement), `targets` (parts), `questions` (prompts), `effects` (first order)."""
+"""Ablations: `ablation` (the measurement), `targets` (parts), `questions` (prompts), `effects`
+(first order).
+"""

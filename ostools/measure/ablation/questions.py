@@ -1,4 +1,6 @@
-"""The prompts that an ablation is judged on: a task's question, or any prompt with its carriers and answer."""
+"""The prompts that an ablation is judged on: a task's question, or any prompt with its carriers and
+answer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import torch
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.measure.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
+from ostools.measure.ablation.effects import (
+    Ids,
+    JacobianNorm,
+    LogProbability,
+    Measure,
+    PairDistance,
+)
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import line_ends
 from ostools.measure.position import read_at
@@ -25,7 +33,9 @@ MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
 
 @dataclass(frozen=True)
 class AnsweredPrompt:
-    """A prompt of your own, with the positions of the tokens that carry its answer, and the answer: a text, or its tokens."""
+    """A prompt of your own, with the positions of the tokens that carry its answer, and the answer:
+    a text, or its tokens.
+    """
 
     prompt: Prompt
     carriers: Sequence[int] | None = None
@@ -42,8 +52,9 @@ class AnsweredPrompt:
 class Question:
     """`prompt`: the tokens whose last one is read. A field that no measure needs is None.
 
-    carriers: the tokens that carry the answer; answer: the tokens of the right answer after the prompt; ends: those that may
-    end it (None: it goes on as it likes); extended: the other prompt of the pair.
+    carriers: the tokens that carry the answer; answer: the tokens of the right answer after the
+    prompt; ends: those that may end it (None: it goes on as it likes); extended: the other prompt
+    of the pair.
     """
 
     task: str
@@ -56,7 +67,9 @@ class Question:
     ends: Ids | None
 
     def measures(self, names: Sequence[str] | None) -> list[Measure]:
-        """The measures of those names, all that can be for None; `InputError` for one that lacks what it needs."""
+        """The measures of those names, all that can be for None; `InputError` for one that lacks
+        what it needs.
+        """
         possible: dict[str, Measure] = {}
         if self.carriers is not None:
             possible["sensitivity"] = JacobianNorm(self.prompt, self.carriers)
@@ -84,7 +97,9 @@ def of_task(
     measures: Sequence[str],
     **encoding: Unpack[EncodingOptions],
 ) -> Question:
-    """A task's question; `prefilled`: with the right line begun, so that the last token is the one the answer is read from."""
+    """A task's question; `prefilled`: with the right line begun, so that the last token is the one
+    the answer is read from.
+    """
     task_prompt = render_prompt(model, task, length, seed=seed, **encoding)
     if task_prompt.thinks:
         raise InputError(
@@ -95,21 +110,35 @@ def of_task(
     prompt, answer = _split(model, task_prompt, prefilled)
     extended = None
     if "collapse" in measures:
-        extended, _ = _split(model, render_prompt(model, task, length + 1, seed=seed, **encoding), prefilled)
+        extended, _ = _split(
+            model, render_prompt(model, task, length + 1, seed=seed, **encoding), prefilled
+        )
     ends = _tensor(model, sorted(line_ends(model)))
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 
 
-def of_prompt(model: TransformerBridge, answered_prompt: AnsweredPrompt, *, paired: bool) -> Question:
+def of_prompt(
+    model: TransformerBridge, answered_prompt: AnsweredPrompt, *, paired: bool
+) -> Question:
     """Any prompt; its pair is the theorem's: the last token once more."""
-    prompt, carriers, answer = fitted(model, answered_prompt.prompt), answered_prompt.carriers, answered_prompt.answer
+    prompt, carriers, answer = (
+        fitted(model, answered_prompt.prompt),
+        answered_prompt.carriers,
+        answered_prompt.answer,
+    )
     n = len(prompt.ids)
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
-        raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")
+        raise InputError(
+            f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}"
+        )
     ids = prompt.ids.tolist()
     answer_ids = None
     if answer is not None:
-        suffix = line_ids(model, prompt, answer) if isinstance(answer, str) else fitted(model, answer).ids.tolist()
+        suffix = (
+            line_ids(model, prompt, answer)
+            if isinstance(answer, str)
+            else fitted(model, answer).ids.tolist()
+        )
         Prompt.from_ids(model, [*ids, *suffix])  # refused here where it is longer than the context
         answer_ids = _tensor(model, suffix)
     return Question(
@@ -119,7 +148,9 @@ def of_prompt(model: TransformerBridge, answered_prompt: AnsweredPrompt, *, pair
         prompt=_tensor(model, ids),
         carriers=None if carriers is None else tuple(carriers),
         answer=answer_ids,
-        extended=_tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None,
+        extended=_tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist())
+        if paired
+        else None,
         ends=None,
     )
 

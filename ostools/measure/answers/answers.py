@@ -1,9 +1,11 @@
-"""Generate answers: at every step the most likely token, or one that is drawn, until an end of text, a stop, or a limit.
+"""Generate answers: at every step the most likely token, or one that is drawn, until an end of
+text, a stop, or a limit.
 
-Prompts of different lengths go through together where left padding is proven harmless, others with those of their own length
-(`batches`): no prompt's answer depends on its neighbours. Cost: one pass over the prompts and one token a step through a
-key/value cache. Where a cache would not give what the whole text gives (a rotary embedding that depends on its length, an
-edit that nobody knows), every step reads the whole text again: max_new_tokens times the cost.
+Prompts of different lengths go through together where left padding is proven harmless, others with
+those of their own length (`batches`): no prompt's answer depends on its neighbours. Cost: one pass
+over the prompts and one token a step through a key/value cache. Where a cache would not give what
+the whole text gives (a rotary embedding that depends on its length, an edit that nobody knows),
+every step reads the whole text again: max_new_tokens times the cost.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.passes.batches import TOKENS, LongestPrompt, Rows, batch_bytes, batches, padding, shared_prefix
+from ostools.measure.passes.batches import (
+    TOKENS,
+    LongestPrompt,
+    Rows,
+    batch_bytes,
+    batches,
+    padding,
+    shared_prefix,
+)
 from ostools.measure.passes.contexts import PATTERN_EDITS, true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.prompts import as_prompt
@@ -37,17 +47,24 @@ from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded, writes_lines
 from ostools.models.tokens import token_text, tokenizer_of
 
-# These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
-# that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
-_STEPWISE_EDITS = (PATTERN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
+# These act on absolute positions or on each position alone: a step of one query does what the whole
+# text would. A pattern that is replaced or frozen is that of a whole text: of a step's one query a
+# function would make another.
+_STEPWISE_EDITS = (PATTERN_EDITS - {"replace_pattern", "freeze"}) | {
+    "ablate_heads",
+    "ablate_layers",
+    "upcast",
+}
 CYCLE, CYCLE_AN_ITEM = 48, 4
-"""Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its question: a right answer
-may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""
+"""Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its
+question: a right answer may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""
 _LONGEST_PERIOD = 32  # tokens
 _ANCHOR = 8  # of a prompt's last tokens, after which an answer is decoded
 
 Stop: TypeAlias = Callable[[str], bool]
-"""Whether an answer is at its end with this text; what it says of a text it says of every longer one."""
+"""Whether an answer is at its end with this text; what it says of a text it says of every longer
+one.
+"""
 Seed: TypeAlias = int | str
 Ended: TypeAlias = Literal["eos", "stop", "length", "limit", "repeats"]
 
@@ -56,10 +73,11 @@ Ended: TypeAlias = Literal["eos", "stop", "length", "limit", "repeats"]
 class Answer:
     """Answer generated after one prompt.
 
-    `ids`: every token generated, the end of text included. `text`: what they say after the prompt, all of it but the end of
-    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length"; "limit" where
-    the vocabulary has neither an end of text nor a line's end); "repeats": stopped in an exact cycle of tokens, which proves
-    nothing of what the model would have written later. `seconds`: its share of the time that its batch took.
+    `ids`: every token generated, the end of text included. `text`: what they say after the prompt,
+    all of it but the end of text. `ended`: by the model's own end of text ("eos"), by a stop
+    ("stop"), or cut at max_new_tokens ("length"; "limit" where the vocabulary has neither an end of
+    text nor a line's end); "repeats": stopped in an exact cycle of tokens, which proves nothing of
+    what the model would have written later. `seconds`: its share of the time that its batch took.
     """
 
     ids: tuple[int, ...]
@@ -80,25 +98,27 @@ def answers(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[Answer]:
-    """Generate an answer to every prompt, in the prompts' order, in the model's dtype and under the edits that are active at
-    every step.
+    """Generate an answer to every prompt, in the prompts' order, in the model's dtype and under the
+    edits that are active at every step.
 
     Args:
         max_new_tokens: tokens after which an answer is cut.
-        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`, `line_written`), which needs a
-            tokenizer; None: only the end of text ends an answer.
-        cycles: one a prompt, the tokens that may repeat those one period (up to 32 tokens) before them until the answer is
-            stopped; None: no number of them stops it.
-        temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
+        stops: one a prompt, asked of the text after every token (`reading.Reader.closed`,
+            `line_written`), which needs a tokenizer; None: only the end of text ends an answer.
+        cycles: one a prompt, the tokens that may repeat those one period (up to 32 tokens) before
+            them until the answer is stopped; None: no number of them stops it.
+        temperature: 0 for the most likely token at every step; else tokens are drawn from
+            softmax(logits / temperature).
         seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
-        batch_size: the most prompts that go through together; None: as many as fit. With 1 each is read alone, as
-            `generate` of transformers reads it.
+        batch_size: the most prompts that go through together; None: as many as fit. With 1 each is
+            read alone, as `generate` of transformers reads it.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the context, for a temperature
-    without seeds, and for logits that are not finite. A batch of another size may round the last digit of a logit otherwise: in
-    16 bits, where a step is large, two tokens closer than that can change places: two right runs of one model in bfloat16
-    differed at about one of thirteen near ties.
+    Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the
+    context, for a temperature without seeds, and for logits that are not finite. A batch of another
+    size may round the last digit of a logit otherwise: in 16 bits, where a step is large, two
+    tokens closer than that can change places: two right runs of one model in bfloat16 differed at
+    about one of thirteen near ties.
     """
     encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
     _check(model, encoded_prompts, max_new_tokens, stops, cycles)
@@ -107,7 +127,9 @@ def answers(
     reading = _AnswerTexts(model, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
     lengths = [len(prompt.ids) for prompt in encoded_prompts]
-    for batch in batches(lengths, padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size):
+    for batch in batches(
+        lengths, padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size
+    ):
         ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
         start, before = time.perf_counter(), len(answer_by_index)
 
@@ -118,7 +140,9 @@ def answers(
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
             batch_answers = _generate(model, ids, max_new_tokens, reading, choose, shared, ended)
         share = (time.perf_counter() - start) / len(batch)
-        answer_by_index |= {index: replace(answer, seconds=share) for index, answer in batch_answers.items()}
+        answer_by_index |= {
+            index: replace(answer, seconds=share) for index, answer in batch_answers.items()
+        }
     return [answer_by_index[index] for index in range(len(encoded_prompts))]
 
 
@@ -139,7 +163,9 @@ def _check(
     require_limit(max_new_tokens)
     for name, values in (("stop", stops), ("cycle", cycles)):
         if values is not None and len(values) != len(prompts):
-            raise InputError(f"answers: expected one {name} for each of {len(prompts)} prompts, found {len(values)}")
+            raise InputError(
+                f"answers: expected one {name} for each of {len(prompts)} prompts, found {len(values)}"
+            )
     if stops is not None:
         tokenizer_of(model)
     context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
@@ -151,20 +177,25 @@ def _check(
 
 
 class NextToken:
-    """Next token of each row of logits: at temperature 0 the most likely one, of several that are exactly as likely that of
-    `torch.argmax`; else one drawn with probability softmax(logits / temperature), by the inverse of their cumulative
-    distribution in float64.
+    """Next token of each row of logits: at temperature 0 the most likely one, of several that are
+    exactly as likely that of `torch.argmax`; else one drawn with probability softmax(logits /
+    temperature), by the inverse of their cumulative distribution in float64.
 
-    Each prompt has a stream of random numbers of its own and takes one a token: what it draws depends neither on its neighbours
-    in a batch nor on how many there are.
+    Each prompt has a stream of random numbers of its own and takes one a token: what it draws
+    depends neither on its neighbours in a batch nor on how many there are.
 
-    Raises `InputError` for a temperature that is no finite number of at least 0, and where drawing has not one seed a prompt.
+    Raises `InputError` for a temperature that is no finite number of at least 0, and where drawing
+    has not one seed a prompt.
     """
 
-    def __init__(self, temperature: float | int, seeds: Sequence[Seed] | None, prompts: int) -> None:
+    def __init__(
+        self, temperature: float | int, seeds: Sequence[Seed] | None, prompts: int
+    ) -> None:
         is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
         if not is_number or not 0 <= temperature < float("inf"):
-            raise InputError(f"answers: expected a temperature of 0 (greedy) or more, found {temperature!r}")
+            raise InputError(
+                f"answers: expected a temperature of 0 (greedy) or more, found {temperature!r}"
+            )
         if temperature and (seeds is None or len(seeds) != prompts):
             seed_count = "none" if seeds is None else str(len(seeds))
             raise InputError(
@@ -174,7 +205,9 @@ class NextToken:
         # By the hash of a text: streams of neighbouring whole numbers are unrelated.
         self.streams = [random.Random(f"answer {seed}") for seed in seeds or ()]
 
-    def __call__(self, logits: Float[Tensor, "batch d_vocab"], prompts: Sequence[int]) -> Int[Tensor, " batch"]:
+    def __call__(
+        self, logits: Float[Tensor, "batch d_vocab"], prompts: Sequence[int]
+    ) -> Int[Tensor, " batch"]:
         """`prompts`: which prompts the rows belong to."""
         if self.temperature == 0:
             return logits.argmax(-1)
@@ -183,8 +216,11 @@ class NextToken:
         weights = torch.softmax((exact - exact.amax(-1, keepdim=True)) / self.temperature, dim=-1)
         cumulative = weights.cumsum(-1)
         total = cumulative[:, -1:].contiguous()
-        thresholds = torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
-        # Never after the last token that has any probability, should the product round up to the total.
+        thresholds = (
+            torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
+        )
+        # Never after the last token that has any probability, should the product round up to the
+        # total.
         last = torch.searchsorted(cumulative, total)
         return torch.minimum(torch.searchsorted(cumulative, thresholds, right=True), last)[:, 0]
 
@@ -226,7 +262,8 @@ def _generate(
         if len(finished) == len(prompts):
             return finished
         rows.extend(tokens)
-        # A few answers can be much longer than the rest: those that ended leave, not one by one, as that copies the cache.
+        # A few answers can be much longer than the rest: those that ended leave, not one by one, as
+        # that copies the cache.
         unfinished_rows = [row for row, index in enumerate(going) if index not in finished]
         if 2 * len(unfinished_rows) <= len(going):
             rows.keep(unfinished_rows)
@@ -239,7 +276,9 @@ def cache_is_exact(model: TransformerBridge) -> bool:
 
 
 def how_read(model: TransformerBridge) -> dict[str, Any]:
-    """Provenance entries: how prompts are batched and read under the edits that are active, and by which attention."""
+    """Provenance entries: how prompts are batched and read under the edits that are active, and by
+    which attention.
+    """
     how = padding(model)
     return {
         "batches": "padded" if how.allowed else "equal lengths only",
@@ -251,12 +290,16 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
 
 
 class _AnswerTexts:
-    def __init__(self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None) -> None:
+    def __init__(
+        self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None
+    ) -> None:
         self.tokenizer: Any = model.tokenizer
         self.stops, self.cycles = stops, cycles
         self._runs: dict[int, list[int]] = {}
         self.ends = end_ids(model)
-        self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
+        self.cut: Literal["length", "limit"] = (
+            "length" if self.tokenizer is None or can_end(model) else "limit"
+        )
 
     def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
         if new_ids[-1] in self.ends:
@@ -264,10 +307,14 @@ class _AnswerTexts:
         text = text_behind(self.tokenizer, prompt, new_ids)
         stopped = self.stops is not None and self.stops[index](text)
         repeats = self._repeats(index, new_ids)
-        return Answer(tuple(new_ids), text, "stop" if stopped else "repeats" if repeats else "length")
+        return Answer(
+            tuple(new_ids), text, "stop" if stopped else "repeats" if repeats else "length"
+        )
 
     def _repeats(self, index: int, new_ids: list[int]) -> bool:
-        """Whether the last token continues a cycle that is longer than the answer's question allows; asked after each token."""
+        """Whether the last token continues a cycle that is longer than the answer's question
+        allows; asked after each token.
+        """
         if self.cycles is None:
             return False
         runs = self._runs.setdefault(index, [0] * _LONGEST_PERIOD)
@@ -283,18 +330,26 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
         return "".join(token_text(None, index) for index in new_ids)
     anchor = prompt[-_ANCHOR:]
     before, joined_text = (decoded(tokenizer, ids) for ids in (anchor, anchor + new_ids))
-    return joined_text[len(before) :] if joined_text.startswith(before) else decoded(tokenizer, new_ids)
+    return (
+        joined_text[len(before) :]
+        if joined_text.startswith(before)
+        else decoded(tokenizer, new_ids)
+    )
 
 
 def can_end(model: TransformerBridge) -> bool:
-    return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(model.tokenizer)
+    return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(
+        model.tokenizer
+    )
 
 
 def end_ids(model: TransformerBridge) -> frozenset[int]:
-    """The tokens that end a text: the tokenizer's, and those that the model's generation settings name (ends of turn). A
-    negative id names none."""
+    """The tokens that end a text: the tokenizer's, and those that the model's generation settings
+    name (ends of turn). A negative id names none."""
     sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
-    id_sets = [ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources]
+    id_sets = [
+        ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources
+    ]
     return frozenset().union(*id_sets)
 
 
@@ -307,10 +362,14 @@ def answers_bytes(
     per_length: int = 1,
     batch_size: int | None = None,
 ) -> int:
-    """Bytes that a batch of prompts and answers holds: `lengths` lengths with `per_length` prompts each."""
+    """Bytes that a batch of prompts and answers holds: `lengths` lengths with `per_length` prompts
+    each.
+    """
     batch_prompts = (
         per_length * lengths if shape.element >= 4 else per_length
     )  # 16 bits share no padded batch (`padding`)
     batch_prompts = min(batch_prompts, batch_size or batch_prompts)
     answer = max(max_new_tokens, longest.answer)
-    return batch_bytes(shape, batch_prompts, longest.tokens, answer=answer, logits=longest.answer + 2)
+    return batch_bytes(
+        shape, batch_prompts, longest.tokens, answer=answer, logits=longest.answer + 2
+    )

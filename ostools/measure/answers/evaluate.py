@@ -1,7 +1,9 @@
-"""Answers of a model to a task at every length: right or wrong, by how much, and how likely the right answer was.
+"""Answers of a model to a task at every length: right or wrong, by how much, and how likely the
+right answer was.
 
-Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and under a mitigation that
-leaves the text as it is two passes for every distinct number of tokens in prompt and answer, to see whether it acts.
+Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and
+under a mitigation that leaves the text as it is two passes for every distinct number of tokens in
+prompt and answer, to see whether it acts.
 """
 
 from __future__ import annotations
@@ -34,13 +36,26 @@ from ostools.measure.answers.answers import (
     require_batch_size,
     require_limit,
 )
-from ostools.measure.answers.judging import Grade, answer_columns, grade_name, reasoning_tokens, stops_of
+from ostools.measure.answers.judging import (
+    Grade,
+    answer_columns,
+    grade_name,
+    reasoning_tokens,
+    stops_of,
+)
 from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, spare
 from ostools.measure.answers.reading import STOP
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Swept
-from ostools.measure.task_prompt import EXAMPLES, FEW_SHOT, Elicitation, TaskPrompt, elicit, elicitation_for
+from ostools.measure.task_prompt import (
+    EXAMPLES,
+    FEW_SHOT,
+    Elicitation,
+    TaskPrompt,
+    elicit,
+    elicitation_for,
+)
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
@@ -56,8 +71,8 @@ ENDS = {
     (False, True): "the end of the text: the vocabulary has no line's end",
     (False, False): "max_new_tokens: the vocabulary has neither a line's end nor an end of text",
 }
-"""What ends an answer, by whether the model can write the end of a line, and of a text. Without either there is no probability
-of the right line: it is that of a line that ends."""
+"""What ends an answer, by whether the model can write the end of a line, and of a text. Without
+either there is no probability of the right line: it is that of a line that ends."""
 
 
 @measurement(
@@ -90,33 +105,39 @@ def evaluate(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Evaluation:
-    """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
+    """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3
+    and 6; Appendix C.1).
 
     Args:
         task: a `tasks.Task`, or its name with options: "count-ones:mode=cot-zero-shot".
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
         mitigation: a `mitigations.Mitigation` or its name with options: "separator:every=3".
-        elicitation: "chat": a user's turn in the chat template; "few-shot": after three worked examples, rewritten like the
-            question, with the answer line begun; "zero-shot": the bare prompt. None: chat where the tokenizer has a template;
-            zero-shot where the model's card lists the task; else few-shot.
-        temperature: 0 takes the most likely token, above 0 answers are drawn, by the same seeds under every mitigation.
+        elicitation: "chat": a user's turn in the chat template; "few-shot": after three worked
+            examples, rewritten like the question, with the answer line begun; "zero-shot": the bare
+            prompt. None: chat where the tokenizer has a template; zero-shot where the model's card
+            lists the task; else few-shot.
+        temperature: 0 takes the most likely token, above 0 answers are drawn, by the same seeds
+            under every mitigation.
         samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
-            48 more for words around it (16 after a few-shot prompt), 256 more for reasoning, and 32 for each part of a
-            partition.
-        batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate` of transformers gives.
-        grade: grade(question, text) returns whether a text answers the question; the column `content_correct` then holds
-            it. None: whether `content` is right, the value that is read in the text.
+            48 more for words around it (16 after a few-shot prompt), 256 more for reasoning, and 32
+            for each part of a partition.
+        batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate`
+            of transformers gives.
+        grade: grade(question, text) returns whether a text answers the question; the column
+            `content_correct` then holds it. None: whether `content` is right, the value that is
+            read in the text.
         progress: called as progress(done, total).
 
     How prompts are encoded: `EncodingOptions`.
 
-    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where `answers_end_at` in the
-    provenance says. In bfloat16 and float16 a batch of another size rounds otherwise, and two tokens that are nearly as likely
-    may change places: two right runs of one model differed at about one of thirteen near ties.
-    Raises `InputError` for what cannot be asked, and for a prompt longer than the context.
-    Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
+    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else
+    where `answers_end_at` in the provenance says. In bfloat16 and float16 a batch of another size
+    rounds otherwise, and two tokens that are nearly as likely may change places: two right runs of
+    one model differed at about one of thirteen near ties. Raises `InputError` for what cannot be
+    asked, and for a prompt longer than the context. Source: arXiv 2406.04267, Sections 4 to 6 and
+    Appendix C.1.
     """
     form = tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
@@ -140,7 +161,11 @@ def evaluate(
         progress=progress,
         grade=grade,
     )
-    names = {"task": tasks.label(form), "mitigation": mitigations.label(run.mitigation), "elicitation": how_asked}
+    names = {
+        "task": tasks.label(form),
+        "mitigation": mitigations.label(run.mitigation),
+        "elicitation": how_asked,
+    }
     longest = trained.get(form.trained_as or "")
     rows, how = run.rows(longest)
     how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
@@ -149,12 +174,16 @@ def evaluate(
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
-    return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=temperature > 0))
+    return Evaluation(
+        frame, provenance, summarise(frame, random=form.random, sampled=temperature > 0)
+    )
 
 
 @dataclass(frozen=True)
 class TaskAnswers:
-    """Answers to the prompts of one task. `probability`: whether the right lines are scored too, with a pass over each."""
+    """Answers to the prompts of one task. `probability`: whether the right lines are scored too,
+    with a pass over each.
+    """
 
     model: TransformerBridge
     task_prompts: Sequence[TaskPrompt]
@@ -169,8 +198,12 @@ class TaskAnswers:
 
     @property
     def reasons(self) -> bool:
-        """Whether words stand before the answer, so that it has no probability right after the prompt."""
-        return self.task_prompts[0].reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
+        """Whether words stand before the answer, so that it has no probability right after the
+        prompt.
+        """
+        return self.task_prompts[0].reasons or any(
+            task_prompt.thinks for task_prompt in self.task_prompts
+        )
 
     @property
     def scored(self) -> bool:
@@ -180,11 +213,19 @@ class TaskAnswers:
     def room(self) -> int:
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_room(self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None)
+        return answer_room(
+            self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None
+        )
 
     def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """A row a prompt and sample, and the provenance entries. `trained`: the longest length of the model's training."""
-        order = [(prompt, sample) for prompt in range(len(self.task_prompts)) for sample in range(self.samples)]
+        """A row a prompt and sample, and the provenance entries. `trained`: the longest length of
+        the model's training.
+        """
+        order = [
+            (prompt, sample)
+            for prompt in range(len(self.task_prompts))
+            for sample in range(self.samples)
+        ]
         with mitigations.running(self.model, self.mitigation):
             answer_list, scores, described = self._answers(order), self._scores(), self._described()
         acts_by_length: dict[int, bool] = {}
@@ -225,12 +266,18 @@ class TaskAnswers:
         prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
         lines = [answer_text(task_prompt) for task_prompt in self.task_prompts]
         scoring_progress = part_of(self.progress, 1, 2, 2, units=100)
-        return answer_scores(self.model, prompts, lines, batch_size=self.batch_size, progress=scoring_progress)
+        return answer_scores(
+            self.model, prompts, lines, batch_size=self.batch_size, progress=scoring_progress
+        )
 
-    def _status(self, task_prompt: TaskPrompt, answer: Answer, acts_by_length: dict[int, bool]) -> str:
-        """Whether the mitigation changed anything in a row: the text, or a logit of prompt and answer.
+    def _status(
+        self, task_prompt: TaskPrompt, answer: Answer, acts_by_length: dict[int, bool]
+    ) -> str:
+        """Whether the mitigation changed anything in a row: the text, or a logit of prompt and
+        answer.
 
-        The answer counts: a window wider than the prompt may be narrower than both. Tried once for every number of tokens read.
+        The answer counts: a window wider than the prompt may be narrower than both. Tried once for
+        every number of tokens read.
         """
         if self.mitigation is None:
             return "none"
@@ -264,7 +311,9 @@ class TaskAnswers:
 
 def _require_samples_that_differ(samples: int, temperature: float | int) -> None:
     if samples > 1 and temperature == 0:
-        raise InputError(f"at temperature 0 all {samples} samples would be the same; give a temperature, such as 1")
+        raise InputError(
+            f"at temperature 0 all {samples} samples would be the same; give a temperature, such as 1"
+        )
 
 
 def evaluate_memory(
@@ -280,17 +329,29 @@ def evaluate_memory(
     batch_size: int | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> int:
-    """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
+    """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement
+    has.
+    """
     form = tasks.task(task)
     require_batch_size(batch_size)
     if max_new_tokens is not None:
         require_limit(max_new_tokens)
     how_asked = model.elicitation(form, elicitation, encoding.get("chat"))
-    options: dict[str, Any] = {"mitigation": mitigation, "seed": next(iter(seeds)), "elicitation": how_asked}
+    options: dict[str, Any] = {
+        "mitigation": mitigation,
+        "seed": next(iter(seeds)),
+        "elicitation": how_asked,
+    }
     longest = model.longest(form, lengths, **options, **encoding)
     reasons = encoding.get("thinking", False) or form.reasons or longest.counts > 0
-    new_tokens = max_new_tokens or longest.answer + spare(reasons, how_asked == FEW_SHOT, longest.counts)
-    counts: dict[str, Any] = {"lengths": len(lengths), "per_length": len(seeds) * samples, "batch_size": batch_size}
+    new_tokens = max_new_tokens or longest.answer + spare(
+        reasons, how_asked == FEW_SHOT, longest.counts
+    )
+    counts: dict[str, Any] = {
+        "lengths": len(lengths),
+        "per_length": len(seeds) * samples,
+        "batch_size": batch_size,
+    }
     return answers_bytes(model.shape, longest, new_tokens, **counts)
 
 
@@ -300,8 +361,9 @@ SWEPT = Swept(
         "temperature": Field(ge=0, allow_inf_nan=False),
         "samples": Field(ge=1, le=10_000),
         "elicitation": (Elicitation | None, None),
-        # One limit for all lengths, as a row may not depend on which others stand beside it. The paper's answer line takes
-        # some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
+        # One limit for all lengths, as a row may not depend on which others stand beside it. The
+        # paper's answer line takes some 15 tokens, a preamble before it some 20 more. Reasoning
+        # needs more: ask for it.
         "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
         "batch_size": (Annotated[int | None, Field(ge=1)], None),
     },

@@ -1,9 +1,10 @@
-"""Judge an answer to its question: strictly, as the prompt's form demands, and by the value that is read in the text.
+"""Judge an answer to its question: strictly, as the prompt's form demands, and by the value that is
+read in the text.
 
-Strict (`correct`): the answer stands in the form that was asked for (`reading`). Read (`content`): the
-answer in the form, else the last number of the text, or the last answer that the task lists. Sentences
-are not understood: of "12 of the 20 digits" 20 is read. The table shows what was read, and `grade=` of
-`evaluate` judges by any other rule.
+Strict (`correct`): the answer stands in the form that was asked for (`reading`). Read (`content`):
+the answer in the form, else the last number of the text, or the last answer that the task lists.
+Sentences are not understood: of "12 of the 20 digits" 20 is read. The table shows what was read,
+and `grade=` of `evaluate` judges by any other rule.
 
 Cost: linear in the text.
 """
@@ -36,24 +37,27 @@ Grade = Callable[[Question, str], bool]
 _NUMBER = re.compile(r"(?<![\w.,\u2212\u2013-])\d+(?!\w|[.,\u2212\u2013-]\d)")
 """A whole number that is no part of a word, of 1.5, of 1,00, of -7 or of 6-7."""
 _SIGN = re.compile(r"(?<=\S)([ \t]+[-\u2212\u2013])[ \t]+(?=\d)")
-"""A sign apart from its number, as the strict reading takes it too; at the start of a line it is a bullet."""
+"""A sign apart from its number, as the strict reading takes it too; at the start of a line it is a
+bullet.
+"""
 
 
 @dataclass(frozen=True)
 class AnswerVerdict:
     """Verdict on one answer.
 
-    line: the answer line as it was written; of something else the last line that was read. kind: "answered", "something else"
-    or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
-    a number.
+    line: the answer line as it was written; of something else the last line that was read. kind:
+    "answered", "something else" or "cut off". number: the one whole number in the answer.
+    absolute_error: |number - right number|, of a task whose answer is a number.
 
-    correct: where there is an absolute_error, it is 0: "12 ones", "012" and "2 * 5 + 2 = 12" are right against 12. Else (a
-    digit or a number is copied) the answer is the right one, character by character, whatever the decoration around it:
-    "00" is no copy of "0". The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our
-    reading.
+    correct: where there is an absolute_error, it is 0: "12 ones", "012" and "2 * 5 + 2 = 12" are
+    right against 12. Else (a digit or a number is copied) the answer is the right one, character by
+    character, whatever the decoration around it: "00" is no copy of "0". The paper draws the error
+    of Figure 3 and does not say when an answer is right; error 0 is our reading.
 
     content: the value that was read in the text (`_read_value`); None where there is none.
-    content_correct: whether that is the right one, or what `grade` says; None where neither is there.
+    content_correct: whether that is the right one, or what `grade` says; None where neither is
+        there.
     """
 
     line: str
@@ -90,12 +94,14 @@ def judge(question: Question, answer: Answer, grade: Grade | None = None) -> Ans
     return replace(verdict, content_correct=is_right)
 
 
-def _read_value(question: Question, reading: Reader, parsed: ParsedAnswer, answer: Answer) -> str | None:
+def _read_value(
+    question: Question, reading: Reader, parsed: ParsedAnswer, answer: Answer
+) -> str | None:
     """Return the answer in the form, else the last number, or the last answer that the task lists.
 
-    Digits as they were written, without commas between thousands. None where the text has none or ends
-    with the question's own sequence, of a text that was cut off before its answer, and for a task whose
-    answers are neither digits nor listed (`Task.named_answer`).
+    Digits as they were written, without commas between thousands. None where the text has none or
+    ends with the question's own sequence, of a text that was cut off before its answer, and for a
+    task whose answers are neither digits nor listed (`Task.named_answer`).
     """
     if parsed.kind == CUT_OFF:
         return None  # its last number is only where it was cut
@@ -115,18 +121,23 @@ def _read_value(question: Question, reading: Reader, parsed: ParsedAnswer, answe
     if not matches or re.search(r"\d", text[matches[-1].end() :]):
         return None  # the last digits are no number (7.5, -7, 3rd): an earlier number is not the answer
     numbers = [match[0] for match in matches]
-    # A repeated question says nothing: the last digit of "1 1 1 0" is right for copy-last by itself.
+    # A repeated question says nothing: the last digit of "1 1 1 0" is right for copy-last by
+    # itself.
     is_echo = len(question.pieces) > 1 and numbers[-len(question.pieces) :] == list(question.pieces)
     return None if is_echo else numbers[-1]
 
 
 def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
-    """Judge an answer after a prompt with a prefilled answer line: the rest of that line, against the number `key`."""
+    """Judge an answer after a prompt with a prefilled answer line: the rest of that line, against
+    the number `key`.
+    """
     return _verdict(prefilled_reader(True).read(answer.text, answer.ended), key, key, True)
 
 
 def reader_of(question: Question) -> Reader:
-    """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line is read."""
+    """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line
+    is read.
+    """
     if question.prefill is not None:
         return prefilled_reader(question.task.numeric)
     return reader(question.task, question.pieces, question.asked_text)
@@ -148,7 +159,9 @@ def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> Answer
     has_error = numeric and parsed.number is not None and digits_in(key) is not None
     error = abs(parsed.number - int(key)) if has_error and parsed.number is not None else None
     kind = HAS_ANSWER if exact else parsed.kind
-    return AnswerVerdict(parsed.line, kind, same if error is None else error == 0, parsed.number, error)
+    return AnswerVerdict(
+        parsed.line, kind, same if error is None else error == 0, parsed.number, error
+    )
 
 
 def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:
@@ -171,5 +184,10 @@ def answer_columns(
     """
     verdict = asdict(judge(question, answer, grade))
     columns = {name: getattr(question, name) for name in ("length", "seed", "tokens", "key")}
-    written = {"answer": verdict.pop("line"), "text": answer.text, "ended": answer.ended, "reasoning_tokens": reasoning}
+    written = {
+        "answer": verdict.pop("line"),
+        "text": answer.text,
+        "ended": answer.ended,
+        "reasoning_tokens": reasoning,
+    }
     return columns | written | verdict

@@ -1,4 +1,6 @@
-"""Two evaluations of the same questions: which is better at answering, by how much, and whether that is decided."""
+"""Two evaluations of the same questions: which is better at answering, by how much, and whether
+that is decided.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from ostools.results import Chart, Result, frame_of
 from ostools.theory.statistics.paired import mcnemar, paired_difference
 
 SMALL = 0.05
-"""A difference of shares that counts as none: 5 points. To rule out a larger one takes at least 72 questions."""
+"""A difference of shares that counts as none: 5 points. To rule out a larger one takes at least 72
+questions.
+"""
 FIRST_BETTER, SECOND_BETTER = "first is better", "second is better"
 NO_DIFFERENCE, UNDECIDED = "no measurable difference", "not decided"
 _OUTCOMES = {
@@ -30,18 +34,20 @@ _OUTCOMES = {
 class AnswerDifference(Result):
     """One row per question that both answered: who is right.
 
-    Columns: length, seed, key (the right answer), first and second (the answer lines), first_correct, second_correct, right
-    ("both", "second alone", "first alone", "neither").
+    Columns: length, seed, key (the right answer), first and second (the answer lines),
+    first_correct, second_correct, right ("both", "second alone", "first alone", "neither").
 
-    `summary`, one row: first and second (what tells the two apart: model, dtype, mitigation, elicitation, mode, temperature),
-    questions, left_out (that one of the two did not answer, or under a mitigation that changed nothing there),
-    first_right, second_right, gained (right in the second alone), lost (in the first alone), difference (share of right
-    answers, second - first) with its exact paired interval (low, high: 95%), p_value (McNemar's exact test), verdict: "second
-    is better" or "first is better" where the interval leaves 0 out; "no measurable difference" where all of it is within 5
-    points; else "not decided". The interval counts questions as independent of each other: see
-    `theory.statistics.paired`.
+    `summary`, one row: first and second (what tells the two apart: model, dtype, mitigation,
+    elicitation, mode, temperature), questions, left_out (that one of the two did not answer, or
+    under a mitigation that changed nothing there), first_right, second_right, gained (right in the
+    second alone), lost (in the first alone), difference (share of right answers, second - first)
+    with its exact paired interval (low, high: 95%), p_value (McNemar's exact test), verdict:
+    "second is better" or "first is better" where the interval leaves 0 out; "no measurable
+    difference" where all of it is within 5 points; else "not decided". The interval counts
+    questions as independent of each other: see `theory.statistics.paired`.
 
-    `curves`: of each of the two, the share of right answers by length, with Wilson's interval where it has one.
+    `curves`: of each of the two, the share of right answers by length, with Wilson's interval where
+        it has one.
     """
 
     summary: pd.DataFrame
@@ -61,8 +67,9 @@ class AnswerDifference(Result):
 def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference:
     """Pair the answers question by question.
 
-    Raises `InputError` where the questions are not the same: another task, length, seed or right answer; for several samples
-    of a prompt, which are not independent; and where no question is left.
+    Raises `InputError` where the questions are not the same: another task, length, seed or right
+    answer; for several samples of a prompt, which are not independent; and where no question is
+    left.
     """
     rows: Any
     rows, left_out = _paired(first, second)
@@ -84,15 +91,22 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
         "verdict": _verdict(low, high),
     }
     columns = ["length", "right", "asked", "accuracy", "wilson_low", "wilson_high"]
-    curves = [result.summary[columns].assign(side=name) for result, name in zip((first, second), names, strict=True)]
+    curves = [
+        result.summary[columns].assign(side=name)
+        for result, name in zip((first, second), names, strict=True)
+    ]
     parameters = {
         **first.provenance.parameters,
         "measurement": "answer difference",
         "second": second.provenance.as_dict(),
     }
-    parameters["mitigation"] = [str(frame_of(result)["mitigation"].iloc[0]) for result in (first, second)]
+    parameters["mitigation"] = [
+        str(frame_of(result)["mitigation"].iloc[0]) for result in (first, second)
+    ]
     provenance = replace(first.provenance, parameters=parameters)
-    return AnswerDifference(rows, provenance, pd.DataFrame([summary]), pd.concat(curves, ignore_index=True))
+    return AnswerDifference(
+        rows, provenance, pd.DataFrame([summary]), pd.concat(curves, ignore_index=True)
+    )
 
 
 def _paired(first: Evaluation, second: Evaluation) -> tuple[pd.DataFrame, int]:
@@ -101,16 +115,24 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[pd.DataFrame, int]:
     if _sequences(labels[0]) != _sequences(labels[1]):
         _refuse(f"answers to {labels[0]} and to {labels[1]}: ask both the same task")
     if any((result.frame["sample"] > 0).any() for result in (first, second)):
-        _refuse("several samples of a prompt, which are not independent of each other: ask with samples=1")
+        _refuse(
+            "several samples of a prompt, which are not independent of each other: ask with samples=1"
+        )
     columns = ["length", "seed", "key", "answer", "correct", "status"]
     sides = [frame_of(result)[columns] for result in (first, second)]
-    both: Any = sides[0].merge(sides[1], on=["length", "seed"], how="outer", suffixes=("_1", "_2"), indicator=True)
+    both: Any = sides[0].merge(
+        sides[1], on=["length", "seed"], how="outer", suffixes=("_1", "_2"), indicator=True
+    )
     if len(alone := both[both["_merge"] != "both"]):
         row = alone.iloc[0]
-        _refuse(f"{row['length']} items with seed {row['seed']} in one of them: ask both the same lengths and seeds")
+        _refuse(
+            f"{row['length']} items with seed {row['seed']} in one of them: ask both the same lengths and seeds"
+        )
     if len(other := both[both["key_1"] != both["key_2"]]):
         row = other.iloc[0]
-        _refuse(f"right answers {row['key_1']!r} and {row['key_2']!r} at {row['length']} items with seed {row['seed']}")
+        _refuse(
+            f"right answers {row['key_1']!r} and {row['key_2']!r} at {row['length']} items with seed {row['seed']}"
+        )
     counts = both["correct_1"].notna() & both["correct_2"].notna()
     counts &= (both["status_1"] != "inactive") & (both["status_2"] != "inactive")
     used = both[counts]
@@ -120,7 +142,9 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[pd.DataFrame, int]:
     names |= {"correct_1": "first_correct", "correct_2": "second_correct"}
     rows = used.rename(columns=names)[["length", "seed", *names.values()]]
     rows = rows.astype({"first_correct": bool, "second_correct": bool}).reset_index(drop=True)
-    right = [_OUTCOMES[pair] for pair in zip(rows["first_correct"], rows["second_correct"], strict=True)]
+    right = [
+        _OUTCOMES[pair] for pair in zip(rows["first_correct"], rows["second_correct"], strict=True)
+    ]
     return rows.assign(right=right), int((~counts).sum())
 
 
@@ -138,7 +162,9 @@ def _sequences(label: str) -> str:
 
 
 def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
-    """What tells the two apart, in words; "first" and "second" where nothing that is written down does."""
+    """What tells the two apart, in words; "first" and "second" where nothing that is written down
+    does.
+    """
     told = [_described(result) for result in (first, second)]
     differing = [name for name in told[0] if told[0][name] != told[1][name]]
     words = [", ".join(described[name] for name in differing) for described in told]

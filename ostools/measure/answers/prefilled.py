@@ -1,7 +1,8 @@
 """Prompts of a task with a prefilled answer line: the next token is the first of the answer itself.
 
-Behind the bare prompt the next token is the same for every answer ("The final answer to ..."). Behind the begun line it is the
-answer's own, so that what the last token holds there can be compared with what the model says.
+Behind the bare prompt the next token is the same for every answer ("The final answer to ...").
+Behind the begun line it is the answer's own, so that what the last token holds there can be
+compared with what the model says.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ def prefilled_prompts(
     position: Position = ANSWER,
     **encoding: Unpack[EncodingOptions],
 ) -> list[ReadPrompt]:
-    """The prompts of all lengths and seeds up to `position`, each with its right answer; those that are the same tokens once.
+    """The prompts of all lengths and seeds up to `position`, each with its right answer; those that
+    are the same tokens once.
 
-    Raises `InputError` where all right answers are the same, where a tokenizer cuts the line before the right answer otherwise
-    than before others, and for a prompt that leaves no room for its answer in the context.
+    Raises `InputError` where all right answers are the same, where a tokenizer cuts the line before
+    the right answer otherwise than before others, and for a prompt that leaves no room for its
+    answer in the context.
     """
     task_prompts = [
-        render_prompt(model, form, n, seed=seed, mitigation=mitigation, **encoding) for n in lengths for seed in seeds
+        render_prompt(model, form, n, seed=seed, mitigation=mitigation, **encoding)
+        for n in lengths
+        for seed in seeds
     ]
     if mitigation is not None and position == ANSWER and task_prompts[0].counts:
         raise InputError(
@@ -72,11 +77,14 @@ def prefilled_prompts(
 def require_telling_first_tokens(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> None:
     """Require that the first token of an answer tells which of the right answers it is.
 
-    Raises `InputError` where two right answers begin with the same token (12 and 15, where digits are tokens): what is said of
-    that token is said of both."""
+    Raises `InputError` where two right answers begin with the same token (12 and 15, where digits
+    are tokens): what is said of that token is said of both."""
     key_by_token: dict[int, str] = {}
     for prompt in sorted(prompts, key=lambda prompt: prompt.task_prompt.length):
-        key, task_prompt = key_by_token.setdefault(prompt.token, prompt.task_prompt.key), prompt.task_prompt
+        key, task_prompt = (
+            key_by_token.setdefault(prompt.token, prompt.task_prompt.key),
+            prompt.task_prompt,
+        )
         if key != task_prompt.key:
             raise InputError(
                 f"{task_prompt.task.name}: expected right answers that begin with different tokens, found {key} and "
@@ -90,7 +98,10 @@ def answer_room(prompts: Sequence[ReadPrompt]) -> int:
 
 
 def require_room(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> None:
-    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)).task_prompt, context_length(model)
+    longest, context = (
+        max(prompts, key=lambda prompt: len(prompt.ids)).task_prompt,
+        context_length(model),
+    )
     needed = max(len(prompt.ids) for prompt in prompts) + answer_room(prompts)
     if needed > context:
         raise InputError(
@@ -101,7 +112,10 @@ def require_room(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> Non
 
 @contextmanager
 def running(
-    model: TransformerBridge, prompts: Sequence[ReadPrompt], precision: Precision, mitigation: Mitigation | None
+    model: TransformerBridge,
+    prompts: Sequence[ReadPrompt],
+    precision: Precision,
+    mitigation: Mitigation | None,
 ) -> Iterator[TransformerBridge]:
     """The model as that precision prepares it, while it rounds and the mitigation acts."""
     prepared = precision.prepared(model)

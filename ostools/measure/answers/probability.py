@@ -1,7 +1,7 @@
 """Probability of the right answer: log p(line | prompt), teacher-forced.
 
-A second measure beside what a model answers, and a cheaper one: one pass over prompt and line, nothing generated. Below zero
-and one it still tells answers apart that are all wrong.
+A second measure beside what a model answers, and a cheaper one: one pass over prompt and line,
+nothing generated. Below zero and one it still tells answers apart that are all wrong.
 """
 
 from __future__ import annotations
@@ -31,36 +31,48 @@ _LOGITS = 1 << 26  # numbers in the logits of one batch
 SPARE = 48
 """Tokens that an answer may be longer than the right line.
 
-Room for a preamble ("Sure! Here is the answer to your question, as you asked for it:" has some 20 tokens in the vocabularies of
-Gemma and Llama), for decoration around the answer, and for the end of the line, without which it is not finished.
+Room for a preamble ("Sure! Here is the answer to your question, as you asked for it:" has some 20
+tokens in the vocabularies of Gemma and Llama), for decoration around the answer, and for the end of
+the line, without which it is not finished.
 """
 FEW_SHOT_SPARE = 16
 """The same where the prompt has begun the answer line: what is left of it is short."""
 REASONING = 256
-"""Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items: over 100 items need more."""
+"""Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items:
+over 100 items need more.
+"""
 COUNT = 32
 """Tokens for the count of one part."""
 
 
 def answer_room(
-    model: TransformerBridge, task_prompts: Sequence[TaskPrompt], reasons: bool = False, prefilled: bool = False
+    model: TransformerBridge,
+    task_prompts: Sequence[TaskPrompt],
+    reasons: bool = False,
+    prefilled: bool = False,
 ) -> int:
     """Tokens that an answer may have where nobody says: the longest right line's and `spare` more."""
-    lines = (line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts)
-    return max(map(len, lines)) + spare(reasons, prefilled, max(task_prompt.counts for task_prompt in task_prompts))
+    lines = (
+        line_ids(model, task_prompt.prompt, answer_text(task_prompt))
+        for task_prompt in task_prompts
+    )
+    return max(map(len, lines)) + spare(
+        reasons, prefilled, max(task_prompt.counts for task_prompt in task_prompts)
+    )
 
 
 def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
-    """Tokens that an answer may be longer than the right line: `SPARE`, `REASONING` more where the prompt asks for reasoning or
-    the model thinks first, and `COUNT` for each of the parts that are counted first; `FEW_SHOT_SPARE` where the prompt has
-    begun the answer line."""
+    """Tokens that an answer may be longer than the right line: `SPARE`, `REASONING` more where the
+    prompt asks for reasoning or the model thinks first, and `COUNT` for each of the parts that are
+    counted first; `FEW_SHOT_SPARE` where the prompt has begun the answer line."""
     return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons + COUNT * counts
 
 
 @dataclass(frozen=True)
 class AnswerScore:
-    """Score of a line after its prompt, all of it and its end. log_probability: natural. rank: of its tokens and its end the
-    largest rank, where the most likely token of the vocabulary has rank 1: with 1 greedy decoding writes this very line."""
+    """Score of a line after its prompt, all of it and its end. log_probability: natural. rank: of
+    its tokens and its end the largest rank, where the most likely token of the vocabulary has rank
+    1: with 1 greedy decoding writes this very line."""
 
     log_probability: float
     rank: int
@@ -74,7 +86,9 @@ def answer_log_probability(
     progress: Progress | None = None,
 ) -> list[float]:
     """`answer_scores` without the ranks."""
-    return [score.log_probability for score in answer_scores(model, prompts, lines, progress=progress)]
+    return [
+        score.log_probability for score in answer_scores(model, prompts, lines, progress=progress)
+    ]
 
 
 def answer_scores(
@@ -85,28 +99,39 @@ def answer_scores(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[AnswerScore]:
-    """Log probability that the model writes each line after its prompt, and ends it there; and the largest rank on the way.
+    """Log probability that the model writes each line after its prompt, and ends it there; and the
+    largest rank on the way.
 
         log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
 
-    An end is an end of text or a token that begins with the end of a line: without it "1" would have the probability of "12"
-    too. So has the rank: 12 and 15 may share their first token, which is then no right answer. It is the probability of the
-    line in the tokens of `line_ids`, at temperature 1; other ways to write the same are not in it. The softmax is
-    computed in float32, or in float64 for a float64 model.
+    An end is an end of text or a token that begins with the end of a line: without it "1" would
+    have the probability of "12" too. So has the rank: 12 and 15 may share their first token, which
+    is then no right answer. It is the probability of the line in the tokens of `line_ids`, at
+    temperature 1; other ways to write the same are not in it. The softmax is computed in float32,
+    or in float64 for a float64 model.
 
     Args:
-        lines: what is scored, one a prompt, with the line end before it that the model is to write (`answer_text`).
+        lines: what is scored, one a prompt, with the line end before it that the model is to write
+            (`answer_text`).
         batch_size: as in `answers`.
         progress: called as progress(done, total) with the number of prompts scored.
 
-    Raises `InputError` for no prompts, lines that do not match them, a line without tokens of its own, prompt and line over the
-    context, and logits that are not finite. Cost: one pass over every prompt and line, batched as `answers` batches.
+    Raises `InputError` for no prompts, lines that do not match them, a line without tokens of its
+    own, prompt and line over the context, and logits that are not finite. Cost: one pass over every
+    prompt and line, batched as `answers` batches.
     """
     if not prompts or len(lines) != len(prompts):
-        raise InputError(f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}")
+        raise InputError(
+            f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}"
+        )
     encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
-    line_id_rows = [line_ids(model, prompt, line) for prompt, line in zip(encoded_prompts, lines, strict=True)]
-    texts = [prompt.ids.tolist() + list(line) for prompt, line in zip(encoded_prompts, line_id_rows, strict=True)]
+    line_id_rows = [
+        line_ids(model, prompt, line) for prompt, line in zip(encoded_prompts, lines, strict=True)
+    ]
+    texts = [
+        prompt.ids.tolist() + list(line)
+        for prompt, line in zip(encoded_prompts, line_id_rows, strict=True)
+    ]
     context, longest = context_length(model), max(map(len, texts))
     if longest > context:
         raise InputError(
@@ -117,14 +142,18 @@ def answer_scores(
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     score_by_index: dict[int, AnswerScore] = {}
     most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)
-    for batch in batches(list(map(len, texts)), padding(model).allowed, most_tokens, most=batch_size):
+    for batch in batches(
+        list(map(len, texts)), padding(model).allowed, most_tokens, most=batch_size
+    ):
         keep = 1 + max(len(line_id_rows[index]) for index in batch)
         batch_ids = [texts[index] for index in batch]
         shared = shared_prefix(model, batch_ids, keep)
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
             logits = Rows(model, batch_ids, cached=False, keep=keep, shared=shared).logits()
         for row, index in enumerate(batch):
-            score_by_index[index] = _score(logits[row], torch.tensor(line_id_rows[index], device=logits.device), ends)
+            score_by_index[index] = _score(
+                logits[row], torch.tensor(line_id_rows[index], device=logits.device), ends
+            )
         tell(progress, len(score_by_index), len(texts))
     return [score_by_index[index] for index in range(len(texts))]
 
@@ -132,22 +161,36 @@ def answer_scores(
 def _score(
     logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
 ) -> AnswerScore:
-    """Score of one row: the last logits but one predict the line's last token, the last ones the token after it."""
+    """Score of one row: the last logits but one predict the line's last token, the last ones the
+    token after it.
+    """
     last_logits = logits[-1 - len(line) :]
-    scores = torch.log_softmax(last_logits if last_logits.dtype == torch.float64 else last_logits.float(), dim=-1)
+    scores = torch.log_softmax(
+        last_logits if last_logits.dtype == torch.float64 else last_logits.float(), dim=-1
+    )
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
-    wanted = torch.cat([last_logits[:-1].gather(1, line[:, None])[:, 0], last_logits[-1, ends].max()[None]])
+    wanted = torch.cat(
+        [last_logits[:-1].gather(1, line[:, None])[:, 0], last_logits[-1, ends].max()[None]]
+    )
     rank = 1 + int((last_logits > wanted[:, None]).sum(1).max())
     return AnswerScore(float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0)), rank)
 
 
 def line_ends(model: TransformerBridge) -> set[int]:
-    """The tokens after which a line is over: ends of text, and those that begin with a line's end, blanks before it aside."""
+    """The tokens after which a line is over: ends of text, and those that begin with a line's end,
+    blanks before it aside.
+    """
     tokenizer = tokenizer_of(model)
     size = int(model.W_E.shape[0])
-    # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as "Ġ", SentencePiece as "▁".
-    spelled = (str(token or "").lstrip(" \u2581\u0120") for token in tokenizer.convert_ids_to_tokens(list(range(size))))
-    lines = {index for index, token in enumerate(spelled) if token.startswith(("\n", "\u010a", "<0x0A>"))}
+    # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as
+    # "Ġ", SentencePiece as "▁".
+    spelled = (
+        str(token or "").lstrip(" \u2581\u0120")
+        for token in tokenizer.convert_ids_to_tokens(list(range(size)))
+    )
+    lines = {
+        index for index, token in enumerate(spelled) if token.startswith(("\n", "\u010a", "<0x0A>"))
+    }
     ids = lines | {index for index in end_ids(model) if index < size}
     if not ids:
         raise InputError(

@@ -1,26 +1,32 @@
-"""Parse an answer out of a text as models write it: the answer line, the answer in it, and one of three kinds of outcome.
+"""Parse an answer out of a text as models write it: the answer line, the answer in it, and one of
+three kinds of outcome.
 
-The paper's prompts ask for "the answer on the final line", in a form of words (Appendix C.1). How a text is read the paper does
-not say. Here, from its beginning:
+The paper's prompts ask for "the answer on the final line", in a form of words (Appendix C.1). How a
+text is read the paper does not say. Here, from its beginning:
 
-- An answer line holds the form's words and an answer after them. It may stand after other words of its line. Capitals,
-  blanks, Markdown and LaTeX do not matter. The form with nothing behind it goes on in the next line. The form with the
-  prompt's own placeholder (xxxx, <ANSWER>) is a quotation of the prompt, and no answer line.
+- An answer line holds the form's words and an answer after them. It may stand after other words of
+  its line. Capitals, blanks, Markdown and LaTeX do not matter. The form with nothing behind it goes
+  on in the next line. The form with the prompt's own placeholder (xxxx, <ANSWER>) is a quotation of
+  the prompt, and no answer line.
 - What stands before the first answer line is passed over: a preamble, or reasoning.
-- The answer is that of the last answer line; other text after a finished one ends the reading. A model that corrects itself
-  in the next line is read by its correction. "I hope this helps!" and whatever follows it are not read.
-- Another question ends the reading, before an answer line too: what is answered after it is not this prompt's answer. It is
-  known by the words with which the task opens its question. The prompt's own question with its own sequence may be repeated
-  before the answer.
-- Of text that opens with thoughts (<think>, [THINK], or another channel than the final one) what stands after them is read
-  (</think>, [/THINK], the final channel). Thoughts that do not end before the text is cut are "cut off".
+- The answer is that of the last answer line; other text after a finished one ends the reading. A
+  model that corrects itself in the next line is read by its correction. "I hope this helps!" and
+  whatever follows it are not read.
+- Another question ends the reading, before an answer line too: what is answered after it is not
+  this prompt's answer. It is known by the words with which the task opens its question. The
+  prompt's own question with its own sequence may be repeated before the answer.
+- Of text that opens with thoughts (<think>, [THINK], or another channel than the final one) what
+  stands after them is read (</think>, [/THINK], the final channel). Thoughts that do not end before
+  the text is cut are "cut off".
 
-Tasks that ask for no form (`copy`, `count-ones-figure-5`, retrieval) are answered by the FIRST line that could be an answer,
-right or wrong: by one with one whole number where a number is asked for, else by one of which `Task.could_answer` says so. A
-model that continues its prompt answers at once; a preamble ("Sure! Here it is:") is passed over.
+Tasks that ask for no form (`copy`, `count-ones-figure-5`, retrieval) are answered by the FIRST line
+that could be an answer, right or wrong: by one with one whole number where a number is asked for,
+else by one of which `Task.could_answer` says so. A model that continues its prompt answers at once;
+a preamble ("Sure! Here it is:") is passed over.
 
-A line is finished by a line's end, by another question, or by the end of the text, unless that was cut at max_new_tokens or
-where the model repeated itself. Generation stops where `closed` says that nothing that may follow changes what is read.
+A line is finished by a line's end, by another question, or by the end of the text, unless that was
+cut at max_new_tokens or where the model repeated itself. Generation stops where `closed` says that
+nothing that may follow changes what is read.
 
 Cost: linear in the text, of which the first `LONGEST` characters are read.
 """
@@ -38,7 +44,9 @@ from ostools.tasks import Task
 
 HAS_ANSWER, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
 UNFINISHED = ("length", "repeats")
-"""How a text ended that the model would have continued: at max_new_tokens, or while it repeated itself."""
+"""How a text ended that the model would have continued: at max_new_tokens, or while it repeated
+itself.
+"""
 UNANSWERED = "unanswered"
 """The kind of a question to which a hosted model's answer never came; no text is of it."""
 STOP = "the end of the answer"
@@ -49,18 +57,26 @@ LONGEST = 100_000
 _QUESTION_WORDS = 3  # that a line has at least which opens a question
 _BREAK = re.compile(r"\r\n|\r|\n")
 _PLACEHOLDER = re.compile(r"\W*(?:x{2,}\b|<answer>\W*\Z)", re.IGNORECASE)
-_THOUGHTS = {THINKING_MARK: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<|channel|>final<|message|>"}
-"""How a text opens that begins with thoughts, and how they end: tags, and the channels of harmony's format."""
+_THOUGHTS = {
+    THINKING_MARK: "</think>",
+    "[THINK]": "[/THINK]",
+    "<|channel|>": "<|channel|>final<|message|>",
+}
+"""How a text opens that begins with thoughts, and how they end: tags, and the channels of harmony's
+format.
+"""
 
 
 @dataclass(frozen=True)
 class ParsedAnswer:
     """Answer parsed from a text.
 
-    kind: "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
-    "cut off": none before the text was cut. "something else": none in a text that came to its end.
-    line: the answer line as it was written, from the form on; of another kind the last line that was read. answer: what stands
-    in it after the form, freed of its decoration; empty where the kind is another. number: the one whole number in that.
+    kind: "answered": an answer in a finished line; where a number is asked for, with one whole
+    number in it. "cut off": none before the text was cut. "something else": none in a text that
+    came to its end.
+    line: the answer line as it was written, from the form on; of another kind the last line that
+    was read. answer: what stands in it after the form, freed of its decoration; empty where the
+    kind is another. number: the one whole number in that.
     """
 
     kind: str
@@ -87,8 +103,15 @@ class Form:
         if self.suffix is None:
             return start, place_start, line[place_start:]
         # No word may stand after the form.
-        last_word = max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0) + place_start
-        ends = (match.start() for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
+        last_word = (
+            max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0)
+            + place_start
+        )
+        ends = (
+            match.start()
+            for match in self.suffix.finditer(line, place_start)
+            if match.end() >= last_word
+        )
         end = next(ends, None)
         return None if end is None else (start, place_start, line[place_start:end])
 
@@ -97,10 +120,11 @@ class Form:
 class Reader:
     """Rules by which the answers to one prompt are read.
 
-    before, suffix: the form's words before and after the answer; both empty where no form is asked for. question: the words
-    with which the task opens a question; own_sequence: the same with the prompt's own sequence. numeric: whether a number is
-    asked for. could_answer: whether a line could be the answer, where no form is asked for. thinking: whether the prompt has
-    opened a <think> that the model closes.
+    before, suffix: the form's words before and after the answer; both empty where no form is asked
+    for. question: the words with which the task opens a question; own_sequence: the same with the
+    prompt's own sequence. numeric: whether a number is asked for. could_answer: whether a line
+    could be the answer, where no form is asked for. thinking: whether the prompt has opened a
+    <think> that the model closes.
     """
 
     before: str
@@ -112,7 +136,9 @@ class Reader:
     thinking: bool = False
 
     def read(self, text: str, ended: str) -> ParsedAnswer:
-        """Parse a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut (`UNFINISHED`)."""
+        """Parse a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut
+        (`UNFINISHED`).
+        """
         cut = self._cut(text, ended)
         scan = _Scan(self, text[:LONGEST], not cut)
         if scan.answers:
@@ -121,7 +147,9 @@ class Reader:
             if not self.numeric or number is not None:
                 return ParsedAnswer(HAS_ANSWER, line, answer, number)
             return ParsedAnswer(SOMETHING_ELSE, line, "", None)
-        return ParsedAnswer(CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None)
+        return ParsedAnswer(
+            CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None
+        )
 
     def closed(self, text: str) -> bool:
         return len(text) > LONGEST or _Scan(self, text, False).closed
@@ -135,7 +163,9 @@ class Reader:
         return ended in UNFINISHED or len(text) > LONGEST
 
     def answer_start(self, text: str) -> int:
-        """Start of the text that is no thought: after the mark that ends them; at the text's end where none does."""
+        """Start of the text that is no thought: after the mark that ends them; at the text's end
+        where none does.
+        """
         close = self._closing(text)
         end = text.find(close)
         return len(text) if end < 0 else end + len(close)
@@ -145,7 +175,9 @@ class Reader:
         return self._closing(text) not in text
 
     def _closing(self, text: str) -> str:
-        """The mark that ends the thoughts with which the text begins; empty where it begins with none."""
+        """The mark that ends the thoughts with which the text begins; empty where it begins with
+        none.
+        """
         written = next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
         return _THOUGHTS.get(THINKING_MARK if self.thinking else written, "")
 
@@ -155,25 +187,37 @@ class Reader:
         before, suffix = self.before.strip(MARKS), self.suffix.strip(MARKS)
         if not before and not suffix:
             return None
-        before_pattern = re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
+        before_pattern = (
+            re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
+        )
         return Form(before_pattern, re.compile(_loose(suffix), re.IGNORECASE) if suffix else None)
 
     @cached_property
     def opening(self) -> re.Pattern[str] | None:
-        """Finds where a question begins; None for a task whose question has no words of its own before the sequence."""
+        """Finds where a question begins; None for a task whose question has no words of its own
+        before the sequence.
+        """
         # With one sign after it: until that is written, the last word may be a longer one.
-        return re.compile(rf"{_loose(self.question)}(?=\W)", re.IGNORECASE) if self.question else None
+        return (
+            re.compile(rf"{_loose(self.question)}(?=\W)", re.IGNORECASE) if self.question else None
+        )
 
 
 def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
-    """Reader of the answers to a task's prompt with these pieces; `prompt`: its whole text as the model gets it."""
+    """Reader of the answers to a task's prompt with these pieces; `prompt`: its whole text as the
+    model gets it.
+    """
     # Of private use: a character that no format, such as JSON's, writes otherwise.
     before, _, suffix = task.answer_line("\ue000").partition("\ue000")
     words_before, sequence, _ = task.parts(pieces)
     question = _question(words_before)
 
     def could_answer(line: str) -> bool:
-        return number_in(free(line), True) is not None if task.numeric else task.could_answer(line, pieces)
+        return (
+            number_in(free(line), True) is not None
+            if task.numeric
+            else task.could_answer(line, pieces)
+        )
 
     return Reader(
         before.strip(),
@@ -192,7 +236,9 @@ def prefilled_reader(numeric: bool) -> Reader:
 
 
 def _question(words: str) -> str:
-    """Words of the question from the last line before the sequence that is long enough to open one; empty where none is."""
+    """Words of the question from the last line before the sequence that is long enough to open one;
+    empty where none is.
+    """
     lines = words.splitlines(keepends=True)
     for index in range(len(lines) - 1, -1, -1):
         if len(re.findall(r"\w+", lines[index])) >= _QUESTION_WORDS:
@@ -201,7 +247,9 @@ def _question(words: str) -> str:
 
 
 def _loose(words: str) -> str:
-    """A pattern of the words whatever stands between them; of signs as they are where there are no words."""
+    """A pattern of the words whatever stands between them; of signs as they are where there are no
+    words.
+    """
     parts = re.findall(r"\w+", words)
     if not parts:
         return re.escape(words)
@@ -210,8 +258,9 @@ def _loose(words: str) -> str:
 
 
 class _Scan:
-    """One reading of a text. `taken`: the lines that were read, and whether each is finished; `answers`: those with an answer,
-    and the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended before the text did."""
+    """One reading of a text. `taken`: the lines that were read, and whether each is finished;
+    `answers`: those with an answer, and the answers, in order; `last`: the last line that was read;
+    `closed`: whether the reading ended before the text did."""
 
     def __init__(self, reader: Reader, text: str, complete: bool) -> None:
         self.reader = reader
@@ -228,7 +277,9 @@ class _Scan:
                 return
 
     def _lines(self, text: str, complete: bool) -> Iterator[tuple[str, bool]]:
-        """The lines that are read, and whether each is finished; `closed` is set where another question ends them."""
+        """The lines that are read, and whether each is finished; `closed` is set where another
+        question ends them.
+        """
         at = self.reader.answer_start(text)
         opening = self.reader.opening
         for match in opening.finditer(text, at) if opening else ():
@@ -267,7 +318,9 @@ class _Scan:
     def _set_answer(self, line: str, answer: str, finished: bool) -> None:
         if finished:
             answer = free(answer)
-            self.answers.append((line, without_thousands(answer) if self.reader.numeric else answer))
+            self.answers.append(
+                (line, without_thousands(answer) if self.reader.numeric else answer)
+            )
             self._open = ""
 
 
@@ -282,8 +335,8 @@ _MORE_DIGITS, _MORE_WORDS = re.compile(r"[ \t]*+[+,]?[ \t]*+\d"), re.compile(r"[
 
 
 def _repeats(text: str, at: int, own_sequence: str) -> int | None:
-    """End of the prompt's own question that is repeated at `at`, or of the text if it may yet be; None: it is another, or the
-    beginning of a longer one.
+    """End of the prompt's own question that is repeated at `at`, or of the text if it may yet be;
+    None: it is another, or the beginning of a longer one.
 
     Blanks and capitals aside; a line's end may stand where `own_sequence` has a blank.
     """

@@ -21,7 +21,12 @@ COLUMNS = {
     **{"key": "str", "answer": "str", "text": "str", "ended": "str", "reasoning_tokens": "Int64"},
     **{"kind": "str", "correct": "boolean", "number": "Int64", "absolute_error": "Int64"},
     **{"content": "str", "content_correct": "boolean"},
-    **{"log_probability": "float64", "rank": "Int64", "seconds": "float64", "within_training": "boolean"},
+    **{
+        "log_probability": "float64",
+        "rank": "Int64",
+        "seconds": "float64",
+        "within_training": "boolean",
+    },
 }
 LEVEL = 0.95
 PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was drawn"
@@ -31,18 +36,22 @@ PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was
 class Evaluation(Result):
     """One row per prompt and sample.
 
-    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no
-    mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what it does),
-    length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as `reading`
-    finds it; where there is none the last line that was read), text (all it wrote), ended (as in `Answer`),
-    reasoning_tokens (thoughts before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a
-    hosted model gave none, and the columns made of an answer are NA), correct, number, absolute_error, content and
-    content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the prompt, with its end, of a
-    few-shot prompt of what is left of the line; NaN where no end can be written, and where reasoning or thinking comes
-    first), rank (the largest rank among the tokens of that line and its end, the most likely token's being 1: with 1 greedy
-    decoding writes the right answer, all of it; NA where the prompt has not begun the answer line), seconds (its share of
-    its batch's time), within_training (whether the model's card lists training of the task up to this length; NA: not known.
-    That is of the task's own text: what a mitigation makes of it may have been in no training at all).
+    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation,
+    status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit,
+    and its row is no evidence of what it does), length (items), seed, sample, tokens (of the
+    prompt); key (the right answer), answer (the answer line, as `reading` finds it; where there is
+    none the last line that was read), text (all it wrote), ended (as in `Answer`), reasoning_tokens
+    (thoughts before the answer, their marks counted; NA of a hosted model); kind ("unanswered"
+    where a hosted model gave none, and the columns made of an answer are NA), correct, number,
+    absolute_error, content and
+    content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the
+    prompt, with its end, of a few-shot prompt of what is left of the line; NaN where no end can be
+    written, and where reasoning or thinking comes first), rank (the largest rank among the tokens
+    of that line and its end, the most likely token's being 1: with 1 greedy decoding writes the
+    right answer, all of it; NA where the prompt has not begun the answer line), seconds (its share
+    of its batch's time), within_training (whether the model's card lists training of the task up to
+    this length; NA: not known. That is of the task's own text: what a mitigation makes of it may
+    have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -51,7 +60,9 @@ class Evaluation(Result):
 
     @property
     def wrong(self) -> int:
-        """Number of answers that were read and are not right. What was cut off, or something else, is neither."""
+        """Number of answers that were read and are not right. What was cut off, or something else,
+        is neither.
+        """
         return int(self.summary["wrong"].to_numpy(dtype=int).sum())
 
     @property
@@ -61,13 +72,19 @@ class Evaluation(Result):
         return rows[rows["absolute_error"].gt(0).fillna(False)]
 
     def heaping(self, base: int) -> Heaping | None:
-        """Whether wrong numbers are multiples of `base` more often than errors of their sizes would be; None without any.
+        """Whether wrong numbers are multiples of `base` more often than errors of their sizes would
+        be; None without any.
 
-        Of several samples of a prompt the first is counted: they are not independent. See `theory.statistics.heaping`.
+        Of several samples of a prompt the first is counted: they are not independent. See
+        `theory.statistics.heaping`.
         """
         rows = self.wrong_numbers
         rows = rows[rows["sample"] == 0]
-        return heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base) if len(rows) else None
+        return (
+            heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base)
+            if len(rows)
+            else None
+        )
 
     @property
     def read(self) -> int:
@@ -85,18 +102,22 @@ class Evaluation(Result):
 
 
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
-    """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
+    """One row a length: how many answers were right, with Wilson's interval, and how far and how
+    likely.
 
-    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right), accuracy (right of
-    asked), wilson_low and wilson_high (95%), trials and interval_of, content_right and content_read (answers whose content
-    is right, and that hold a value), something_else and cut_off (answers of these kinds: neither right nor an error),
-    unanswered (questions that a hosted model has no answer to; they are in no other number but `prompts`),
-    mean_absolute_error (of the answers with a number; NaN: none), log_probability and probability (of the right line, mean
-    over prompts), active (answers on which the mitigation acted), within_training.
+    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not
+    right), accuracy (right of asked), wilson_low and wilson_high (95%), trials and interval_of,
+    content_right and content_read (answers whose content is right, and that hold a value),
+    something_else and cut_off (answers of these kinds: neither right nor an error), unanswered
+    (questions that a hosted model has no answer to; they are in no other number but `prompts`),
+    mean_absolute_error (of the answers with a number; NaN: none), log_probability and probability
+    (of the right line, mean over prompts), active (answers on which the mitigation acted),
+    within_training.
 
-    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts were
-    (`random`), and each is one trial, with the share of its samples that are right. "samples of one prompt": the answers to one
-    prompt were, at a temperature (`sampled`). "nothing was drawn": the greedy answer to the one prompt, which has no interval.
+    An interval needs something that was drawn, and its trials have to be independent. `interval_of`
+    "prompts": the prompts were (`random`), and each is one trial, with the share of its samples
+    that are right. "samples of one prompt": the answers to one prompt were, at a temperature
+    (`sampled`). "nothing was drawn": the greedy answer to the one prompt, which has no interval.
     """
     by_length = cast(Any, frame).groupby("length")
     summaries = [_summary(int(length), rows, random, sampled) for length, rows in by_length]

@@ -1,4 +1,5 @@
-"""A value as models write it: the text freed of its decoration (Markdown, LaTeX, quotation marks), and the number in it.
+"""A value as models write it: the text freed of its decoration (Markdown, LaTeX, quotation marks),
+and the number in it.
 
 Cost: linear in the text.
 """
@@ -20,8 +21,8 @@ _BRACKETS = {"}": "{", ")": "(", "]": "[", ">": "<"}
 
 
 def free(text: str) -> str:
-    """A text without its decoration: Markdown, LaTeX, quotation marks, brackets around it, the full stop after it; at most
-    `_LAYERS` of them, one inside the other."""
+    """A text without its decoration: Markdown, LaTeX, quotation marks, brackets around it, the full
+    stop after it; at most `_LAYERS` of them, one inside the other."""
     for _ in range(_LAYERS):
         shorter = _freer(text)
         if shorter == text:
@@ -39,14 +40,18 @@ def _freer(text: str) -> str:
         # Of a pair around the whole line one is left here.
         if text.endswith(close) and text.count(close) > text.count(opening):
             text = text[:-1]
-        if text.startswith(close) or (text.startswith(opening) and text.count(opening) > text.count(close)):
+        if text.startswith(close) or (
+            text.startswith(opening) and text.count(opening) > text.count(close)
+        ):
             text = text[1:]
     return text
 
 
 def leading_number(text: str) -> str:
     """The first sentence, where it is a number and no other follows: "12. I hope this helps!"."""
-    first_sentence, *later_sentences = re.split(r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1)
+    first_sentence, *later_sentences = re.split(
+        r"(?<=[.!;])[*_`$\"']*\s+", text.strip(), maxsplit=1
+    )
     alone = digits_in(first_sentence) == free(first_sentence) and not any(
         re.search(r"\d", sentence) for sentence in later_sentences
     )
@@ -54,7 +59,9 @@ def leading_number(text: str) -> str:
 
 
 def digits_in(text: str) -> str | None:
-    """The digits of the one whole number in a text, as they are written; None where it holds none, several, or another kind."""
+    """The digits of the one whole number in a text, as they are written; None where it holds none,
+    several, or another kind.
+    """
     words = [word for word in re.split(r"[\s:=]+", text) if re.search(r"\d", word)]
     bare = free(words[0]).strip(".,;!?'\"()*") if len(words) == 1 else ""
     negative = re.search(r"[-\u2212\u2013]\s*\d", text)
@@ -62,9 +69,11 @@ def digits_in(text: str) -> str | None:
 
 
 def number_in(text: str, numeric: bool) -> int | None:
-    """The one whole number in an answer; None where it holds none, several, or another kind (-3, 1.5), or over 18 digits.
+    """The one whole number in an answer; None where it holds none, several, or another kind (-3,
+    1.5), or over 18 digits.
 
-    numeric: whether a number was asked for. Then an equation counts by its right side, and a thousand may be written 1,000.
+    numeric: whether a number was asked for. Then an equation counts by its right side, and a
+        thousand may be written 1,000.
     """
     digits = digits_in(without_thousands(text).rpartition("=")[2] if numeric else text)
     return None if digits is None or len(digits) > _LONGEST_NUMBER else int(digits)
@@ -73,4 +82,8 @@ def number_in(text: str, numeric: bool) -> int | None:
 def without_thousands(text: str) -> str:
     """1,000 as 1000; LaTeX writes the comma as {,} or as a thin space too."""
     text = re.sub(r"\{,\}|\\,", ",", text)
-    return re.sub(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d)", lambda match: match[0].replace(",", ""), text)
+    return re.sub(
+        r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d)",
+        lambda match: match[0].replace(",", ""),
+        text,
+    )

@@ -1,8 +1,10 @@
-"""Attention: what the last token attends to in every head, and every head's whole pattern reduced to a square.
+"""Attention: what the last token attends to in every head, and every head's whole pattern reduced
+to a square.
 
-alpha_ij^(l,h) of the paper (Section 2), as the model computed it: under edits of the forward pass the edited pattern. Attention
-is not influence: a weight says what a value was multiplied by, and `sensitivity` what that meant to y_n. Cost: one forward
-pass; each layer's pattern is reduced as it appears, and of a square 64 positions a side are kept.
+alpha_ij^(l,h) of the paper (Section 2), as the model computed it: under edits of the forward pass
+the edited pattern. Attention is not influence: a weight says what a value was multiplied by, and
+`sensitivity` what that meant to y_n. Cost: one forward pass; each layer's pattern is reduced as it
+appears, and of a square 64 positions a side are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import posed, rewritten
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits
-from ostools.measure.position import ReadPrompt, checked_position, read_at, read_with_next, require_prompt_end
+from ostools.measure.position import (
+    ReadPrompt,
+    checked_position,
+    read_at,
+    read_with_next,
+    require_prompt_end,
+)
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import encoding_of, item_positions, render_prompt, render_question
 from ostools.measure.unloaded import Unloaded
@@ -48,11 +56,12 @@ SIDE = 64
 class Attention(Result):
     """Attention weights of the last token: one row is one layer, head and token attended to.
 
-    Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item (of the task's sequence;
-    missing for other tokens, and where that is not known), weight (of the last token's row; a head's sum to 1).
+    Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item
+    (of the task's sequence; missing for other tokens, and where that is not known), weight (of the
+    last token's row; a head's sum to 1).
 
-    squares: the whole patterns, positions max-pooled into `bins` (start, end, end excluded), of which the last holds the last
-    token alone: the last row of a square is its own.
+    squares: the whole patterns, positions max-pooled into `bins` (start, end, end excluded), of
+    which the last holds the last token alone: the last row of a square is its own.
     """
 
     tables: ClassVar = (TableHead(columns="layer head token position weight", greatest="weight"),)
@@ -67,7 +76,9 @@ class Attention(Result):
     @property
     def origins(self) -> tuple[str, ...] | None:
         """Origin of each token, of `models.ORIGINS`; None where that is not known."""
-        column: Any = self.frame["origin"].iloc[: self.bins[-1][1]] if "origin" in self.frame else None
+        column: Any = (
+            self.frame["origin"].iloc[: self.bins[-1][1]] if "origin" in self.frame else None
+        )
         return None if column is None or column.isna().any() else tuple(column)
 
     @property
@@ -77,17 +88,21 @@ class Attention(Result):
 
     @property
     def by_token(self) -> Frame:
-        """The last token's weights, mean over layers and heads: position, token, source ("attention"), norm, kind."""
+        """The last token's weights, mean over layers and heads: position, token, source
+        ("attention"), norm, kind.
+        """
         table: Frame = self.frame
         rows = table[["position", "token"]].iloc[: self.bins[-1][1]]
         return by_token(rows, ATTENTION, self.last.mean((0, 1)).numpy(), "measured")
 
     def view(self, against: Attention | None = None) -> Any:
-        """The patterns of all heads to click through; beside those of another prompt, model or mitigation.
+        """The patterns of all heads to click through; beside those of another prompt, model or
+        mitigation.
 
-        Shows itself in a notebook (about 2.3 MB that are stored with it) and has `.save("x.html")`; neither asks the network
-        for anything. With `against` the two stand side by side on one colour scale, after the difference of their last
-        tokens' rows; where tokens have no partners, the page says so.
+        Shows itself in a notebook (about 2.3 MB that are stored with it) and has `.save("x.html")`;
+        neither asks the network for anything. With `against` the two stand side by side on one
+        colour scale, after the difference of their last tokens' rows; where tokens have no
+        partners, the page says so.
         """
         from ostools.reporting.charts.heads_view import attention_view
 
@@ -106,7 +121,10 @@ class Attention(Result):
 
 @measurement(
     command="attention",
-    examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
+    examples=(
+        '--prompt "Can you copy the following number?1111" --out x.html',
+        "--task copy-last --length 12",
+    ),
     memory=lambda: patterns_memory,
     in_chunks=True,
 )
@@ -121,7 +139,8 @@ def attention(
     position: Position | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Attention:
-    """The last token's attention weights in every layer and head, and every pattern, reduced to at most 64 x 64.
+    """The last token's attention weights in every layer and head, and every pattern, reduced to at
+    most 64 x 64.
 
     Args:
         prompt: a text, its tokens, or a task's question.
@@ -129,14 +148,16 @@ def attention(
             tokens belong to which item, whatever a mitigation puts between the items.
         length: number of items of the task's sequence.
         seed: seed of the sequence, if the task draws one.
-        mitigation: a `mitigations.Mitigation` or its name with options. It rewrites the text. It is active in the forward pass,
-            and verified there. `status` in the provenance says whether it changed anything: active, inactive or none.
-        position: the token of a task's prompt whose weights are read, as in `collapse`: "answer" (the default), "prompt-end" or
-            "last-item". It is the last token of the patterns.
+        mitigation: a `mitigations.Mitigation` or its name with options. It rewrites the text. It is
+            active in the forward pass, and verified there. `status` in the provenance says whether
+            it changed anything: active, inactive or none.
+        position: the token of a task's prompt whose weights are read, as in `collapse`: "answer"
+            (the default), "prompt-end" or "last-item". It is the last token of the patterns.
 
-    Raises `InputError` for a prompt together with a task, and for neither; for weights that are not finite; for a mitigation
-    that cannot be applied to what was given (one that inserts between items, to a text that is not a task's; one that rewrites
-    text, to tokens); and for a prompt longer than the context.
+    Raises `InputError` for a prompt together with a task, and for neither; for weights that are not
+    finite; for a mitigation that cannot be applied to what was given (one that inserts between
+    items, to a text that is not a task's; one that rewrites text, to tokens); and for a prompt
+    longer than the context.
     """
     seed, mitigation_object = whole_number("seed", seed), mitigations.optional(mitigation)
     _require_one(prompt is not None, task, length)
@@ -152,7 +173,11 @@ def attention(
     task_parameters: dict[str, Any] = {}
     if isinstance(read, ReadPrompt):
         asked = read.task_prompt
-        task_parameters = {"task": tasks.label(asked.task), "length": asked.length, "seed": asked.seed}
+        task_parameters = {
+            "task": tasks.label(asked.task),
+            "length": asked.length,
+            "seed": asked.seed,
+        }
         with mitigations.running(model, mitigation_object):
             task_parameters |= read_with_next(model, read)
     provenance = Provenance.collect(
@@ -179,12 +204,16 @@ def _read_prompt(
     mitigation: Mitigation | None,
     position: str | None,
 ) -> tuple[Prompt | ReadPrompt, list[int | None], bool]:
-    """The prompt up to the token that is read, the item of each token, and whether the mitigation changed a token."""
+    """The prompt up to the token that is read, the item of each token, and whether the mitigation
+    changed a token.
+    """
     if isinstance(prompt, Question):
         task_prompt, _ = posed(model, prompt, mitigation)
         encoding, plain = encoding_of(task_prompt.prompt), None
         if task_prompt.rewritten:
-            plain = render_prompt(model, prompt.task, prompt.length, seed=prompt.seed, **encoding).prompt
+            plain = render_prompt(
+                model, prompt.task, prompt.length, seed=prompt.seed, **encoding
+            ).prompt
         read = read_at(model, task_prompt, checked_position(position))
         items = [*item_positions(model, task_prompt), *[None] * read.line][: len(read.ids)]
         return read, items, _tokens_differ(task_prompt.prompt, plain)
@@ -198,12 +227,16 @@ def _read_prompt(
 
 
 def _tokens_differ(prompt: Prompt, plain: Prompt | None) -> bool:
-    """Whether a rewritten text has other tokens: a chat template may strip what was added. `plain`: None if not rewritten."""
+    """Whether a rewritten text has other tokens: a chat template may strip what was added. `plain`:
+    None if not rewritten.
+    """
     return plain is not None and not torch.equal(prompt.ids, plain.ids)
 
 
 def _require_one(has_prompt: bool, task: Task | str | None, length: int | None) -> None:
-    """Raises `InputError` for a prompt together with a task, for neither, and for a task without its length."""
+    """Raises `InputError` for a prompt together with a task, for neither, and for a task without
+    its length.
+    """
     if has_prompt == (task is not None) or (task is None) != (length is None):
         raise InputError(
             "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
@@ -244,7 +277,9 @@ def patterns_memory(
     task: Task | str | None = None,
     length: int | None = None,
 ) -> int:
-    """Bytes of a pass over a prompt of `pos` tokens, or over that of a task, whose patterns are kept."""
+    """Bytes of a pass over a prompt of `pos` tokens, or over that of a task, whose patterns are
+    kept.
+    """
     _require_one(pos is not None, task, length)
     if task is not None and length is not None:
         longest = model.longest(task, [length])

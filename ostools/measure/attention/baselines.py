@@ -1,4 +1,5 @@
-"""Attention as a profile over the tokens: the four baselines that a profile of sensitivities has to beat.
+"""Attention as a profile over the tokens: the four baselines that a profile of sensitivities has to
+beat.
 
     mean            mean over layers and heads of alpha_nj
     rollout         row n of the product over layers of (mean_h alpha + I) / 2                      (Abnar and Zuidema, arXiv 2005.00928)
@@ -6,12 +7,13 @@
     alti            row n of the product over layers of C,                                          (Ferrando et al., arXiv 2203.04212)
                     C_ij = max(0, ||z_i||_1 - ||z_i - z_ij||_1), each row divided by its sum
 
-z_i = v_i + P_i attention(norm_1(v))_i is what attention leaves in the residual stream, and z_ij its part from token j: what
-the heads move from j to i, and v_i itself for j = i (docs/theory.md 1). The norm after attention (Gemma, OLMo 2) is held at its
-scale, so that the parts and the biases add up to z_i. None of the four is a derivative, and none knows what an MLP does.
+z_i = v_i + P_i attention(norm_1(v))_i is what attention leaves in the residual stream, and z_ij its
+part from token j: what the heads move from j to i, and v_i itself for j = i (docs/theory.md 1). The
+norm after attention (Gemma, OLMo 2) is held at its scale, so that the parts and the biases add up
+to z_i. None of the four is a derivative, and none knows what an MLP does.
 
-Cost: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, some queries at a time. No gradient.
-"""  # noqa: E501
+Cost: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, some queries at a
+time. No gradient."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -47,10 +49,12 @@ BASELINES = ("mean", "rollout", "value-weighted", "alti")
 
 @dataclass(frozen=True, eq=False)
 class AttentionBaselines(Result):
-    """Attention of the last token to each token, read four ways: one row is one token under one baseline.
+    """Attention of the last token to each token, read four ways: one row is one token under one
+    baseline.
 
-    Columns: position, token_id, token, origin, baseline ("mean" | "rollout" | "value-weighted" | "alti"), value. The values of
-    mean, rollout and alti add up to 1. Those of value-weighted have the size of what heads write into the residual stream.
+    Columns: position, token_id, token, origin, baseline ("mean" | "rollout" | "value-weighted" |
+    "alti"), value. The values of mean, rollout and alti add up to 1. Those of value-weighted have
+    the size of what heads write into the residual stream.
     """
 
     tables: ClassVar = (TableHead(columns="position token value", across="baseline"),)
@@ -85,15 +89,18 @@ def attention_baselines(
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> AttentionBaselines:
-    """Rank the tokens by attention alone: mean attention, rollout, value-weighted attention and ALTI of the last token.
+    """Rank the tokens by attention alone: mean attention, rollout, value-weighted attention and
+    ALTI of the last token.
 
     Args:
         position: where a task's question is read, as in `collapse`.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
-            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
+            rewrites, and the model runs under its hooks. It has to change the prompt or a logit, or
+            it is refused.
 
-    The weights as read here have to reproduce what attention and MLP of every block computed. Raises `InputError` where they
-    do not, and for blocks (experts) and active edits that the formulas do not describe. Read in float64.
+    The weights as read here have to reproduce what attention and MLP of every block computed.
+    Raises `InputError` where they do not, and for blocks (experts) and active edits that the
+    formulas do not describe. Read in float64.
     """
     mitigated = MitigatedPrompts.of("attention_baselines", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
@@ -102,13 +109,20 @@ def attention_baselines(
     with torch.inference_mode(False), torch.no_grad(), mitigated.acting(work), float32_products():
         values = _values(work, tokens)
     if not all(bool(torch.isfinite(row).all()) for row in values.values()):
-        raise InputError("attention_baselines: ALTI has no value on this prompt: no token has a part in some z_i")
-    tables = [token_columns(tokens).assign(baseline=name, value=values[name].cpu().numpy()) for name in BASELINES]
+        raise InputError(
+            "attention_baselines: ALTI has no value on this prompt: no token has a part in some z_i"
+        )
+    tables = [
+        token_columns(tokens).assign(baseline=name, value=values[name].cpu().numpy())
+        for name in BASELINES
+    ]
     return AttentionBaselines(pd.concat(tables, ignore_index=True), provenance)
 
 
 def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor, " key"]]:
-    """Every baseline, the blocks from the last to the first: a product over layers is a row times each."""
+    """Every baseline, the blocks from the last to the first: a product over layers is a row times
+    each.
+    """
     run, layers = forward(model, tokens.ids), int(model.cfg.n_layers)
     last = torch.eye(len(tokens.ids), dtype=torch.float64, device=run.final_norm_scale.device)[-1]
     mean, weighted, rollout, alti = torch.zeros_like(last), torch.zeros_like(last), last, last
@@ -116,18 +130,27 @@ def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor,
         attention, moved = block.pattern.mean(0), moved_vectors(block)
         mean = mean + attention[-1] / layers
         rollout = (rollout @ attention + rollout) / 2
-        weighted = weighted + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.post_norm1.scale[-1]
+        weighted = (
+            weighted
+            + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.post_norm1.scale[-1]
+        )
         alti = alti @ alti_contributions(block, moved)
     return dict(zip(BASELINES, (mean, rollout, weighted, alti), strict=True))
 
 
 def moved_vectors(block: Block) -> Float[Tensor, "head key d_model"]:
-    """W_O W_V norm(v_j) of every head, with the value's bias and the gain of a norm after attention; its scale is left out."""
+    """W_O W_V norm(v_j) of every head, with the value's bias and the gain of a norm after
+    attention; its scale is left out.
+    """
     return torch.einsum("hke,hde->hkd", block.value, block.weights.left_factor)
 
 
-def alti_contributions(block: Block, moved: Float[Tensor, "head key d_model"]) -> Float[Tensor, "query key"]:
-    """C of one block: share of token j in z_i, by how much closer to z_i its part brings the rest, in l1."""
+def alti_contributions(
+    block: Block, moved: Float[Tensor, "head key d_model"]
+) -> Float[Tensor, "query key"]:
+    """C of one block: share of token j in z_i, by how much closer to z_i its part brings the rest,
+    in l1.
+    """
     pattern, scale, pos = block.pattern, block.post_norm1.scale, moved.shape[1]
     rows = []
     for part in chunks(pos, 3 * moved[0].nbytes):

@@ -1,4 +1,6 @@
-"""Two attentions held against each other, token by token, where it is known which token of one is which of the other."""
+"""Two attentions held against each other, token by token, where it is known which token of one is
+which of the other.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,18 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class AttentionDifference(Result):
-    """The last tokens' weights of two attentions: one row is one layer, head and pair of tokens that are the same.
+    """The last tokens' weights of two attentions: one row is one layer, head and pair of tokens
+    that are the same.
 
-    Columns: layer, head, first_position, second_position, token, first, second (the weights), difference (second - first).
-    Tokens without a partner are in `first` and `second` (the attentions) alone. `labels`: what tells the two apart.
+    Columns: layer, head, first_position, second_position, token, first, second (the weights),
+    difference (second - first). Tokens without a partner are in `first` and `second` (the
+    attentions) alone. `labels`: what tells the two apart.
     """
 
     tables: ClassVar = (
         TableHead(
-            columns="layer head token first_position second_position first second difference", greatest="difference"
+            columns="layer head token first_position second_position first second difference",
+            greatest="difference",
         ),
     )
 
@@ -42,7 +47,9 @@ class AttentionDifference(Result):
         """The positions held against each other: of the first, and of the second."""
         count = len(self.frame) // (self.second.squares.shape[0] * self.second.squares.shape[1])
         head = self.frame.iloc[:count]
-        return list(zip(head["first_position"].tolist(), head["second_position"].tolist(), strict=True))
+        return list(
+            zip(head["first_position"].tolist(), head["second_position"].tolist(), strict=True)
+        )
 
     def view(self) -> Any:
         return self.first.view(self.second)
@@ -59,20 +66,26 @@ class AttentionDifference(Result):
 
 
 @measurement()
-def attention_difference(first: Attention, second: Attention, *, corresponding: bool = False) -> AttentionDifference:
-    """The last token's attention weights in `second` minus those in `first`, head by head and token by token.
+def attention_difference(
+    first: Attention, second: Attention, *, corresponding: bool = False
+) -> AttentionDifference:
+    """The last token's attention weights in `second` minus those in `first`, head by head and token
+    by token.
 
-    The two may be two models with as many layers and heads, two prompts, or one prompt with and without a mitigation. Tokens
-    are compared where it is known that they are the same:
+    The two may be two models with as many layers and heads, two prompts, or one prompt with and
+    without a mitigation. Tokens are compared where it is known that they are the same:
 
     - all of them, if the two read the same tokens;
-    - item by item of a task's sequence, if both know it (`attention(task=...)`), and the words before and after the sequence
-      as far as they are the same, from either end. A token that a mitigation has inserted has no partner, and neither has a
-      token that could have two;
-    - position by position, if both have the same number of tokens: at each position at which the token is the same;
-    - with `corresponding`, in place of all this: the tokens with which both texts begin, and those with which both end.
+    - item by item of a task's sequence, if both know it (`attention(task=...)`), and the words
+      before and after the sequence as far as they are the same, from either end. A token that a
+      mitigation has inserted has no partner, and neither has a token that could have two;
+    - position by position, if both have the same number of tokens: at each position at which the
+      token is the same;
+    - with `corresponding`, in place of all this: the tokens with which both texts begin, and those
+      with which both end.
 
-    Raises `InputError` if none of these holds, and for models of other shapes: `first.view(second)` shows them side by side.
+    Raises `InputError` if none of these holds, and for models of other shapes: `first.view(second)`
+    shows them side by side.
     """
     pairs = aligned(first, second, corresponding)
     first_positions, second_positions = (list(positions) for positions in zip(*pairs, strict=True))
@@ -95,9 +108,14 @@ def attention_difference(first: Attention, second: Attention, *, corresponding: 
 
 
 def aligned(first: Attention, second: Attention, corresponding: bool = False) -> Pairs:
-    """The positions (of the first, of the second) that hold the same token. Raises `InputError` as `attention_difference`."""
+    """The positions (of the first, of the second) that hold the same token. Raises `InputError` as
+    `attention_difference`.
+    """
     if first.squares.shape[:2] != second.squares.shape[:2]:
-        shapes = [f"{shape[0]} layers of {shape[1]} heads" for shape in (first.squares.shape, second.squares.shape)]
+        shapes = [
+            f"{shape[0]} layers of {shape[1]} heads"
+            for shape in (first.squares.shape, second.squares.shape)
+        ]
         raise InputError(
             f"attention: expected as many layers and heads in both, found {shapes[0]} and {shapes[1]}: there is no telling "
             "which head is which; `first.view(second)` shows them side by side"
@@ -130,12 +148,16 @@ def _items(attention: Attention) -> dict[int, list[int]]:
 
 
 def _by_item(first: Attention, second: Attention) -> Pairs:
-    """The items' tokens, and those of the words before the first item and after the last that read the same."""
+    """The items' tokens, and those of the words before the first item and after the last that read
+    the same.
+    """
     ours, theirs = _items(first), _items(second)
     pairs: Pairs = []
     for item in sorted(set(ours) & set(theirs)):
         mine, second_positions = ours[item], theirs[item]
-        if [first.tokens[place] for place in mine] == [second.tokens[place] for place in second_positions]:
+        if [first.tokens[place] for place in mine] == [
+            second.tokens[place] for place in second_positions
+        ]:
             pairs += zip(mine, second_positions, strict=True)
     before = partners(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
     start, second_start = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
@@ -149,7 +171,9 @@ def distinct_labels(first: Attention, second: Attention) -> tuple[str, str]:
     differing = [name for name in ours if ours[name] != theirs[name]]
     if len(differing) > 1 and (first.tokens == second.tokens or "mitigation" in differing):
         differing.remove("prompt")
-    return ", ".join(ours[name] for name in differing), ", ".join(theirs[name] for name in differing)
+    return ", ".join(ours[name] for name in differing), ", ".join(
+        theirs[name] for name in differing
+    )
 
 
 def _described(attention: Attention, which: str) -> dict[str, str]:
@@ -167,7 +191,17 @@ def _described(attention: Attention, which: str) -> dict[str, str]:
 def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) -> Provenance:
     """The second's, with the first's among its parameters."""
     parameters = dict(second.provenance.parameters)
-    if second.provenance.mitigation != first.provenance.mitigation:  # which the labels name; else it is that of both
-        parameters = {name: value for name, value in parameters.items() if name not in ("mitigation", "status")}
-    about = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
+    if (
+        second.provenance.mitigation != first.provenance.mitigation
+    ):  # which the labels name; else it is that of both
+        parameters = {
+            name: value
+            for name, value in parameters.items()
+            if name not in ("mitigation", "status")
+        }
+    about = {
+        "measurement": "attention difference",
+        "labels": labels,
+        "first": first.provenance.as_dict(),
+    }
     return replace(second.provenance, parameters=parameters | about)

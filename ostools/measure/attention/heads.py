@@ -1,4 +1,5 @@
-"""Scores of every attention head, to choose from before taking any out: sink, previous token, entropy, where the answer stands.
+"""Scores of every attention head, to choose from before taking any out: sink, previous token,
+entropy, where the answer stands.
 
 Cost: one forward pass a prompt; patterns are read layer by layer and never kept.
 """
@@ -45,24 +46,30 @@ PerHead = Float[Tensor, " head"] | Bool[Tensor, " head"]
 
 @dataclass(frozen=True, eq=False)
 class HeadScores(Result):
-    """One row per prompt, layer and head; queries are all but the first token, which can only attend to itself.
+    """One row per prompt, layer and head; queries are all but the first token, which can only
+    attend to itself.
 
-    Columns: prompt (its index), tokens, first_origin (whose the first token is, of `models.ORIGINS`; missing where that is not
-    known), layer, head; first_token (mean weight on the first token), sink_rate (share of queries
-    that give it more than 0.3), is_sink (first_token > 0.3); previous_token (mean weight on key = query - 1); entropy (nats,
-    mean over queries), normalised_entropy (mean of entropy / log of the number of keys that the query may see, 1: uniform);
-    last_to_first, last_to_itself, last_to_text (the last token's weight on the user's text, summed; NA where it is not known
-    whose the tokens are), last_to_carriers (the same of the tokens that carry the answer; NA where nobody said which they are).
+    Columns: prompt (its index), tokens, first_origin (whose the first token is, of
+    `models.ORIGINS`; missing where that is not known), layer, head; first_token (mean weight on the
+    first token), sink_rate (share of queries that give it more than 0.3), is_sink (first_token >
+    0.3); previous_token (mean weight on key = query - 1); entropy (nats, mean over queries),
+    normalised_entropy (mean of entropy / log of the number of keys that the query may see, 1:
+    uniform); last_to_first, last_to_itself, last_to_text (the last token's weight on the user's
+    text, summed; NA where it is not known whose the tokens are), last_to_carriers (the same of the
+    tokens that carry the answer; NA where nobody said which they are).
 
-    `is_sink` is the sink of Gu et al., "When attention sink emerges in language models", arXiv 2410.10781, with epsilon = 0.3,
-    except that their mean has the first query in it, whose weight is always 1; `sink_rate` counts queries by the same
-    threshold. Where the chat template wrote the first token (`first_origin`), a sink there says nothing of the text. A short
-    prompt leaves few keys to attend to: compare heads on prompts of one length.
+    `is_sink` is the sink of Gu et al., "When attention sink emerges in language models", arXiv
+    2410.10781, with epsilon = 0.3, except that their mean has the first query in it, whose weight
+    is always 1; `sink_rate` counts queries by the same threshold. Where the chat template wrote the
+    first token (`first_origin`), a sink there says nothing of the text. A short prompt leaves few
+    keys to attend to: compare heads on prompts of one length.
     """
 
     @property
     def summary(self) -> pd.DataFrame:
-        """The mean of every score over the prompts, one row per layer and head (`is_sink`: the share of prompts)."""
+        """The mean of every score over the prompts, one row per layer and head (`is_sink`: the
+        share of prompts).
+        """
         table: Any = self.frame
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
@@ -93,45 +100,70 @@ def head_scores(
     """Scores of where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
-        prompts: texts, prompts, or a task's questions (`ost.tasks.questions`). A question knows the tokens
-            that carry its answer.
+        prompts: texts, prompts, or a task's questions (`ost.tasks.questions`). A question knows the
+            tokens that carry its answer.
         carriers: positions of the tokens that carry the answer, for a text or a prompt. They count
             in the prompt that a mitigation has rewritten.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
-            are those under its hooks. It has to change every prompt, or a logit of it, or it is refused. A question is posed
-            under its mitigation before it comes here.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
+            rewrites, and the patterns are those under its hooks. It has to change every prompt, or
+            a logit of it, or it is refused. A question is posed under its mitigation before it
+            comes here.
 
-    Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
+    Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and
+    patterns that are not finite.
     """
     is_one = isinstance(prompts, str | Prompt | Question)
     given: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    prompt_list = [render_question(model, one) if isinstance(one, Question) else one for one in given]
+    prompt_list = [
+        render_question(model, one) if isinstance(one, Question) else one for one in given
+    ]
     rows: list[dict[str, Any]] = []
-    texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]
+    texts = [
+        raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt
+        for raw_prompt in prompt_list
+    ]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
     with mitigated.acting(model):
-        for index, (raw_prompt, prompt) in enumerate(zip(prompt_list, mitigated.prompts, strict=True)):
+        for index, (raw_prompt, prompt) in enumerate(
+            zip(prompt_list, mitigated.prompts, strict=True)
+        ):
             carrier_list = _carriers(model, raw_prompt, prompt, carriers)
             first_origin = None if prompt.origins is None else prompt.origins[0]
             for layer, scores in enumerate(_scores(model, prompt, carrier_list)):
                 columns = {name: values.tolist() for name, values in scores.items()}
                 for head in range(int(model.cfg.n_heads)):
-                    about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": first_origin}
+                    about = {
+                        "prompt": index,
+                        "tokens": len(prompt.ids),
+                        "first_origin": first_origin,
+                    }
                     values = {name: column[head] for name, column in columns.items()}
                     rows.append(about | {"layer": layer, "head": head} | values)
     frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
     frame = frame.astype({"first_origin": "str"})
     ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
     prompt_texts = [getattr(raw_prompt, "text", raw_prompt) for raw_prompt in prompt_list]
-    parameters = {"prompts": prompt_texts, "carriers": carriers, "threshold": SINK, **mitigated.provenance_entry}
+    parameters = {
+        "prompts": prompt_texts,
+        "carriers": carriers,
+        "threshold": SINK,
+        **mitigated.provenance_entry,
+    }
     first, *others = (prompt.provenance for prompt in mitigated.prompts)
-    parameters |= {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    parameters |= {
+        name: value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in others)
+    }
     return HeadScores(frame, replace(provenance, token_ids=ids, parameters=parameters))
 
 
 def _carriers(
-    model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt, carriers: Sequence[int] | None
+    model: TransformerBridge,
+    raw_prompt: str | Prompt | TaskPrompt,
+    prompt: Prompt,
+    carriers: Sequence[int] | None,
 ) -> tuple[int, ...]:
     if isinstance(raw_prompt, TaskPrompt):
         if carriers is not None:
@@ -143,18 +175,24 @@ def _carriers(
             )
         carrier_list = carrier_positions(model, raw_prompt)
     else:
-        carrier_list = tuple(() if carriers is None else checked_list("carriers", carriers, "[3, 4]"))
+        carrier_list = tuple(
+            () if carriers is None else checked_list("carriers", carriers, "[3, 4]")
+        )
     n = len(prompt.ids)
     if n < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
     if wrong := [place for place in carrier_list if type(place) is not int or not 0 <= place < n]:
-        raise InputError(f"head_scores: expected carriers out of 0..{n - 1}, found {short_repr(wrong)}")
+        raise InputError(
+            f"head_scores: expected carriers out of 0..{n - 1}, found {short_repr(wrong)}"
+        )
     return carrier_list
 
 
-def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]) -> list[Mapping[str, PerHead]]:
+def _scores(
+    model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]
+) -> list[Mapping[str, PerHead]]:
     """Every score, layer by layer; the scores before softmax say how many keys a query may see."""
 
     def room(scores: Tensor, layer: int | None) -> Tensor:
@@ -166,7 +204,11 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
     text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
     ids = prompt.ids[None].to(next(model.parameters()).device)
     reducers = {"scores": room, "pattern": reduced}
-    with torch.no_grad(), true_arithmetic(model), hooks.capture(model, *reducers, reduce=reducers) as record:
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        hooks.capture(model, *reducers, reduce=reducers) as record,
+    ):
         model(ids, logits_to_keep=no_logits(model))
     layer_scores = []
     for layer in range(int(model.cfg.n_layers)):
@@ -174,15 +216,21 @@ def _scores(model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...])
         entropies, most = scores.pop("entropies"), record["scores"][layer][:, 1:].double().log()
         # A query that may see one key alone has no choice whose entropy could be large or small.
         normalised = torch.where(most > 0, entropies / most, torch.nan).nanmean(-1)
-        layer_scores.append(scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised})
+        layer_scores.append(
+            scores | {"entropy": entropies.mean(-1), "normalised_entropy": normalised}
+        )
     return layer_scores
 
 
 def _of_pattern(
-    pattern: Float[Tensor, "head query key"], carriers: tuple[int, ...], text: tuple[int, ...], where: str
+    pattern: Float[Tensor, "head query key"],
+    carriers: tuple[int, ...],
+    text: tuple[int, ...],
+    where: str,
 ) -> dict[str, Tensor]:
     """The scores that one layer's patterns hold, and `entropies` of every query but the first."""
-    # Written so that NaN fails too. 16-bit weights are each rounded; a weight that an edit cut out is more than that.
+    # Written so that NaN fails too. 16-bit weights are each rounded; a weight that an edit cut out
+    # is more than that.
     if not bool(((pattern.sum(-1) - 1).abs() < _ROUNDING).all()):
         raise InputError(
             f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they are not finite, or an edit "

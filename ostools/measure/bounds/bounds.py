@@ -1,10 +1,11 @@
 """Theorem 5.1 on a real model: what is certified, and what the paper prints.
 
-Purpose: one number a token that bounds how much of it is left in the last token, out of one forward pass and no gradient; or
-that has its shape, as far as a sketch of the derivative beside it agrees (`belief`). On Gemma 3 270M and SmolLM2 the bound is
-10^74 to 10^94 too large (docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
-block for `local` (`mlp_norm="product"` spares them and is looser); `windowed(k)` is a diagnostic that costs more than the
-measured profile.
+Purpose: one number a token that bounds how much of it is left in the last token, out of one forward
+pass and no gradient; or that has its shape, as far as a sketch of the derivative beside it agrees
+(`belief`). On Gemma 3 270M and SmolLM2 the bound is 10^74 to 10^94 too large
+(docs/findings/real-models.md): measure there. Cost beside the pass: n norms of d x d matrices a
+block for `local` (`mlp_norm="product"` spares them and is looser); `windowed(k)` is a diagnostic
+that costs more than the measured profile.
 """
 
 from __future__ import annotations
@@ -72,11 +73,12 @@ from ostools.theory.path_sum import CHUNK_BUDGET
 class Bounds(Result):
     """Path sums: one row is one token under one variant.
 
-    Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
-    paper), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
-    believed (whether a form that is no bound has the order and the size of a sketch of that derivative, by the rules of
-    `ostools.measure.bounds.variants`; missing of a certified bound, and where it could not be tested).
-    `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
+    Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant,
+    kind (certified | paper), linearisation ("frozen": patterns and norm scales held, the theorem's
+    assumptions), norm ("operator"), value, believed (whether a form that is no bound has the order
+    and the size of a sketch of that derivative, by the rules of `ostools.measure.bounds.variants`;
+    missing of a certified bound, and where it could not be tested). `beliefs` has the numbers
+    behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
 
     tables: ClassVar = (
@@ -86,7 +88,9 @@ class Bounds(Result):
 
     @property
     def by_token(self) -> Frame:
-        """The value of each token for the last position: position, token, source (the variant), norm, kind."""
+        """The value of each token for the last position: position, token, source (the variant),
+        norm, kind.
+        """
         table: Frame = self.frame
         rows = table[table["last"] == table["last"].max()]
         return by_token(rows, rows["variant"], rows["value"], rows["kind"])
@@ -112,8 +116,8 @@ class Bounds(Result):
 
 @dataclass(frozen=True, eq=False)
 class PromptBounds(Result, PromptResults[Bounds]):
-    """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
-    position."""
+    """The path sums of several prompts: one table, with the column `prompt`; the result of each;
+    means over relative position."""
 
     results: tuple[Bounds, ...]
 
@@ -156,20 +160,22 @@ def bounds(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Bounds | PromptBounds:
-    """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
+    """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0)
+    )_{n,i} times a constant.
 
     Args:
-        prompt: a text, a `Prompt` or a task's question. A list of them gives `PromptBounds`: one table
-            of all prompts. How texts and questions are encoded: `EncodingOptions`.
-        variants: the forms of the sum, by name; see docs/theory.md 3. `local` (cheap) >= `windowed(1)`
-            >= `windowed(2)` >= `windowed(4)` ...: certified bounds of the frozen operator norm, without a
-            free constant; `windowed(k)` multiplies the norms of k blocks at a time, and is that norm
-            itself from as many blocks as the model has on. `theorem-5.1`,
-            `theorem-b5`, `proof`: the paper's forms, no bounds on a real model. `theorem-b5-literal`:
-            equation 4 as printed (docs/fidelity.md). Beside the paper's forms a sketch of the frozen
-            derivative is measured: the column `believed` says whether order and size agree with it.
-        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`: "svd", the largest singular
-            value, or "product" of weight norms, cheaper and larger.
+        prompt: a text, a `Prompt` or a task's question. A list of them gives `PromptBounds`: one
+            table of all prompts. How texts and questions are encoded: `EncodingOptions`.
+        variants: the forms of the sum, by name; see docs/theory.md 3. `local` (cheap) >=
+            `windowed(1)` >= `windowed(2)` >= `windowed(4)` ...: certified bounds of the frozen
+            operator norm, without a free constant; `windowed(k)` multiplies the norms of k blocks
+            at a time, and is that norm itself from as many blocks as the model has on.
+            `theorem-5.1`, `theorem-b5`, `proof`: the paper's forms, no bounds on a real model.
+            `theorem-b5-literal`: equation 4 as printed (docs/fidelity.md). Beside the paper's forms
+            a sketch of the frozen derivative is measured: the column `believed` says whether order
+            and size agree with it.
+        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`: "svd", the largest
+            singular value, or "product" of weight norms, cheaper and larger.
         positions: which tokens are the last one: "last" alone, as in the theorem, or "all": the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
@@ -179,8 +185,9 @@ def bounds(
         progress: called as progress(done, total), in blocks of the model.
 
     Raises `InputError` for a variant that does not describe the family (`ostools list models`), for
-    an active edit that the formulas do not know, and where the weights as read here do not reproduce
-    the model's own numbers. Source: docs/theory.md 3; arXiv 2406.04267, theorem 5.1, appendix B.5.
+    an active edit that the formulas do not know, and where the weights as read here do not
+    reproduce the model's own numbers. Source: docs/theory.md 3; arXiv 2406.04267, theorem 5.1,
+    appendix B.5.
     """
     names = checked_variants(variants)
     for name, reason in undescribed(model, names).items():
@@ -189,22 +196,37 @@ def bounds(
             "sensitivity()"
         )
     is_one = isinstance(prompt, str | Prompt | Question)
-    mitigated = MitigatedPrompts.of("bounds", model, [prompt] if is_one else prompt, mitigation, position)
+    mitigated = MitigatedPrompts.of(
+        "bounds", model, [prompt] if is_one else prompt, mitigation, position
+    )
     needed = partial(bounds_bytes, Shape.of(model), variants=names)
     about = {"variants": names, "mlp_norm": mlp_norm, "positions": positions}
     provenance = Provenance.collect(model, **about)
     described = [
-        replace(provenance, parameters={**provenance.parameters, **mitigated.described(model, index)})
+        replace(
+            provenance, parameters={**provenance.parameters, **mitigated.described(model, index)}
+        )
         for index in range(len(mitigated.prompts))
     ]
     work, results, count = full_precision(model, "bounds"), [], len(mitigated.prompts)
     with mitigated.acting(work):
         for index, tokens in enumerate(mitigated.prompts):
-            prompt_progress = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
+            prompt_progress = (
+                progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
+            )
             with prompt_named(mitigated.prompts, index):
-                _require_memory(needed(len(tokens.ids)), len(tokens.ids), next(work.parameters()).device, max_memory)
+                _require_memory(
+                    needed(len(tokens.ids)),
+                    len(tokens.ids),
+                    next(work.parameters()).device,
+                    max_memory,
+                )
                 results.append(_of_one(work, tokens, described[index], max_memory, prompt_progress))
-    return results[0] if is_one else PromptBounds(*join_results(results, ("beliefs", "read_at", "next_tokens")))
+    return (
+        results[0]
+        if is_one
+        else PromptBounds(*join_results(results, ("beliefs", "read_at", "next_tokens")))
+    )
 
 
 def _of_one(
@@ -214,7 +236,9 @@ def _of_one(
     max_memory: int | None,
     progress: Progress | None,
 ) -> Bounds:
-    """Path sum of one prompt, on the model in the precision in which its blocks are read: fold, believe, tabulate."""
+    """Path sum of one prompt, on the model in the precision in which its blocks are read: fold,
+    believe, tabulate.
+    """
     options, n = provenance.parameters, len(tokens.ids)
     last = [n - 1] if options["positions"] == "last" else list(range(n))
     values = _fold(model, tokens, options["variants"], last, options["mlp_norm"], progress)
@@ -229,7 +253,9 @@ def _of_one(
     if verdicts:
         parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
     frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})
-    return Bounds(frame, replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=parameters))
+    return Bounds(
+        frame, replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=parameters)
+    )
 
 
 def _require_memory(needed: int, pos: int, device: torch.device, max_memory: int | None) -> None:
@@ -258,13 +284,16 @@ def _fold(
             view = BlockView(block, mlp_norm)
             for fold in folds.values():
                 fold.step(view)
-            # Before the next block is read: a long prompt's patterns fill the memory. (enumerate() would keep the block.)
+            # Before the next block is read: a long prompt's patterns fill the memory. (enumerate()
+            # would keep the block.)
             del view, block
             tell(progress, blocks_done, int(model.cfg.n_layers))
         return {name: fold.values() for name, fold in folds.items()}
 
 
-def _table(tokens: Prompt, variant: Variant, last: list[int], values: Float[Tensor, "last pos"]) -> pd.DataFrame:
+def _table(
+    tokens: Prompt, variant: Variant, last: list[int], values: Float[Tensor, "last pos"]
+) -> pd.DataFrame:
     if not bool(torch.isfinite(values).all()):
         raise InputError(
             f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
@@ -273,7 +302,9 @@ def _table(tokens: Prompt, variant: Variant, last: list[int], values: Float[Tens
     lengths = [m + 1 for m in last]
     token_indices = np.concatenate([np.arange(length) for length in lengths])
     variant_columns = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
-    flat_values = torch.cat([row[:length] for row, length in zip(values, lengths, strict=True)]).cpu().numpy()
+    flat_values = (
+        torch.cat([row[:length] for row, length in zip(values, lengths, strict=True)]).cpu().numpy()
+    )
     token_values = {name: column.take(token_indices).array for name, column in columns.items()}
     return pd.DataFrame(
         {
@@ -291,12 +322,14 @@ _ELEMENT = 8
 
 
 def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
-    """Bytes of all variants on a prompt of `pos` tokens, out of the same blocks, one at a time: read, then folded.
+    """Bytes of all variants on a prompt of `pos` tokens, out of the same blocks, one at a time:
+    read, then folded.
 
     Measured on a CPU from 1,000 to 4,000 tokens it is within 30%, mostly below.
     """
     model = in_full(shape)
-    # O(n^2) numbers a head as the model runs a block; then rows in float64, scores and what they are compared with.
+    # O(n^2) numbers a head as the model runs a block; then rows in float64, scores and what they
+    # are compared with.
     squares, square = model.n_heads * pos**2 * model.element, pos**2 * _ELEMENT
     sites, vectors = model.site_bytes(pos), pos * (6 * shape.d_mlp + 20 * shape.d_model) * _ELEMENT
     reading = ALLOCATOR + (sites if sites <= chunk_of(KEPT_BYTES) else 0) + vectors
@@ -307,7 +340,8 @@ def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     terms = min(pos * position, max(position, chunk_of(CHUNK_BUDGET))) + 8 * d_squared
     folded = reading + 2 * _ELEMENT * shape.block_parameters + terms
     for window in filter(None, map(window_of, variants)):
-        # The blocks of one group, and what one token's cotangents go through: a d x d matrix a position each.
+        # The blocks of one group, and what one token's cotangents go through: a d x d matrix a
+        # position each.
         blocks = min(window, shape.n_layers)
         folded += blocks * shape.n_heads * square + (blocks + 8) * pos * d_squared
     if all(variant_named(name).kind == "certified" for name in variants):

@@ -1,17 +1,18 @@
-"""A block as the variants read it, and the certified bounds of the frozen derivative: no free constant, none estimated from
-below (docs/theory.md 3.2).
+"""A block as the variants read it, and the certified bounds of the frozen derivative: no free
+constant, none estimated from below (docs/theory.md 3.2).
 
-`local` multiplies bounds of single blocks' norms. It costs n norms of d x d matrices a block beside its pattern (none with
-mlp_norm="product").
+`local` multiplies bounds of single blocks' norms. It costs n norms of d x d matrices a block beside
+its pattern (none with mlp_norm="product").
 
-`windowed(k)` groups the blocks by k, from the last one down, takes norms of each group's exact Jacobian, token by token, and
-multiplies them, with one matrix W for every group of blocks a + 1 to b:
+`windowed(k)` groups the blocks by k, from the last one down, takes norms of each group's exact
+Jacobian, token by token, and multiplies them, with one matrix W for every group of blocks a + 1 to
+b:
 
     W_ij = || d v_i^(b) / d v_j^(a) ||_2, patterns and scales held, the final norm included at b = L
 
-so that `local` >= `windowed(1)` >= `windowed(k)` >= `windowed(m k)` >= `windowed(L)`, which is the measured norm. Cost: d_model
-cotangents for every token through every block, and n^2 / 2 norms of d x d matrices a group: a diagnostic of what chaining
-norms costs. Memory: k n d_model^2.
+so that `local` >= `windowed(1)` >= `windowed(k)` >= `windowed(m k)` >= `windowed(L)`, which is the
+measured norm. Cost: d_model cotangents for every token through every block, and n^2 / 2 norms of d
+x d matrices a group: a diagnostic of what chaining norms costs. Memory: k n d_model^2.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ Edges = Float[Tensor, "query key"]
 
 
 class BlockView:
-    """Terms of one block that the variants read, each computed once and only if a variant asks for it."""
+    """Terms of one block that the variants read, each computed once and only if a variant asks for
+    it.
+    """
 
     def __init__(self, block: Block, mlp_norm: str) -> None:
         self.block = block
         self._norms = path_sum.mlp_norm_products if mlp_norm == "product" else path_sum.mlp_norms
 
     def require_causal(self, variant: str) -> None:
-        """`InputError` where a replaced pattern looks at later tokens: this variant cuts off what it takes for no path."""
+        """`InputError` where a replaced pattern looks at later tokens: this variant cuts off what
+        it takes for no path.
+        """
         if any(bool(head.triu(1).any()) for head in self.block.raw_pattern):
             raise InputError(
                 f"block {self.block.layer}: variant {variant!r} expects a causal pattern, the one that an edit put in place "
@@ -49,14 +54,18 @@ class BlockView:
 
     @property
     def parallel(self) -> bool:
-        """Whether attention and MLP both read what enters the block, whose Jacobian is then T + D and not (I + D) T."""
+        """Whether attention and MLP both read what enters the block, whose Jacobian is then T + D
+        and not (I + D) T.
+        """
         return self.block.layout.parallel
 
     @cached_property
     def mean_pattern(self) -> Float[Tensor, "query key"]:
         """The paper has one head; on a model with several its alpha is their mean."""
         heads = len(self.block.raw_pattern)
-        return path_sum.weighted_pattern(self.block.raw_pattern, self.block.norm1.scale.new_full((heads,), 1.0 / heads))
+        return path_sum.weighted_pattern(
+            self.block.raw_pattern, self.block.norm1.scale.new_full((heads,), 1.0 / heads)
+        )
 
     @cached_property
     def weighted(self) -> Float[Tensor, "query key"]:
@@ -82,7 +91,9 @@ class BlockView:
 
     @cached_property
     def sigma_psi(self) -> float:
-        """max over positions of ||J_psi||, at this input: a gated MLP has no global Lipschitz constant."""
+        """max over positions of ||J_psi||, at this input: a gated MLP has no global Lipschitz
+        constant.
+        """
         weights, block = self.block.weights, self.block
         maps = weights.bare_down, weights.bare_gate, weights.bare_up
         return float(self._norms(*maps, block.p, block.q).max())
@@ -120,7 +131,8 @@ class HeldBlock:
     parallel: bool
 
     def pull(self, cotangents: Cotangents) -> Cotangents:
-        """g^T (I + D) T for cotangents on the first positions: from what leaves the block to what enters it.
+        """g^T (I + D) T for cotangents on the first positions: from what leaves the block to what
+        enters it.
 
         Of a parallel block g^T (T + D).
         """
@@ -128,7 +140,9 @@ class HeldBlock:
         after = torch.einsum("opd,pde->ope", cotangents, self.rows[:n])
         scaled = (cotangents if self.parallel else after) / self.post_norm1_scale[:n, None]
         received = torch.zeros_like(after)
-        for pattern, left_matrix, right in zip(self.pattern[:, :n, :n], self.left_factor, self.right, strict=True):
+        for pattern, left_matrix, right in zip(
+            self.pattern[:, :n, :n], self.left_factor, self.right, strict=True
+        ):
             received += pattern.mT @ (scaled @ left_matrix) @ right
         return after + received / self.norm1_scale[:n, None]
 
@@ -151,13 +165,19 @@ class WindowedFold:
         view.require_causal(f"windowed({self.k})")
         block, weights = view.block, view.block.weights
         scales, rows = (block.norm1.scale, block.post_norm1.scale), view.rows(slice(None))
-        self.group.append(HeldBlock(block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel))
+        self.group.append(
+            HeldBlock(
+                block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel
+            )
+        )
         if len(self.group) == self.k or block.layer == 0:
             self.rows = self.rows @ self._norms()
             self.group, self.front = [], None
 
     def _norms(self) -> Edges:
-        """W of the group, every token as query; of the top group, which has the final norm inside, only `last` (others 0)."""
+        """W of the group, every token as query; of the top group, which has the final norm inside,
+        only `last` (others 0).
+        """
         scale = self.run.final_norm_scale
         norms = torch.zeros(len(scale), len(scale), dtype=scale.dtype, device=scale.device)
         for i in range(len(scale)) if self.front is None else self.last:

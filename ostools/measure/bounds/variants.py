@@ -1,12 +1,14 @@
-"""The forms of the path sum, by name: how each reads one block, what it multiplies the product with, and whether one that is no
-bound may be believed.
+"""The forms of the path sum, by name: how each reads one block, what it multiplies the product
+with, and whether one that is no bound may be believed.
 
-A variant walks the blocks from the last to the first, so that one block's weights are in memory at a time.
+A variant walks the blocks from the last to the first, so that one block's weights are in memory at
+a time.
 
-A form is believed on a prompt for its order and its size beside the measured norms, by rules that were fixed before anything
-was measured. The order is right from a rank correlation of `RIGHT_RANK` on, over at least `FEWEST` tokens. The size is right
-within a factor of `RIGHT_FACTOR` in the median over tokens. A form without a scale is held to its order alone. Cost beside a
-path sum: one sketch of `COTANGENTS` cotangents.
+A form is believed on a prompt for its order and its size beside the measured norms, by rules that
+were fixed before anything was measured. The order is right from a rank correlation of `RIGHT_RANK`
+on, over at least `FEWEST` tokens. The size is right within a factor of `RIGHT_FACTOR` in the median
+over tokens. A form without a scale is held to its order alone. Cost beside a path sum: one sketch
+of `COTANGENTS` cotangents.
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ Kind = Literal["certified", "paper"]
 
 
 class PathFold(Protocol):
-    """A path sum in the making: fed the blocks from the last to the first, then asked for its values.
+    """A path sum in the making: fed the blocks from the last to the first, then asked for its
+    values.
 
-    A row is one last position: only n - 1 for `positions="last"`, every position for `positions="all"`.
+    A row is one last position: only n - 1 for `positions="last"`, every position for
+    `positions="all"`.
     """
 
     def step(self, view: BlockView) -> None: ...
@@ -55,8 +59,8 @@ class PathFold(Protocol):
 
 @dataclass
 class RowFold:
-    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges` and the constant from
-    numbers of each block. `name`: the variant's, for what it refuses."""
+    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges`
+    and the constant from numbers of each block. `name`: the variant's, for what it refuses."""
 
     name: str
     run: Forward
@@ -78,12 +82,17 @@ class RowFold:
         """beta_3 = r3_m / ||g3||_inf, of each last position m."""
         beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
         constants = [self.constant(self.block_numbers, float(beta)) for beta in beta_3]
-        return torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None] * self.rows
+        return (
+            torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None]
+            * self.rows
+        )
 
 
 @dataclass
 class PrintedFold(RowFold):
-    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `path_sum.printed_row`): k_L is joined to nothing."""
+    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `path_sum.printed_row`):
+    k_L is joined to nothing.
+    """
 
     def step(self, view: BlockView) -> None:
         view.require_causal(self.name)
@@ -97,9 +106,11 @@ class PrintedFold(RowFold):
 
 @dataclass(frozen=True)
 class Variant:
-    """A form of the path sum and what kind of number it gives; it stands beside the operator norm of the frozen derivative.
+    """A form of the path sum and what kind of number it gives; it stands beside the operator norm
+    of the frozen derivative.
 
-    `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can be compared.
+    `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can
+    be compared.
     """
 
     name: str
@@ -126,7 +137,12 @@ def _rows(
 ) -> Variant:
     """A variant that is one row of a product; without a constant it has a shape only."""
     front = constant or (lambda numbers, beta_3: 1.0)
-    return Variant(name, kind, constant is not None, lambda run, last: fold(name, run, last, edges, numbers, front))
+    return Variant(
+        name,
+        kind,
+        constant is not None,
+        lambda run, last: fold(name, run, last, edges, numbers, front),
+    )
 
 
 def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
@@ -145,7 +161,11 @@ VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         # Equation 1's factors; its C is "some constant".
-        _rows("theorem-5.1", "paper", lambda view: path_sum.theorem_51_edges(view.mean_pattern, view.beta_2)),
+        _rows(
+            "theorem-5.1",
+            "paper",
+            lambda view: path_sum.theorem_51_edges(view.mean_pattern, view.beta_2),
+        ),
         _theorem_b5("theorem-b5", RowFold),
         _theorem_b5("theorem-b5-literal", PrintedFold),
         _rows(
@@ -170,12 +190,22 @@ _WINDOWED = re.compile(r"windowed\(([1-9][0-9]{0,8})\)")
 
 
 def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
-    """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError` for one that is unknown."""
+    """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError`
+    for one that is unknown.
+    """
     variant_names = (
-        [variants] if isinstance(variants, str) else list(variants) if isinstance(variants, Iterable) else [variants]
+        [variants]
+        if isinstance(variants, str)
+        else list(variants)
+        if isinstance(variants, Iterable)
+        else [variants]
     )
-    windows = [name for name in variant_names if isinstance(name, str) and _WINDOWED.fullmatch(name)]
-    return checked_names("variant", variant_names, [*VARIANTS, "windowed(1)", "windowed(2)", *windows])
+    windows = [
+        name for name in variant_names if isinstance(name, str) and _WINDOWED.fullmatch(name)
+    ]
+    return checked_names(
+        "variant", variant_names, [*VARIANTS, "windowed(1)", "windowed(2)", *windows]
+    )
 
 
 def window_of(name: str) -> int:
@@ -187,14 +217,19 @@ def window_of(name: str) -> int:
 def variant_named(name: str) -> Variant:
     """The variant of a checked name."""
     k = window_of(name)
-    return Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k)) if k else VARIANTS[name]
+    return (
+        Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k))
+        if k
+        else VARIANTS[name]
+    )
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:
-    """The variants among `names` that do not describe this model's blocks, each with the reason in a few words.
+    """The variants among `names` that do not describe this model's blocks, each with the reason in
+    a few words.
 
-    The papers' forms are of a block with a norm before attention and then one before the MLP: their beta_1 and beta_2 are the
-    scales of these two norms, and their MLP reads what attention leaves.
+    The papers' forms are of a block with a norm before attention and then one before the MLP: their
+    beta_1 and beta_2 are the scales of these two norms, and their MLP reads what attention leaves.
     """
     if is_closed(model):
         found_block = "blocks that no record describes"
@@ -216,8 +251,9 @@ Values = Float[np.ndarray, " pos"]
 
 @dataclass(frozen=True)
 class Belief:
-    """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`: rank correlation with the
-    norms. `log10_off`: median over tokens of log10(value / norm), 0 inside the norm's interval; NaN of a form without a scale.
+    """Verdict on one form on one prompt. `believed`: None where it could not be tested. `spearman`:
+    rank correlation with the norms. `log10_off`: median over tokens of log10(value / norm), 0
+    inside the norm's interval; NaN of a form without a scale.
     `words`: the verdict with its reason, as charts and tables show it."""
 
     believed: bool | None
@@ -229,52 +265,78 @@ class Belief:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the provenance, None for what is not known."""
         numbers = {"spearman": self.spearman, "log10_off": self.log10_off}
-        finite_numbers = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        finite_numbers = {
+            name: value if math.isfinite(value) else None for name, value in numbers.items()
+        }
         return {"believed": self.believed, **finite_numbers, "words": self.words}
 
 
 def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:
-    """Verdict on the values of a form beside norms with their intervals (exact norms: both limits are the norm)."""
+    """Verdict on the values of a form beside norms with their intervals (exact norms: both limits
+    are the norm).
+    """
     rank = rank_correlation(value, norm)
     off = float(np.median(_log10_off(value, lower, upper))) if scaled else math.nan
     return judged(rank, off, f"{len(value)} tokens", len(value), scaled=scaled)
 
 
-def judged(rank: float, off: float, what: str, count: int, *, scaled: bool = True, size: str = "") -> Belief:
-    """Verdict by the rules on a rank correlation over `count` things (`what`: in words) and on log10 of the error of a size.
+def judged(
+    rank: float, off: float, what: str, count: int, *, scaled: bool = True, size: str = ""
+) -> Belief:
+    """Verdict by the rules on a rank correlation over `count` things (`what`: in words) and on
+    log10 of the error of a size.
 
     `size`: words for the error of the size where a factor does not say it.
     """
     if count < FEWEST:
         return Belief(None, rank, off, f"not tested here: {what}, {FEWEST} needed")
     if math.isnan(rank):
-        return Belief(None, rank, off, "not tested here: one of the two sides is the same everywhere")
+        return Belief(
+            None, rank, off, "not tested here: one of the two sides is the same everywhere"
+        )
     order, size = f"Spearman {rank:.2f}", size or f"size off by {_times(off)}"
     right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
     if right_order and right_size:
-        return Belief(True, rank, off, f"believed here: {order}" + (f", {size}" if scaled else ", order alone"))
+        return Belief(
+            True,
+            rank,
+            off,
+            f"believed here: {order}" + (f", {size}" if scaled else ", order alone"),
+        )
     wrong = [words for words, right in ((size, right_size), (order, right_order)) if not right]
     return Belief(False, rank, off, f"not believed here: {', '.join(wrong)}")
 
 
 def beliefs(
-    model: TransformerBridge, tokens: Prompt, values: Mapping[str, Float[Tensor, " pos"]], max_memory: int | None
+    model: TransformerBridge,
+    tokens: Prompt,
+    values: Mapping[str, Float[Tensor, " pos"]],
+    max_memory: int | None,
 ) -> dict[str, Belief]:
     """Verdict on each variant that is no bound, beside a sketch of the frozen derivative.
 
-    `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused the form is untested, with
-    the reason.
+    `values`: of the last token, by variant. Active edits are respected. Where the sketch is refused
+    the form is untested, with the reason.
     """
-    forms = {name: variant_named(name) for name in values if variant_named(name).kind != "certified"}
+    forms = {
+        name: variant_named(name) for name in values if variant_named(name).kind != "certified"
+    }
     if not forms:
         return {}
-    sketch: dict[str, Any] = {"linearisations": (LINEARISATION,), "method": "sketch", "cotangents": COTANGENTS}
+    sketch: dict[str, Any] = {
+        "linearisations": (LINEARISATION,),
+        "method": "sketch",
+        "cotangents": COTANGENTS,
+    }
     try:
-        frame: Frame = sensitivity(model, tokens, **sketch, max_memory=max_memory, progress=False).frame
+        frame: Frame = sensitivity(
+            model, tokens, **sketch, max_memory=max_memory, progress=False
+        ).frame
     except InputError as error:
         return dict.fromkeys(forms, Belief(None, math.nan, math.nan, f"not tested here: {error}"))
     lower, upper = (frame[f"{NORM}_{end}"].to_numpy(float) for end in ("lower", "upper"))
-    # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch knows two limits.
+    # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch
+    # knows two limits.
     order = frame["frobenius_norm"].to_numpy(float)
     return {
         name: belief(values[name].cpu().numpy(), order, lower, upper, scaled=form.scaled)

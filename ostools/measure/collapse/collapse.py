@@ -1,13 +1,15 @@
-"""Representational collapse (Theorem 4.2 / B.3): how far v and v* = v with its last token repeated still are apart.
+"""Representational collapse (Theorem 4.2 / B.3): how far v and v* = v with its last token repeated
+still are apart.
 
-Floors stand beside every distance. The machine line is one representable step in every coordinate. The noise is what
-rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the same stored weights. `pair_noise` is what it did
-to the difference y - y*, and decides: a pair is hidden where its float64 distance is below it (`verdicts`). Rounding the
-weights is no noise by this definition: it moves v and v* alike, by `weight_shift`.
+Floors stand beside every distance. The machine line is one representable step in every coordinate.
+The noise is what rounding while running did to v itself, ||y(v) - y_float64(v)||, both with the
+same stored weights. `pair_noise` is what it did to the difference y - y*, and decides: a pair is
+hidden where its float64 distance is below it (`verdicts`). Rounding the weights is no noise by this
+definition: it moves v and v* alike, by `weight_shift`.
 
-Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way in which the weights
-are stored, and in each a shorter pass to check it (in 16 bits five, and one for every prompt at the end of a range);
-O(N) tokens for N lengths, where a loop reads O(N^2).
+Cost: one forward pass per precision and seed for all lengths, the same in float64 once for each way
+in which the weights are stored, and in each a shorter pass to check it (in 16 bits five, and one
+for every prompt at the end of a range); O(N) tokens for N lengths, where a loop reads O(N^2).
 """
 
 from __future__ import annotations
@@ -77,7 +79,12 @@ def collapse(
 @measurement(memory=lambda: collapse_memory, sweep=lambda: SWEPT, in_chunks=True)
 def collapse(
     model: TransformerBridge,
-    task: CollapseTask | Task | Prompt | str | Sequence[CollapseTask | Task | Prompt | str] | None = None,
+    task: CollapseTask
+    | Task
+    | Prompt
+    | str
+    | Sequence[CollapseTask | Task | Prompt | str]
+    | None = None,
     *,
     lengths: Iterable[int],
     prompt: str | Prompt | None = None,
@@ -89,14 +96,16 @@ def collapse(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Collapse | list[Collapse]:
-    """Distances between the last-token representations of a task's pairs, at every length and in every dtype.
+    """Distances between the last-token representations of a task's pairs, at every length and in
+    every dtype.
 
     Args:
         task: pairs such as `tasks.figure_5a()`, a `tasks.Task` with text after its sequence, or the
             name of one. Or a `Prompt`, whose last token is repeated, or token ids:
-            `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a list of results.
-        prompt: in place of a task, a text of your own, whose last token is repeated. To repeat an item
-            of your own after it, give the task `tasks.RepeatTask("mine", prompt, item)`.
+            `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a list of
+            results.
+        prompt: in place of a task, a text of your own, whose last token is repeated. To repeat an
+            item of your own after it, give the task `tasks.RepeatTask("mine", prompt, item)`.
         lengths: numbers of items in the sequence. Length n compares the prompt of n items with the
             same prompt, its last token repeated.
         dtypes: precisions that are compared with float64: a dtype casts the whole model;
@@ -106,13 +115,15 @@ def collapse(
         layers: blocks after which v^(l) is compared too: "all", or numbers from 0 (the embedding)
             to L, the last block, which is always there.
         mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it
-            rewrites. Its hooks act in every dtype and in float64; with hooks, prompts go one by one.
+            rewrites. Its hooks act in every dtype and in float64; with hooks, prompts go one by
+            one.
         position: where a task's prompts are read: "answer", the token from which the answer is
-            predicted, with the answer line begun (the default); "prompt-end", the paper's y_n; "last-item",
-            the last token of the sequence.
+            predicted, with the answer line begun (the default); "prompt-end", the paper's y_n;
+            "last-item", the last token of the sequence.
         progress: called as progress(done, total) after each forward pass.
 
-    How prompts are encoded: `EncodingOptions`; pairs whose last token is repeated are in no chat template.
+    How prompts are encoded: `EncodingOptions`; pairs whose last token is repeated are in no chat
+    template.
 
     The rows of a dtype that overflows (float16, float8) hold no number. Raises `InputError` for a
     tokenizer that merges the repeated item, lengths beyond the context, other numbers that are not
@@ -121,27 +132,42 @@ def collapse(
     acting, tasks_given = optional(mitigation), _given(task, prompt)
     is_one = isinstance(tasks_given, str) or not isinstance(tasks_given, Sequence)
     task_list: list[Any] = [tasks_given] if is_one else list(tasks_given)
-    pairs = [as_pairs(model, task_or_prompt, acting, position, encoding) for task_or_prompt in task_list]
+    pairs = [
+        as_pairs(model, task_or_prompt, acting, position, encoding) for task_or_prompt in task_list
+    ]
     bos, chat = encoding.get("bos"), encoding.get("chat")
-    runs = _checked_runs(model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting)
+    runs = _checked_runs(
+        model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting
+    )
     how_encoded: dict[str, Any] = {"bos": bos, "chat": chat} | _of_text(tasks_given)
     described = Provenance.collect(model, measurement="collapse", **how_encoded)
     results = []
     for index, (run, task_arguments) in enumerate(runs):
-        task_progress = progress if is_one else part_of(progress, index, index + 1, len(runs), units=100)
+        task_progress = (
+            progress if is_one else part_of(progress, index, index + 1, len(runs), units=100)
+        )
         results.append(_measured(run, described, task_arguments, task_progress))
     return results[0] if is_one else results
 
 
 def _given(task: Any, prompt: str | Prompt | None) -> Any:
-    """The task as it was given, or of a prompt the pairs of its last token. Raises `InputError` for both or neither."""
+    """The task as it was given, or of a prompt the pairs of its last token. Raises `InputError` for
+    both or neither.
+    """
     if (task is None) == (prompt is None):
         raise InputError(
             "collapse: expected a task, such as 'figure-5a', or prompt=, whose last token is repeated, found "
             f"{'neither' if task is None else 'both'}"
         )
-    # The last token of a text is repeated by its id: its text could become another token beside a copy.
-    return RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else task if prompt is None else prompt
+    # The last token of a text is repeated by its id: its text could become another token beside a
+    # copy.
+    return (
+        RepeatTask("prompt", prompt, None, "ids")
+        if isinstance(prompt, str)
+        else task
+        if prompt is None
+        else prompt
+    )
 
 
 def _of_text(task: object) -> dict[str, Any]:
@@ -160,8 +186,8 @@ def _checked_runs(
     bos: bool | None,
     mitigation: Mitigation | None,
 ) -> list[tuple[CollapseRun, dict[str, Any]]]:
-    """A run for each task, with what its provenance says of the task; all prompts are built: what does not fit is refused
-    before the first pass."""
+    """A run for each task, with what its provenance says of the task; all prompts are built: what
+    does not fit is refused before the first pass."""
     if not pairs:
         raise InputError("expected a task or a list of them, found an empty list")
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
@@ -170,9 +196,13 @@ def _checked_runs(
     layer_indices, views = () if layers is None else checked_layers(model, layers), Views(model)
     runs = []
     for collapse_task, task_seeds in zip(pairs, seeds_by_task, strict=True):
-        prompts = [PromptSet.build(model, collapse_task, length_list, seed, bos) for seed in task_seeds]
+        prompts = [
+            PromptSet.build(model, collapse_task, length_list, seed, bos) for seed in task_seeds
+        ]
         task_arguments = {"items": collapse_task.items, "lengths": length_list, "seeds": task_seeds}
-        task_arguments |= collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
+        task_arguments |= (
+            collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
+        )
         if isinstance(collapse_task, RenderedPairs):
             read = collapse_task.prompts((length_list[0], length_list[-1]), task_seeds[0])
             task_arguments["read_at"] = reading(model, list(read.values()))
@@ -182,10 +212,13 @@ def _checked_runs(
 
 
 def _measured(
-    run: CollapseRun, described: Provenance, task_arguments: Mapping[str, Any], progress: Progress | None
+    run: CollapseRun,
+    described: Provenance,
+    task_arguments: Mapping[str, Any],
+    progress: Progress | None,
 ) -> Collapse:
-    """Result of one task. `described`: the model, and what all tasks have in common; `task_arguments`: the task's own
-    arguments."""
+    """Result of one task. `described`: the model, and what all tasks have in common;
+    `task_arguments`: the task's own arguments."""
     (frame, reference, about), model = run.tables(progress), run.views.model
     windows = sorted(set(own_windows(model).values()))
     parameters = {

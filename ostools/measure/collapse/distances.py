@@ -1,7 +1,8 @@
-"""Every distance between the last-token representations of pairs of prompts, with its floors, as columns of a table.
+"""Every distance between the last-token representations of pairs of prompts, with its floors, as
+columns of a table.
 
-Cost: all in float64, in chunks of pairs that stay in the processor's cache. Logits are made once for all precisions that are
-compared with them, and are never held for all prompts.
+Cost: all in float64, in chunks of pairs that stay in the processor's cache. Logits are made once
+for all precisions that are compared with them, and are never held for all prompts.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.theory import distances
 
 CHUNK = 1 << 18
-"""Numbers in one float64 chunk: 2 MB, which stay in a processor's cache. Out of it a step takes three times as long."""
+"""Numbers in one float64 chunk: 2 MB, which stay in a processor's cache. Out of it a step takes
+three times as long.
+"""
 _LOGITS = 1 << 24
-"""Logits of one product, 128 MB in float64: to cast a large unembedding takes longer than to work with a chunk of logits."""
+"""Logits of one product, 128 MB in float64: to cast a large unembedding takes longer than to work
+with a chunk of logits.
+"""
 _NA = float("nan")
 
 VECTOR_SITES = tuple(site for site, readings in READINGS.items() if VECTOR in readings)
@@ -49,7 +54,9 @@ Heads = Float[Tensor, "head d_head d_model"]
 
 @dataclass(frozen=True)
 class LastTokens:
-    """The last tokens of all prompts in one precision, with what turns them into logits and head outputs."""
+    """The last tokens of all prompts in one precision, with what turns them into logits and head
+    outputs.
+    """
 
     precision: Precision
     rows: LastRows
@@ -62,14 +69,26 @@ class LastTokens:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        """Sites with the number of blocks before each: v^(l) of the layers kept, and the others after all blocks."""
+        """Sites with the number of blocks before each: v^(l) of the layers kept, and the others
+        after all blocks.
+        """
         layers = sorted(self.rows.residuals)
         no_heads = not len(self.w_o)  # where blocks are closed
-        others = [site for site in READINGS if site != "residual" and not (site == "attention" and no_heads)]
-        return [*(("residual", layer) for layer in layers), *((site, layers[-1]) for site in others)]
+        others = [
+            site
+            for site in READINGS
+            if site != "residual" and not (site == "attention" and no_heads)
+        ]
+        return [
+            *(("residual", layer) for layer in layers),
+            *((site, layers[-1]) for site in others),
+        ]
 
-    def at(self, site: str, index: Int[Tensor, " row"], layer: int | None = None) -> Float[Tensor, "row ..."]:
-        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O.
+    def at(
+        self, site: str, index: Int[Tensor, " row"], layer: int | None = None
+    ) -> Float[Tensor, "row ..."]:
+        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own
+        z W_O.
 
         layer: at "residual", which v^(l); None is L.
         """
@@ -82,13 +101,19 @@ class LastTokens:
             return self.unembedding(self.rows.y[index])
         z = self.rows.z[index]
         with float32_products():
-            return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))  # attention may run in float32 over 16-bit weights
+            return torch.einsum(
+                "rhe,hed->rhd", z, self.w_o.to(z)
+            )  # attention may run in float32 over 16-bit weights
 
     def read(
-        self, site: str, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"], layer: int | None = None
+        self,
+        site: str,
+        first: Int[Tensor, " pair"],
+        second: Int[Tensor, " pair"],
+        layer: int | None = None,
     ) -> Iterator[tuple[Float[Tensor, "some ..."], Float[Tensor, "some ..."]]]:
-        """A site's vectors of v and of v*, a chunk of pairs at a time. Prompts with the same y have the same logits to the bit:
-        they are made once for both."""
+        """A site's vectors of v and of v*, a chunk of pairs at a time. Prompts with the same y have
+        the same logits to the bit: they are made once for both."""
         step = max(1, chunk(CHUNK) // self.width(site))
         if site != "logits":
             for v, v_star in zip(first.split(step), second.split(step), strict=True):
@@ -96,7 +121,9 @@ class LastTokens:
             return
         at_once = step * max(1, logits_rows(self.unembedding.d_vocab) // step)
         for v, v_star in zip(first.split(at_once), second.split(at_once), strict=True):
-            distinct, row = torch.unique(self.at("y", torch.cat([v, v_star])), dim=0, return_inverse=True)
+            distinct, row = torch.unique(
+                self.at("y", torch.cat([v, v_star])), dim=0, return_inverse=True
+            )
             logits, rows = self.unembedding(distinct), (row[: len(v)], row[len(v) :])
             for v_row, v_star_row in zip(*(part.split(step) for part in rows), strict=True):
                 yield logits[v_row], logits[v_star_row]
@@ -110,15 +137,18 @@ class LastTokens:
 
 @dataclass(frozen=True)
 class References:
-    """Two float64 runs: of the weights as this precision stores them (None where the run itself is that one, whose own
-    rounding is not known), and of the weights as the model was given (None where they are the same)."""
+    """Two float64 runs: of the weights as this precision stores them (None where the run itself is
+    that one, whose own rounding is not known), and of the weights as the model was given (None
+    where they are the same)."""
 
     same_weights: LastTokens | None
     given_weights: LastTokens | None
 
     def of(self, prompts: Int[Tensor, " row"]) -> References:
         """Rows of some of the prompts alone, in that order."""
-        return References(*(run and run.of(prompts) for run in (self.same_weights, self.given_weights)))
+        return References(
+            *(run and run.of(prompts) for run in (self.same_weights, self.given_weights))
+        )
 
 
 def pair_columns(
@@ -127,9 +157,10 @@ def pair_columns(
     first: Int[Tensor, " pair"],
     second: Int[Tensor, " pair"],
 ) -> tuple[list[list[SiteColumns]], list[dict[str, VectorDistances]]]:
-    """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm): of every run beside its
-    references. And of each of the `exact_runs`, by site, the L2 distance of the whole vectors and that over ||v||: what a
-    collapse length is read from. Every vector is read once, whatever it is compared with.
+    """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm):
+    of every run beside its references. And of each of the `exact_runs`, by site, the L2 distance of
+    the whole vectors and that over ||v||: what a collapse length is read from. Every vector is read
+    once, whatever it is compared with.
 
     noise: ||y - y_float64||, both with the weights that this precision stores; pair_noise: the same of the difference,
     ||(y - y*) - (y_float64 - y*_float64)||, smaller where v and v* are rounded alike; weight_shift: what storing the weights
@@ -137,7 +168,11 @@ def pair_columns(
     distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
     keep_freed_memory()
-    used = [run for tokens, other in compared for run in (tokens, other.same_weights, other.given_weights)]
+    used = [
+        run
+        for tokens, other in compared
+        for run in (tokens, other.same_weights, other.given_weights)
+    ]
     runs = {id(run): run for run in (*used, *exact_runs) if run is not None}
     tables: list[list[SiteColumns]] = [[] for _ in compared]
     curves: list[dict[str, VectorDistances]] = [{} for _ in exact_runs]
@@ -206,7 +241,8 @@ def _fill(
     count: int,
     values: Columns,
 ) -> None:
-    """Write a chunk's values of one reading (per, norm) into that reading's columns of `count` rows.
+    """Write a chunk's values of one reading (per, norm) into that reading's columns of `count`
+    rows.
 
     The columns are made whole at the first chunk: small arrays kept chunk by chunk would hold the
     memory around them.
@@ -217,7 +253,9 @@ def _fill(
         columns[reading][name][rows] = part
 
 
-def _require_finite_logits(runs: Mapping[int, LastTokens], logits: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+def _require_finite_logits(
+    runs: Mapping[int, LastTokens], logits: Mapping[int, tuple[Tensor, Tensor]]
+) -> None:
     for key, rows in logits.items():
         if not all(math.isfinite(float(x.sum(dtype=torch.float64))) for x in rows):
             raise RangeError(
@@ -227,18 +265,26 @@ def _require_finite_logits(runs: Mapping[int, LastTokens], logits: Mapping[int, 
 
 
 def _chunk_columns(
-    site: str, by_run: Mapping[int, tuple[Tensor, Tensor]], tokens: LastTokens, references: References
+    site: str,
+    by_run: Mapping[int, tuple[Tensor, Tensor]],
+    tokens: LastTokens,
+    references: References,
 ) -> Iterator[tuple[tuple[str, str], Columns]]:
     """The columns of one run at a chunk of pairs, by (per, norm). `by_run`: v and v* of every run."""
     v, v_star = by_run[id(tokens)]
-    exact, exact_star = (None, None) if references.same_weights is None else by_run[id(references.same_weights)]
+    exact, exact_star = (
+        (None, None) if references.same_weights is None else by_run[id(references.same_weights)]
+    )
     as_given = None if references.given_weights is None else by_run[id(references.given_weights)][0]
     logit_columns: Columns = {}
     if site == "logits":
         p, q = (torch.softmax(x.double(), dim=-1) for x in (v, v_star))
         top = v.argmax(-1)
         same: dict[str, Tensor] = {"same_top_token": top == v_star.argmax(-1), "next_token": top}
-        same |= {"identical_logits": (v == v_star).all(-1), "total_variation": distances.total_variation(p, q)}
+        same |= {
+            "identical_logits": (v == v_star).all(-1),
+            "total_variation": distances.total_variation(p, q),
+        }
         logit_columns = {name: values.cpu().numpy() for name, values in same.items()}
     pieces = v.double(), v_star.double(), exact, exact_star, as_given
     for per, cut in _readings(site, pieces, int(tokens.w_o.shape[0])):
@@ -246,8 +292,8 @@ def _chunk_columns(
             yield (per, norm), columns | logit_columns
 
 
-# v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see `References`), in float64;
-# [pair, piece, d], or [pair, d] for a vector not cut yet.
+# v, v*, float64's v and v* with the same weights, and float64's v with the given ones (None: see
+# `References`), in float64; [pair, piece, d], or [pair, d] for a vector not cut yet.
 PairVectors = Float[Tensor, "pair ..."]
 Pieces = tuple[PairVectors, PairVectors, PairVectors | None, PairVectors | None, PairVectors | None]
 
@@ -280,7 +326,9 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
     directions = {id(x): distances.direction(x) for pair in compared.values() for x in pair}
     for norm in distances.NORMS:
         if norm == "cosine":  # it has no length, so neither a share of one nor a step
-            turned = {name: (directions[id(x)], directions[id(y)]) for name, (x, y) in compared.items()}
+            turned = {
+                name: (directions[id(x)], directions[id(y)]) for name, (x, y) in compared.items()
+            }
             sizes = {name: distances.direction_distance(*pair) for name, pair in turned.items()}
             distance = sizes["distance"]
             relative = ulps = line = unknown = torch.full_like(distance, _NA)
@@ -311,10 +359,13 @@ def logits_rows(d_vocab: int) -> int:
 
 
 def require_finite(last_tokens: LastTokens, what: str, lengths: list[int], *, logits: bool) -> None:
-    """Refuse rows that are not finite: say in which precision, where, and from which length. `lengths`: items of each row.
+    """Refuse rows that are not finite: say in which precision, where, and from which length.
+    `lengths`: items of each row.
     `logits`: whether to make them for this."""
     name, dtype = last_tokens.precision.name, last_tokens.precision.dtype
-    places = sorted(last_tokens.places, key=lambda place: place[0] == "logits")  # of what is not finite, the first
+    places = sorted(
+        last_tokens.places, key=lambda place: place[0] == "logits"
+    )  # of what is not finite, the first
     index = torch.arange(len(lengths))
     for site, layer in places:
         if site == "logits" and not logits:
@@ -325,21 +376,33 @@ def require_finite(last_tokens: LastTokens, what: str, lengths: list[int], *, lo
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
                 holds = f"{str(dtype).removeprefix('torch.')} holds numbers up to {torch.finfo(dtype).max:.3g}"
-                raise RangeError(f"{what} in {name}: {site} at length {length} is not finite; {holds}")
+                raise RangeError(
+                    f"{what} in {name}: {site} at length {length} is not finite; {holds}"
+                )
             start += len(rows)
 
 
-def collapse_bytes(shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *, layers: int = 1) -> int:
-    """Bytes that so many pairs hold, the longest prompt of `pos` tokens: the largest pass, in float64 or in a
-    precision, and the chunks of distances and logits. `layers`: so many streams are compared."""
+def collapse_bytes(
+    shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *, layers: int = 1
+) -> int:
+    """Bytes that so many pairs hold, the longest prompt of `pos` tokens: the largest pass, in
+    float64 or in a precision, and the chunks of distances and logits. `layers`: so many streams are
+    compared."""
     precisions = [Precision.of_name(name) for name in dtypes]
-    elements = [8, *(precision.dtype.itemsize for precision in precisions if precision.name != "float64")]
-    # Weights that a precision rounds have a float64 run of their own; those of a 16-bit model in its
-    # own dtype are rounded already, which is not known before they are read.
+    elements = [
+        8,
+        *(precision.dtype.itemsize for precision in precisions if precision.name != "float64"),
+    ]
+    # Weights that a precision rounds have a float64 run of their own; those of a 16-bit model in
+    # its own dtype are rounded already, which is not known before they are read.
     elements += [8 for element in elements[1:] if element < shape.element]
-    largest = max(pass_bytes(shape, 1, pos, 1, element) + cast_bytes(shape, element) for element in elements)
+    largest = max(
+        pass_bytes(shape, 1, pos, 1, element) + cast_bytes(shape, element) for element in elements
+    )
     chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
-    streams = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model  # last tokens alone, in float64 and in the precision
+    streams = (
+        2 * 8 * 2 * pairs * (layers - 1) * shape.d_model
+    )  # last tokens alone, in float64 and in the precision
     logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
     return largest + 12 * 8 * max(chunks) + streams + logits
 
@@ -355,9 +418,15 @@ def collapse_memory(
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> int:
-    """Bytes of the pairs of a task, in each dtype; of prompts in the chat template with the answer line begun, the most."""
+    """Bytes of the pairs of a task, in each dtype; of prompts in the chat template with the answer
+    line begun, the most.
+    """
     layer_count = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
     form = tasks.task(task, CollapseTask) if isinstance(task, str) else task
-    form, most = (form.form, max(lengths) + 1) if isinstance(form, TaskPairs) else (form, max(lengths))
+    form, most = (
+        (form.form, max(lengths) + 1) if isinstance(form, TaskPairs) else (form, max(lengths))
+    )
     longest = model.longest(form, [most], mitigation=mitigation, seed=next(iter(seeds)), **encoding)
-    return collapse_bytes(model.shape, longest.tokens + longest.answer, len(lengths), dtypes, layers=layer_count)
+    return collapse_bytes(
+        model.shape, longest.tokens + longest.answer, len(lengths), dtypes, layers=layer_count
+    )

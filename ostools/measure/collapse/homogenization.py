@@ -1,9 +1,11 @@
-"""Collapse of all tokens of a text, and not of a pair: how alike their states are by layer and context length, and the sink.
+"""Collapse of all tokens of a text, and not of a pair: how alike their states are by layer and
+context length, and the sink.
 
-The states of a causal model's first n tokens do not depend on what follows, so that one forward pass has every context length.
-A pass of each context alone checks that. Where the first token's norm is massive, the entropy of all tokens says that and
-nothing of the others: each number is there without the first token too. Cost: these passes, and the singular values of two
-matrices a layer and context length.
+The states of a causal model's first n tokens do not depend on what follows, so that one forward
+pass has every context length. A pass of each context alone checks that. Where the first token's
+norm is massive, the entropy of all tokens says that and nothing of the others: each number is there
+without the first token too. Cost: these passes, and the singular values of two matrices a layer and
+context length.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ from ostools.measure.attention.heads import SINK
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import in_full, patterns_bytes
-from ostools.measure.passes.contexts import full_precision, no_logits, require_no_edits, true_arithmetic
+from ostools.measure.passes.contexts import (
+    full_precision,
+    no_logits,
+    require_no_edits,
+    true_arithmetic,
+)
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
@@ -41,33 +48,43 @@ from ostools.theory.homogenization import likeness
 
 MODEL, UNTRAINED = "model", "untrained"
 FEWEST, SHORTEST = 3, 8
-"""Tokens without which nothing is left to compare; and of the shortest context where none is asked for."""
+"""Tokens without which nothing is left to compare; and of the shortest context where none is asked
+for.
+"""
 _ROUNDING = 1e-2
 """By how much a row of attention in float32 may sum to more than 1."""
 _SAME_STATE = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Of its size, by how much a state may differ in a pass of another length: kernels add up in another order there."""
+"""Of its size, by how much a state may differ in a pass of another length: kernels add up in
+another order there.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenHomogenization(Result):
     """One row a model, context length and layer.
 
-    Columns: source ("model", or "untrained"); tokens (of the context, from the first on); layer (l of v^(l): 0 is the
-    embedding, L what the last block leaves). Of the matrix of the tokens' states: entropy (matrix entropy, nats),
-    normalised_entropy (over log min(n, d)), effective_rank, mean_cosine (over pairs); the same without the first token:
-    rest_entropy, rest_normalised_entropy, rest_effective_rank, rest_mean_cosine. first_norm, rest_norm (L2 norm of the first
-    token's state, and the median of the others'). Of the block that reads v^(l), missing at L and where patterns are not
-    known: first_weight (mean attention on the first token over later queries and heads), sink_rate (share of heads that give
-    it more than 0.3, mean over later queries).
+    Columns: source ("model", or "untrained"); tokens (of the context, from the first on); layer (l
+    of v^(l): 0 is the embedding, L what the last block leaves). Of the matrix of the tokens'
+    states: entropy (matrix entropy, nats), normalised_entropy (over log min(n, d)), effective_rank,
+    mean_cosine (over pairs); the same without the first token: rest_entropy,
+    rest_normalised_entropy, rest_effective_rank, rest_mean_cosine. first_norm, rest_norm (L2 norm
+    of the first token's state, and the median of the others'). Of the block that reads v^(l),
+    missing at L and where patterns are not
+    known: first_weight (mean attention on the first token over later queries and heads), sink_rate
+    (share of heads that give it more than 0.3, mean over later queries).
     """
 
     tables: ClassVar = (
-        TableHead(columns="source tokens layer normalised_entropy rest_normalised_entropy rest_mean_cosine sink_rate"),
+        TableHead(
+            columns="source tokens layer normalised_entropy rest_normalised_entropy rest_mean_cosine sink_rate"
+        ),
     )
 
     @classmethod
     def of(cls, rows: Frame, provenance: Provenance) -> TokenHomogenization:
-        """The result of stored rows. Raises `InputError` for a layer that stands there twice: rows of several texts."""
+        """The result of stored rows. Raises `InputError` for a layer that stands there twice: rows
+        of several texts.
+        """
         if rows.duplicated(["source", "tokens", "layer"]).any():
             raise InputError(
                 "token_homogenization: expected one row a model, context and layer, found some twice: rows of several texts; "
@@ -103,20 +120,23 @@ def token_homogenization(
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> TokenHomogenization:
-    """Measure how alike all tokens of a text are, layer by layer: entropy, effective rank and cosines
-    of their states, the first token's norm, and the attention that sinks into it.
+    """Measure how alike all tokens of a text are, layer by layer: entropy, effective rank and
+    cosines of their states, the first token's norm, and the attention that sinks into it.
 
     Args:
-        contexts: numbers of tokens, each a beginning of the text, from 3 on; None: 8, 16, 32, ... and all.
-        untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the same tokens.
+        contexts: numbers of tokens, each a beginning of the text, from 3 on; None: 8, 16, 32, ...
+            and all.
+        untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the
+            same tokens.
         seed: seed of the untrained model.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options, as in `ost.sensitivity`.
 
-    In float32, or float64 of a float64 model. Raises `InputError` for a text of fewer than three tokens,
-    a context beyond it, a state that is 0 or not finite, and for an edit beside `untrained`.
-    Refused is a context whose states depend on what follows it. Cost: a forward pass of the text and of each
-    context, and the singular values of the states. Source: docs/theory.md 4.
+    In float32, or float64 of a float64 model. Raises `InputError` for a text of fewer than three
+    tokens, a context beyond it, a state that is 0 or not finite, and for an edit beside
+    `untrained`. Refused is a context whose states depend on what follows it. Cost: a forward pass
+    of the text and of each context, and the singular values of the states. Source: docs/theory.md
+    4.
     """
     mitigated = MitigatedPrompts.of("token_homogenization", model, [prompt], mitigation, position)
     tokens, seed = mitigated.prompt, whole_number("seed", seed)
@@ -152,10 +172,13 @@ def _contexts(contexts: Iterable[int] | None, pos: int) -> list[int]:
 def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[int]) -> Frame:
     work = full_precision(model, mitigated.what)
     ids = mitigated.prompt.ids[None].to(next(work.parameters()).device)
-    sites = ["embedding", "residual_post"] + ["pattern"] * (unknown_inside(work, "patterns") is None)
+    sites = ["embedding", "residual_post"] + ["pattern"] * (
+        unknown_inside(work, "patterns") is None
+    )
 
     def first_column(pattern: Tensor, layer: int | None) -> Tensor:
-        # Written so that NaN fails too. Rows may sum to less: gpt-oss has a sink beside the tokens, an edit may cut weights.
+        # Written so that NaN fails too. Rows may sum to less: gpt-oss has a sink beside the tokens,
+        # an edit may cut weights.
         if not bool((pattern.sum(-1) < 1 + _ROUNDING).all()):
             raise InputError(
                 f"token_homogenization: expected rows of attention that sum to 1, found others in layer {layer}"
@@ -168,10 +191,17 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
             work(ids, use_cache=False, logits_to_keep=no_logits(work))
         _require_beginnings(work, ids, record["residual_post"], sizes)
     columns: dict[int, Tensor] = record["pattern"] if "pattern" in sites else {}
-    streams = {0: record["embedding"]} | {block + 1: stream for block, stream in record["residual_post"].items()}
+    streams = {0: record["embedding"]} | {
+        block + 1: stream for block, stream in record["residual_post"].items()
+    }
     return pd.DataFrame(
         [
-            {"tokens": size, "layer": layer, **_of_states(stream[0, :size].cpu()), **_sink(columns.get(layer), size)}
+            {
+                "tokens": size,
+                "layer": layer,
+                **_of_states(stream[0, :size].cpu()),
+                **_sink(columns.get(layer), size),
+            }
             for size in sizes
             for layer, stream in sorted(streams.items())
         ]
@@ -179,11 +209,16 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
 
 
 def _require_beginnings(
-    work: TransformerBridge, ids: Int[Tensor, "1 pos"], streams: Mapping[int, Tensor], sizes: list[int]
+    work: TransformerBridge,
+    ids: Int[Tensor, "1 pos"],
+    streams: Mapping[int, Tensor],
+    sizes: list[int],
 ) -> None:
-    """Require that each context's last state is the same alone and within the text; else `InputError`.
+    """Require that each context's last state is the same alone and within the text; else
+    `InputError`.
 
-    The two differ where the model's rotary angles or an edit depend on how long the text is. Cost: a pass of every context.
+    The two differ where the model's rotary angles or an edit depend on how long the text is. Cost:
+    a pass of every context.
     """
     last_block = max(streams)
     for size in sizes:
@@ -214,13 +249,18 @@ def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, fl
     if column is None:
         return {"first_weight": float("nan"), "sink_rate": float("nan")}
     weights: Any = column[:, : size - 1].mean(-1)
-    return {"first_weight": float(weights.mean()), "sink_rate": float((weights > SINK).double().mean())}
+    return {
+        "first_weight": float(weights.mean()),
+        "sink_rate": float((weights > SINK).double().mean()),
+    }
 
 
 def homogenization_memory(model: Unloaded, pos: int, *, untrained: bool = False) -> int:
     """Bytes of a pass whose states are kept, of their singular values, and of an untrained model."""
     shape = in_full(model.shape)
-    states = (shape.n_layers + 1) * pos * shape.d_model * shape.element + 4 * pos * shape.d_model * 8
+    states = (
+        shape.n_layers + 1
+    ) * pos * shape.d_model * shape.element + 4 * pos * shape.d_model * 8
     measured = patterns_bytes(shape, pos) + states
     return bytes_with_untrained(measured, model.shape) if untrained else measured
 

@@ -1,7 +1,9 @@
-"""The prompts that `collapse` compares, on token ids: encoded, proved, checked against the context, packed into a tree.
+"""The prompts that `collapse` compares, on token ids: encoded, proved, checked against the context,
+packed into a tree.
 
-`RenderedPairs` are a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat template, up to a position. No
-theorem speaks of them. They are what a mitigation is judged on: can the two questions still be told apart?
+`RenderedPairs` are a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat
+template, up to a position. No theorem speaks of them. They are what a mitigation is judged on: can
+the two questions still be told apart?
 """
 
 from __future__ import annotations
@@ -20,12 +22,26 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.measure.mitigated_prompts import rewriting
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
-from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, read_at, require_prompt_end
+from ostools.measure.position import (
+    ANSWER,
+    Position,
+    ReadPrompt,
+    checked_position,
+    read_at,
+    require_prompt_end,
+)
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.mitigations import Mitigation, label
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokenizer_calls import lead, token_ids_of_each
-from ostools.models.tokens import EncodingOptions, control_ids, fitted, require_chat, token_text, tokenizer_of
+from ostools.models.tokens import (
+    EncodingOptions,
+    control_ids,
+    fitted,
+    require_chat,
+    token_text,
+    tokenizer_of,
+)
 from ostools.tasks import CollapseTask, Encoder, Pair, RepeatedIds, Task, TaskPairs
 from ostools.tasks.pairs import NextPairs
 from ostools.tasks.repeats import TaskOfIds
@@ -36,7 +52,9 @@ class OtherEndError(InputError):
 
 
 class ModelEncoder:
-    """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes it with that `bos`."""
+    """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes
+    it with that `bos`.
+    """
 
     def __init__(self, model: TransformerBridge, bos: bool | None = None) -> None:
         self.model = model
@@ -44,12 +62,16 @@ class ModelEncoder:
         self._known: set[int] | None = None
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """The token ids of each text. Raises `InputError` for whatever `encode` refuses in the first text, and for text
-        that becomes a control or unknown token in the others."""
+        """The token ids of each text. Raises `InputError` for whatever `encode` refuses in the
+        first text, and for text that becomes a control or unknown token in the others."""
         tokenizer = tokenizer_of(self.model)
-        if self._known is None:  # `encode` is too slow for every text, and refuses what can be wrong in one
+        if (
+            self._known is None
+        ):  # `encode` is too slow for every text, and refuses what can be wrong in one
             self._known = set(encode(self.model, texts[0], bos=self.bos).ids.tolist())
-        id_rows = token_ids_of_each(tokenizer, texts, add_special_tokens=False, split_special_tokens=True)
+        id_rows = token_ids_of_each(
+            tokenizer, texts, add_special_tokens=False, split_special_tokens=True
+        )
         for index in set().union(*map(set, id_rows)) - self._known:
             if index in control_ids(tokenizer):
                 raise InputError(
@@ -64,8 +86,8 @@ class ModelEncoder:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The pairs of one seed, the distinct prompts in them (v of pair k is prompt `first[k]`, v* is `second[k]`), and those
-    prompts packed into a tree."""
+    """The pairs of one seed, the distinct prompts in them (v of pair k is prompt `first[k]`, v* is
+    `second[k]`), and those prompts packed into a tree."""
 
     seed: int
     pairs: tuple[Pair, ...]
@@ -76,9 +98,16 @@ class PromptSet:
 
     @classmethod
     def build(
-        cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int, bos: bool | None = None
+        cls,
+        model: TransformerBridge,
+        task: CollapseTask,
+        lengths: list[int],
+        seed: int,
+        bos: bool | None = None,
     ) -> PromptSet:
-        """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's context."""
+        """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's
+        context.
+        """
         if isinstance(task, TaskOfIds):
             pairs = _of_ids(model, task, lengths, bos)
         else:
@@ -98,20 +127,34 @@ class PromptSet:
         prompt_indices, (first, second) = torch.unique(pair_indices, return_inverse=True)
         prompts = tuple(self.prompts[prompt] for prompt in prompt_indices.tolist())
         chosen_pairs = tuple(self.pairs[pair] for pair in pairs)
-        return PromptSet(self.seed, chosen_pairs, prompts, first, second, prefix_tree(prompts)), prompt_indices
+        return PromptSet(
+            self.seed, chosen_pairs, prompts, first, second, prefix_tree(prompts)
+        ), prompt_indices
 
     def longest(self) -> tuple[int, ...]:
         return max(self.prompts, key=len)
 
     def probes(self, count: int) -> list[int]:
-        """The prompts that are also run alone: of evenly spread lengths, and off the trunk where there are branches."""
+        """The prompts that are also run alone: of evenly spread lengths, and off the trunk where
+        there are branches.
+        """
         off_trunk = [prompt for prompt, end in enumerate(self.tree.ends) if end >= self.tree.trunk]
-        by_length = sorted(off_trunk or range(len(self.prompts)), key=lambda prompt: len(self.prompts[prompt]))
-        return list(dict.fromkeys(by_length[(2 * step + 1) * len(by_length) // (2 * count)] for step in range(count)))
+        by_length = sorted(
+            off_trunk or range(len(self.prompts)), key=lambda prompt: len(self.prompts[prompt])
+        )
+        return list(
+            dict.fromkeys(
+                by_length[(2 * step + 1) * len(by_length) // (2 * count)] for step in range(count)
+            )
+        )
 
     def prompt_lengths(self) -> list[int]:
-        """Number of items of the pair in which each prompt first occurs: what an error message names."""
-        length_by_ids = {ids: pair.length for pair in reversed(self.pairs) for ids in (pair.ids, pair.extended)}
+        """Number of items of the pair in which each prompt first occurs: what an error message
+        names.
+        """
+        length_by_ids = {
+            ids: pair.length for pair in reversed(self.pairs) for ids in (pair.ids, pair.extended)
+        }
         return [length_by_ids[ids] for ids in self.prompts]
 
     def columns(self) -> dict[str, Any]:
@@ -124,10 +167,14 @@ class PromptSet:
         }
 
 
-def _of_ids(model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: bool | None) -> tuple[Pair, ...]:
+def _of_ids(
+    model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: bool | None
+) -> tuple[Pair, ...]:
     """Pairs of token ids, each row of which is a prompt of this model."""
     if bos is not None:
-        raise InputError(f"bos: expected text, found token ids of {task.name}, which stand as they are: leave bos out")
+        raise InputError(
+            f"bos: expected text, found token ids of {task.name}, which stand as they are: leave bos out"
+        )
     if lengths[-1] > context_length(model):
         raise InputError(
             f"{task.name} at length {lengths[-1]} does not fit the model's context of {context_length(model)} tokens"
@@ -143,7 +190,9 @@ def _tokens(pairs: Iterable[Pair]) -> int:
     return max(len(pair.extended) for pair in pairs)
 
 
-def _does_not_fit(context: int, task: CollapseTask, encoder: ModelEncoder, length: int, seed: int) -> InputError:
+def _does_not_fit(
+    context: int, task: CollapseTask, encoder: ModelEncoder, length: int, seed: int
+) -> InputError:
     """The error for a sequence too long for the context, with the longest that fits."""
     fits, beyond = 0, min(length, context + 1)
     while beyond - fits > 1:
@@ -159,9 +208,11 @@ def _does_not_fit(context: int, task: CollapseTask, encoder: ModelEncoder, lengt
 
 @dataclass(frozen=True, eq=False)
 class RenderedPairs(NextPairs):
-    """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them, each up to the token of `position`.
+    """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them, each up to the token
+    of `position`.
 
-    Raises `OtherEndError` where the two end in other tokens: their distance would be that of the tokens.
+    Raises `OtherEndError` where the two end in other tokens: their distance would be that of the
+    tokens.
     """
 
     model: TransformerBridge = field(repr=False)
@@ -179,7 +230,9 @@ class RenderedPairs(NextPairs):
         return self._task_prompt(6, 0).text
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
-        return render_prompt(self.model, self.form, length, seed=seed, mitigation=self.mitigation, **self.encoding)
+        return render_prompt(
+            self.model, self.form, length, seed=seed, mitigation=self.mitigation, **self.encoding
+        )
 
     def prompts(self, counts: Iterable[int], seed: int) -> dict[int, ReadPrompt]:
         """The prompts by their number of items."""
@@ -195,7 +248,9 @@ class RenderedPairs(NextPairs):
         for n, prompt in prompts.items():
             other = prompts.get(n + 1, prompt)
             if other.ids[-1] != prompt.ids[-1]:
-                texts = (repr(token_text(self.model.tokenizer, one.ids[-1])) for one in (prompt, other))
+                texts = (
+                    repr(token_text(self.model.tokenizer, one.ids[-1])) for one in (prompt, other)
+                )
                 raise OtherEndError(
                     f"{self.form.name} at {self.position!r}: expected the prompts of {n} and {n + 1} items to end in the same "
                     f"token, found {' and '.join(texts)}: their distance would be that of the tokens; 'figure-5a' and "
@@ -210,19 +265,23 @@ def as_pairs(
     position: str | None,
     encoding: EncodingOptions,
 ) -> CollapseTask:
-    """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in a repeated token (of a
-    `Prompt` its last one).
+    """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in
+    a repeated token (of a `Prompt` its last one).
 
-    Raises `InputError` for an unknown name; for a position that the end of such prompts is not; and for them where a mitigation
-    would rewrite them: the pair would no longer be one.
+    Raises `InputError` for an unknown name; for a position that the end of such prompts is not; and
+    for them where a mitigation would rewrite them: the pair would no longer be one.
     """
     if isinstance(task, Prompt):
         task = RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
     if not isinstance(task, str | Task | CollapseTask):
-        raise InputError(f"expected a task, its name, such as 'figure-5a', or a Prompt, found {type(task).__name__}")
+        raise InputError(
+            f"expected a task, its name, such as 'figure-5a', or a Prompt, found {type(task).__name__}"
+        )
     if isinstance(task, str):
         # A name that nothing knows is said beside the names of pairs.
-        is_pairs = task in tasks.COLLAPSE_TASKS or task.partition(":")[0].strip() not in tasks.names()
+        is_pairs = (
+            task in tasks.COLLAPSE_TASKS or task.partition(":")[0].strip() not in tasks.names()
+        )
         task = tasks.task(task, CollapseTask) if is_pairs else tasks.task(task)
     if isinstance(task, TaskPairs):
         task = task.form
@@ -236,7 +295,9 @@ def as_pairs(
         return task
     require_prompt_end(position, f"{task.name}, whose end is compared")
     if encoding.get("chat"):
-        raise InputError(f"chat: expected a task, found {task.name}, whose last token is repeated: leave chat out")
+        raise InputError(
+            f"chat: expected a task, found {task.name}, whose last token is repeated: leave chat out"
+        )
     require_chat(**encoding)
     if mitigation is not None and rewriting(mitigation):
         raise InputError(

@@ -1,5 +1,5 @@
-"""Result of `collapse`: the distances of every pair, the verdicts and ranges read from them, and its rows in a sweep's
-store."""
+"""Result of `collapse`: the distances of every pair, the verdicts and ranges read from them, and
+its rows in a sweep's store."""
 
 from __future__ import annotations
 
@@ -32,38 +32,50 @@ from ostools.theory.distances import NORMS, hidden_ranges
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
 SAME_IN_FLOAT64 = 1e-6
-"""A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever the model is cast to."""
+"""A float64 distance that small relative to ||v|| is rounding: rotary angles are float32, whatever
+the model is cast to.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Collapse(Result):
     """One row per pair, length, dtype, site, reading and norm.
 
-    Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
-    name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(l), y, logits, attention: the
-    last block's heads), layer (l, the number of blocks before the site; 0 is the embedding, L for all but residual), per
-    (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
-    pieces; relative (to the same norm of v), ulps (distance / machine line), float64_distance (with the same stored weights),
-    noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; on `logits` rows, total_variation
-    (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit), next_token (the likeliest after v); and
-    status: "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no number. NA where a column
-    has no meaning. Head chunks are left out where the number of heads does not divide d_model.
+    Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v),
+    dtype (a precision by name), weights (how they are stored: "given" where nothing was rounded),
+    site (residual: v^(l), y, logits, attention: the last block's heads), layer (l, the number of
+    blocks before the site; 0 is the embedding, L for all but residual), per (vector | head-chunk |
+    head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
+    pieces; relative (to the same norm of v), ulps (distance / machine line), float64_distance (with
+    the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the
+    mean over the pieces; on `logits` rows, total_variation (sum |p - p*|, no factor 1/2),
+    same_top_token, identical_logits (bit for bit), next_token (the likeliest after v); and
+    status: "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no
+    number. NA where a column has no meaning. Head chunks are left out where the number of heads
+    does not divide d_model.
 
-    In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both ends of a hidden range of whole
-    vectors in L2, and those beside them, have the rows of passes of their prompts' own:
-    `provenance.parameters["lengths_in_passes_of_their_own"]` names them, and `["difference_at_probed_lengths"]` says how far
-    the shared pass is at most from passes of their own where both were run.
+    In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both
+    ends of a hidden range of whole vectors in L2, and those beside them, have the rows of passes of
+    their prompts' own: `provenance.parameters["lengths_in_passes_of_their_own"]` names them, and
+    `["difference_at_probed_lengths"]` says how far the shared pass is at most from passes of their
+    own where both were run.
 
-    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
-    as given, and of every other way in which a precision stores them. `reading`: what its chart draws, if not whole vectors in
-    L2 at y.
+    `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance,
+    relative to ||v||): of the weights as given, and of every other way in which a precision stores
+    them. `reading`: what its chart draws, if not whole vectors in L2 at y.
 
-    The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `paper.figure_5` draws that. But "the
-    next-token prediction usually depends purely on y_n" (section 2): what a model can tell apart is what differs at y.
+    The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `paper.figure_5`
+    draws that. But "the next-token prediction usually depends purely on y_n" (section 2): what a
+    model can tell apart is what differs at y.
     """
 
     tables: ClassVar = (
-        TableHead("curve", "pair seed layer length mean pair_noise machine_line", across="dtype", title="curve_title"),
+        TableHead(
+            "curve",
+            "pair seed layer length mean pair_noise machine_line",
+            across="dtype",
+            title="curve_title",
+        ),
     )
 
     reference: pd.DataFrame
@@ -71,7 +83,9 @@ class Collapse(Result):
 
     @property
     def curve(self) -> pd.DataFrame:
-        """The rows that were measured, as `reading` says; after every block where several were compared."""
+        """The rows that were measured, as `reading` says; after every block where several were
+        compared.
+        """
         frame: Frame = self.frame
         return self._read_as.of(self.measured(), every_layer=frame["layer"].nunique() > 1)
 
@@ -87,36 +101,60 @@ class Collapse(Result):
         return self.reading or Reading.with_defaults("y", None, "l2")
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
-        """The float64 distance and relative of that pair, weights as given, by length; the mean over seeds."""
+        """The float64 distance and relative of that pair, weights as given, by length; the mean
+        over seeds.
+        """
         table: Any = self.reference
-        rows = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
+        rows = table[
+            (table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")
+        ]
         return rows.groupby("length")[["distance", "relative"]].mean().sort_index()
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row a pair, seed, dtype and length (a block, where several were compared): `curve` with what decides.
+        """One row a pair, seed, dtype and length (a block, where several were compared): `curve`
+        with what decides.
 
-        Columns: task, pair, seed, dtype, layer, length, tokens; distance (of the two as this dtype gives them), exact_distance
-        (in float64, with the same stored weights), noise (rounding noise of y - y*), and hidden: exact_distance is below noise,
-        or distance is 0. float64, the reference, and a norm whose noise is not known (the cosine) have no `hidden` (NA).
+        Columns: task, pair, seed, dtype, layer, length, tokens; distance (of the two as this dtype
+        gives them), exact_distance (in float64, with the same stored weights), noise (rounding
+        noise of y - y*), and hidden: exact_distance is below noise, or distance is 0. float64, the
+        reference, and a norm whose noise is not known (the cosine) have no `hidden` (NA).
         """
         rows = self.curve.rename(columns={"mean": "distance", "float64_distance": "exact_distance"})
-        hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"]).astype("boolean")
-        known = rows["exact_distance"].notna() & rows["pair_noise"].notna() & (rows["dtype"] != REFERENCE.name)
-        names = ["task", "pair", "seed", "dtype", "layer", "length", "tokens", "distance", "exact_distance"]
+        hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"]).astype(
+            "boolean"
+        )
+        known = (
+            rows["exact_distance"].notna()
+            & rows["pair_noise"].notna()
+            & (rows["dtype"] != REFERENCE.name)
+        )
+        names = [
+            "task",
+            "pair",
+            "seed",
+            "dtype",
+            "layer",
+            "length",
+            "tokens",
+            "distance",
+            "exact_distance",
+        ]
         summary = rows[names].assign(noise=rows["pair_noise"], hidden=hidden.where(known, pd.NA))
         return summary.reset_index(drop=True)
 
     def hidden_ranges(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
-        """The ranges of lengths at which the pair is hidden, one row each; measured, not extrapolated.
+        """The ranges of lengths at which the pair is hidden, one row each; measured, not
+        extrapolated.
 
-        Hidden at a length: by the rule of `measure.collapse.verdicts`; at the sites "top-token" and "identical-logits", the
-        top token is the same, or the logits are bit for bit. Eight tried lengths in a row make a range
-        (`theory.distances`).
+        Hidden at a length: by the rule of `measure.collapse.verdicts`; at the sites "top-token" and
+        "identical-logits", the top token is the same, or the logits are bit for bit. Eight tried
+        lengths in a row make a range (`theory.distances`).
 
-        Columns: task, pair, seed, dtype, site, layer; first, last, tried (lengths from first to last that were tried), hidden
-        (at how many of these), open (it goes on to the longest length tried), apart_from (the next length tried; NA of an
-        open range). float64 is the reference, and has no row; neither has the cosine distance, whose noise is not known.
+        Columns: task, pair, seed, dtype, site, layer; first, last, tried (lengths from first to
+        last that were tried), hidden (at how many of these), open (it goes on to the longest length
+        tried), apart_from (the next length tried; NA of an open range). float64 is the reference,
+        and has no row; neither has the cosine distance, whose noise is not known.
         """
         rows = []
         for curve in self._curves(per, norm):
@@ -124,7 +162,15 @@ class Collapse(Result):
                 after = [n for n in curve.lengths if n > span.last]
                 first_apart = after[0] if after else None
                 rows.append(
-                    (*curve.key, span.first, span.last, span.lengths_tried, span.hidden, span.open, first_apart)
+                    (
+                        *curve.key,
+                        span.first,
+                        span.last,
+                        span.lengths_tried,
+                        span.hidden,
+                        span.open,
+                        first_apart,
+                    )
                 )
         names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
         return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
@@ -132,22 +178,43 @@ class Collapse(Result):
     def verdicts(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """The verdict of each (task, pair, seed, dtype, site, layer), also of one without a range.
 
-        Further columns: verdict (its kind, of `collapse.verdicts`), ranges (how many), first and last (of the first range;
-        NA without one), tried and hidden (how many lengths were tried, and at how many of these the pair is hidden),
-        longest (length tried), and status: the same in words, with the model's sliding window, context or trained length
-        where a range begins or ends there."""
+        Further columns: verdict (its kind, of `collapse.verdicts`), ranges (how many), first and
+        last (of the first range; NA without one), tried and hidden (how many lengths were tried,
+        and at how many of these the pair is hidden), longest (length tried), and status: the same
+        in words, with the model's sliding window, context or trained length where a range begins or
+        ends there."""
         rows = []
         for curve in self._curves(per, norm):
             verdict = judge(curve, self._limits())
             longest = verdict.lengths[-1] if verdict.lengths else None
-            ends = (verdict.ranges[0].first, verdict.ranges[0].last) if verdict.ranges else (None, None)
+            ends = (
+                (verdict.ranges[0].first, verdict.ranges[0].last)
+                if verdict.ranges
+                else (None, None)
+            )
             counts = (len(verdict.ranges), *ends, len(verdict.lengths), verdict.hidden, longest)
             rows.append((*curve.key, verdict.kind, *counts, verdict.words))
-        names = [*ONE_CURVE, "verdict", "ranges", "first", "last", "tried", "hidden", "longest", "status"]
-        return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(("first", "last", "longest"), "Int64"))
+        names = [
+            *ONE_CURVE,
+            "verdict",
+            "ranges",
+            "first",
+            "last",
+            "tried",
+            "hidden",
+            "longest",
+            "status",
+        ]
+        return pd.DataFrame(rows, columns=names).astype(
+            dict.fromkeys(("first", "last", "longest"), "Int64")
+        )
 
-    def verdicts_over_seeds(self, per: str = VECTOR, norm: str = "l2") -> dict[tuple[str, str, str, int], CurveVerdict]:
-        """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is hidden in every seed."""
+    def verdicts_over_seeds(
+        self, per: str = VECTOR, norm: str = "l2"
+    ) -> dict[tuple[str, str, str, int], CurveVerdict]:
+        """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is
+        hidden in every seed.
+        """
         verdict_by_curve = {}
         for curve in over_seeds(self._curves(per, norm)):
             _, pair, _, dtype, site, layer = curve.key
@@ -155,11 +222,15 @@ class Collapse(Result):
         return verdict_by_curve
 
     def overflowing(self) -> dict[str, str]:
-        """The dtypes that overflow on this model, of which nothing was measured, each with where it does."""
+        """The dtypes that overflow on this model, of which nothing was measured, each with where it
+        does.
+        """
         return dict(self.provenance.parameters.get("not_finite", {}))
 
     def require_finite(self, what: str) -> None:
-        """Raise `InputError` where a dtype overflows: for a measurement (`what`) that has no row for it."""
+        """Raise `InputError` where a dtype overflows: for a measurement (`what`) that has no row
+        for it.
+        """
         for reason in self.overflowing().values():
             raise InputError(f"{what}: {reason}: leave this dtype out")
 
@@ -191,7 +262,8 @@ class Collapse(Result):
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
     """Items, seed and likeliest next token of each v, in the first dtype that was measured.
 
-    Raises `InputError` for a result that was stored before tasks had positions: where it was measured is not known.
+    Raises `InputError` for a result that was stored before tasks had positions: where it was
+    measured is not known.
     """
     if "next_token" not in result.frame:
         raise InputError(
@@ -204,9 +276,11 @@ def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
 
 
 def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
-    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
+    """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with
+    its `rounding`.
 
-    Below it two vectors are the same to float64's own rounding; of a distance of 0, any size will do.
+    Below it two vectors are the same to float64's own rounding; of a distance of 0, any size will
+    do.
     """
     table: Any = reference[(reference["site"] == "y") & (reference["weights"] == "given")]
     size = (table["distance"] / table["relative"]).where(table["relative"] > 0, 1.0)
@@ -214,7 +288,9 @@ def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
 
 
 def exact_from(curve: pd.DataFrame) -> int | None:
-    """Length of a `reference_curve` from which the two are the same to float64's own rounding; None: not at the longest."""
+    """Length of a `reference_curve` from which the two are the same to float64's own rounding;
+    None: not at the longest.
+    """
     relative: Any = curve["relative"]
     apart_lengths = relative[relative > SAME_IN_FLOAT64].index
     later = relative.index[relative.index > (apart_lengths.max() if len(apart_lengths) else 0)]
@@ -228,8 +304,9 @@ _AS_GIVEN = {"distance": "given_distance", "relative": "given_relative"}
 
 
 def as_rows(result: Collapse) -> pd.DataFrame:
-    """`result.frame` with three columns more: the size of `float64_distance` relative to v's (`float64_relative`), and the L2
-    distance in float64 of the weights as given, and its relative size (`given_distance`, `given_relative`).
+    """`result.frame` with three columns more: the size of `float64_distance` relative to v's
+    (`float64_relative`), and the L2 distance in float64 of the weights as given, and its relative
+    size (`given_distance`, `given_relative`).
 
     On the L2 rows of whole vectors; NA elsewhere, as a reference has no other.
     """
@@ -237,7 +314,9 @@ def as_rows(result: Collapse) -> pd.DataFrame:
     reference_rows: Any = reference[reference["weights"] == "given"].drop(columns="weights")
     stored: Any = reference.drop(columns="distance").rename(columns=_RELATIVE)
     rows: Any = frame.merge(stored, on=CURVE, how="left", validate="many_to_one")
-    rows = rows.merge(reference_rows.rename(columns=_AS_GIVEN), on=_PAIR, how="left", validate="many_to_one")
+    rows = rows.merge(
+        reference_rows.rename(columns=_AS_GIVEN), on=_PAIR, how="left", validate="many_to_one"
+    )
     of_vectors = _of_vectors(rows)
     for name in (*_RELATIVE.values(), *_AS_GIVEN.values()):
         rows[name] = rows[name].where(of_vectors)
@@ -246,11 +325,14 @@ def as_rows(result: Collapse) -> pd.DataFrame:
 
 def _of_vectors(rows: Frame) -> Column:
     """Rows whose reference has a distance too: after the last block."""
-    return (rows["per"] == "vector") & (rows["norm"] == "l2") & (rows["layer"] == rows["layer"].max())
+    return (
+        (rows["per"] == "vector") & (rows["norm"] == "l2") & (rows["layer"] == rows["layer"].max())
+    )
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
-    """The result that `as_rows` was given, or several of them as one; of rows without those columns, with no reference.
+    """The result that `as_rows` was given, or several of them as one; of rows without those
+    columns, with no reference.
 
     Raises `InputError` for rows of an earlier version, which lack columns of the result itself.
     """
@@ -267,7 +349,13 @@ def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
         if set(names.values()) <= set(rows.columns):
             part: Any = rows[_of_vectors(rows) & rows[names["distance"]].notna()]
             part = part if weights is None else part.assign(weights=weights)
-            parts.append(part[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()}))
-    reference: Any = pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
+            parts.append(
+                part[[*CURVE, *names.values()]].rename(
+                    columns={new: old for old, new in names.items()}
+                )
+            )
+    reference: Any = (
+        pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
+    )
     reference = reference.drop_duplicates(CURVE, ignore_index=True)
     return Collapse(frame.reset_index(drop=True), provenance, reference[columns])

@@ -25,7 +25,14 @@ from ostools.measure.collapse.distances import (
 )
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
-from ostools.measure.passes.last_tokens import Batching, Unembedding, batching_of, last_rows, own_rows, separate_rows
+from ostools.measure.passes.last_tokens import (
+    Batching,
+    Unembedding,
+    batching_of,
+    last_rows,
+    own_rows,
+    separate_rows,
+)
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
 from ostools.mitigations import Mitigation, changes_pass, label, running
 from ostools.models.tokenizer_calls import token_texts
@@ -38,7 +45,19 @@ _NUMBERS = [
 _FLAGS = ["same_top_token", "identical_logits"]
 _NEXT = "next_token"
 COLUMNS = [
-    *("task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "layer", "per", "norm"),
+    *(
+        "task",
+        "pair",
+        "seed",
+        "length",
+        "tokens",
+        "dtype",
+        "weights",
+        "site",
+        "layer",
+        "per",
+        "norm",
+    ),
     *(*_NUMBERS, *_FLAGS, _NEXT, "status"),
 ]
 REFERENCE = Precision.of_name("float64")
@@ -54,14 +73,20 @@ _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _PROBES_16_BIT = 5
 # A one-pass route agrees with a prompt's own pass to rounding, in float64 far below this.
 _SAME = 1e-8
-# The unembedding of one row against the model's own: the same product in another order of summation.
-_SAME_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# The unembedding of one row against the model's own: the same product in another order of
+# summation.
+_SAME_LOGITS = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-4,
+    torch.bfloat16: 5e-2,
+    torch.float16: 1e-2,
+}
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Last tokens in one precision, one `LastTokens` a set of prompts; and how far, at most, they are from those of a
-    prompt's own pass."""
+    """Last tokens in one precision, one `LastTokens` a set of prompts; and how far, at most, they
+    are from those of a prompt's own pass."""
 
     tokens: list[LastTokens]
     batching: Batching
@@ -70,8 +95,9 @@ class Passes:
 
 @dataclass
 class RunPasses:
-    """Passes of a run: `exact`, the float64 run of each way of storing weights; `measured`, the weights and the passes of each
-    precision; `not_finite`, where each precision that overflows does."""
+    """Passes of a run: `exact`, the float64 run of each way of storing weights; `measured`, the
+    weights and the passes of each precision; `not_finite`, where each precision that overflows
+    does."""
 
     batching: Batching
     exact: dict[str, Passes] = field(default_factory=dict)
@@ -81,10 +107,13 @@ class RunPasses:
     def leave_out(self, precision: Precision, error: InputError | hooks.HookError) -> None:
         """Note a precision that overflows.
 
-        Raises `InputError` for one that cannot overflow where float64 does not: there the weights are broken.
+        Raises `InputError` for one that cannot overflow where float64 does not: there the weights
+        are broken.
         """
         if AS_GIVEN not in self.exact or not precision.narrow:
-            raise InputError(f"{error}: leave this dtype out, or check the model's weights") from None
+            raise InputError(
+                f"{error}: leave this dtype out, or check the model's weights"
+            ) from None
         self.not_finite[precision.name] = str(error)
 
     def references(self, name: str) -> list[References]:
@@ -94,12 +123,16 @@ class RunPasses:
             return [References(None, None)] * count
         key, _ = self.measured[name]
         given_tokens = [None] * count if key == AS_GIVEN else self.exact[AS_GIVEN].tokens
-        return [References(*runs) for runs in zip(self.exact[key].tokens, given_tokens, strict=True)]
+        return [
+            References(*runs) for runs in zip(self.exact[key].tokens, given_tokens, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
 class Views:
-    """The model in each precision, and in float64 with the weights of each, made once for all tasks of a call."""
+    """The model in each precision, and in float64 with the weights of each, made once for all tasks
+    of a call.
+    """
 
     model: TransformerBridge
     unembedded: set[TransformerBridge] = field(default_factory=set)
@@ -112,7 +145,9 @@ class Views:
         return self._prepared[precision.name]
 
     def exact(self, precision: Precision, key: str) -> TransformerBridge:
-        """The float64 model with the weights that this precision stores, which its `weights_key` names."""
+        """The float64 model with the weights that this precision stores, which its `weights_key`
+        names.
+        """
         if key == AS_GIVEN:
             return self.prepared(REFERENCE)
         name = f"float64 of {key}"
@@ -123,8 +158,8 @@ class Views:
 
 @dataclass(frozen=True)
 class CollapseRun:
-    """Passes of `collapse` for one task: the sets of prompts, in each precision, under the mitigation; and the layers whose
-    v^(l) it keeps, beside L."""
+    """Passes of `collapse` for one task: the sets of prompts, in each precision, under the
+    mitigation; and the layers whose v^(l) it keeps, beside L."""
 
     views: Views
     task: str
@@ -133,17 +168,22 @@ class CollapseRun:
     mitigation: Mitigation | None
     layers: Sequence[int] = ()
 
-    def tables(self, progress: Progress | None) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-        """The table of all precisions in their order, each beside the float64 run of the same stored weights; the float64
-        curves for each way of storing weights; and provenance entries: the route, in 16 bits the lengths whose rows are of
-        passes of their prompts' own, how far the shared pass is from such passes, and where a precision overflows."""
+    def tables(
+        self, progress: Progress | None
+    ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+        """The table of all precisions in their order, each beside the float64 run of the same
+        stored weights; the float64 curves for each way of storing weights; and provenance entries:
+        the route, in 16 bits the lengths whose rows are of passes of their prompts' own, how far
+        the shared pass is from such passes, and where a precision overflows."""
         # By how they store the weights, the given ones first: these share a float64 reference.
         by_weights: dict[str, list[Precision]] = {AS_GIVEN: []}
         for precision in self.precisions:
             by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         rising_progress = rising(progress)
-        part_progress = (part_of(rising_progress, index, index + 1, parts) for index in range(parts))
+        part_progress = (
+            part_of(rising_progress, index, index + 1, parts) for index in range(parts)
+        )
         run_passes = RunPasses(self._batching())
         for key, precisions in by_weights.items():
             step = next(part_progress)
@@ -191,7 +231,9 @@ class CollapseRun:
             difference, precision = passes.difference, Precision.of_name(name)
             if precision.dtype in _SIXTEEN_BITS and passes.batching.name != "loop":
                 references = run_passes.references(name)
-                own_pass_lengths[name], error = self._remeasure_deciding(tables[name], passes.tokens, references)
+                own_pass_lengths[name], error = self._remeasure_deciding(
+                    tables[name], passes.tokens, references
+                )
                 difference = max(difference, error)
             if precision != REFERENCE:
                 differences[name] = difference
@@ -214,14 +256,20 @@ class CollapseRun:
         return pd.concat(in_order, ignore_index=True), curves, about
 
     def _measured_tables(
-        self, run_passes: RunPasses, measured: Mapping[str, tuple[str, Passes]], shown: Mapping[str, Passes]
+        self,
+        run_passes: RunPasses,
+        measured: Mapping[str, tuple[str, Passes]],
+        shown: Mapping[str, Passes],
     ) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
-        """The table of each precision that was `measured`, and the float64 curves of the weights of `shown`."""
+        """The table of each precision that was `measured`, and the float64 curves of the weights of
+        `shown`.
+        """
         parts: dict[str, list[pd.DataFrame]] = {name: [] for name in measured}
         curve_parts: dict[str, list[pd.DataFrame]] = {key: [] for key in shown}
         for index, prompts in enumerate(self.sets):
             compared = [
-                (passes.tokens[index], run_passes.references(name)[index]) for name, (_, passes) in measured.items()
+                (passes.tokens[index], run_passes.references(name)[index])
+                for name, (_, passes) in measured.items()
             ]
             exact_runs = [passes.tokens[index] for passes in shown.values()]
             columns, distances = pair_columns(compared, exact_runs, prompts.first, prompts.second)
@@ -232,26 +280,47 @@ class CollapseRun:
                 for site, (distance, relative) in by_site.items():
                     names = {"task": self.task, "weights": key, "site": site}
                     rows = same | names | {"distance": distance, "relative": relative}
-                    curve_parts[key].append(pd.DataFrame(rows, columns=pd.Index([*CURVE, "distance", "relative"])))
+                    curve_parts[key].append(
+                        pd.DataFrame(rows, columns=pd.Index([*CURVE, "distance", "relative"]))
+                    )
         tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
-        return tables, pd.concat([rows for parts in curve_parts.values() for rows in parts], ignore_index=True)
+        return tables, pd.concat(
+            [rows for parts in curve_parts.values() for rows in parts], ignore_index=True
+        )
 
     def _batching(self) -> Batching:
-        """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
+        """The way to begin with. Hooks may act on absolute positions, which a packed tree does not
+        have.
+        """
         if changes_pass(self.mitigation):
-            return Batching("loop", f"{label(self.mitigation)} changes the forward pass: every prompt has its own")
+            return Batching(
+                "loop",
+                f"{label(self.mitigation)} changes the forward pass: every prompt has its own",
+            )
         return batching_of(self.views.model, [prompts.tree for prompts in self.sets])
 
     def _passes(
-        self, precision: Precision, prepared: TransformerBridge, batching: Batching, progress: Progress | None
+        self,
+        precision: Precision,
+        prepared: TransformerBridge,
+        batching: Batching,
+        progress: Progress | None,
     ) -> Passes:
-        """The last tokens of every prompt. float64 can show that a packed way does not fit: then all go by the loop, again."""
+        """The last tokens of every prompt. float64 can show that a packed way does not fit: then
+        all go by the loop, again.
+        """
         tokens, differences = [], []
         for prompts in self.sets:
             with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
                 last_tokens, difference = _last_tokens(prepared, precision, prompts, batching, self)
-                logits = last_tokens.unembedding(last_tokens.rows.y[:1]) if changes_pass(self.mitigation) else None
-            if logits is not None and not torch.equal(last_tokens.unembedding(last_tokens.rows.y[:1]), logits):
+                logits = (
+                    last_tokens.unembedding(last_tokens.rows.y[:1])
+                    if changes_pass(self.mitigation)
+                    else None
+                )
+            if logits is not None and not torch.equal(
+                last_tokens.unembedding(last_tokens.rows.y[:1]), logits
+            ):
                 raise InputError(
                     f"{label(self.mitigation)} changes the unembedding itself, which collapse applies to y when the run is "
                     "over: its logits would be those of the model without it"
@@ -267,15 +336,18 @@ class CollapseRun:
     def _remeasure_deciding(
         self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
     ) -> tuple[list[int], float]:
-        """Replace the rows of the lengths that decide a collapse length by those of passes of their prompts' own, until all of
-        them are: in 16 bits a kernel may round otherwise at another length, which can move it. Gives those lengths, and how far
-        such a pass is at most from `tokens`."""
+        """Replace the rows of the lengths that decide a collapse length by those of passes of their
+        prompts' own, until all of them are: in 16 bits a kernel may round otherwise at another
+        length, which can move it. Gives those lengths, and how far such a pass is at most from
+        `tokens`."""
         measured: set[tuple[str, int, int]] = set()
         largest, key = 0.0, str(table["weights"].iloc[0])
         while undecided := deciding(hidden_curves(table, REFERENCE.name)) - measured:
             for prompts, last_tokens, reference in zip(self.sets, tokens, references, strict=True):
                 pair_indices = [
-                    i for i, pair in enumerate(prompts.pairs) if (pair.kind, prompts.seed, pair.length) in undecided
+                    i
+                    for i, pair in enumerate(prompts.pairs)
+                    if (pair.kind, prompts.seed, pair.length) in undecided
                 ]
                 if not pair_indices:
                     continue
@@ -286,17 +358,28 @@ class CollapseRun:
                 with running(prepared, self.mitigation), precision.running(prepared, cut.longest()):
                     own_passes = replace(shared, rows=own_rows(prepared, cut.prompts, self.layers))
                 largest = max(largest, *map(_relative, shared.rows.y, own_passes.rows.y))
-                (columns,), _ = pair_columns([(own_passes, reference.of(prompt_indices))], [], cut.first, cut.second)
+                (columns,), _ = pair_columns(
+                    [(own_passes, reference.of(prompt_indices))], [], cut.first, cut.second
+                )
                 _replace_rows(table, self._rows(cut, precision, key, columns))
             measured |= undecided
         return sorted({length for _, _, length in measured}), largest
 
-    def _rows(self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]) -> pd.DataFrame:
-        same = prompts.columns() | {"task": self.task, "dtype": precision.name, "weights": key, "status": MEASURED}
+    def _rows(
+        self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]
+    ) -> pd.DataFrame:
+        same = prompts.columns() | {
+            "task": self.task,
+            "dtype": precision.name,
+            "weights": key,
+            "status": MEASURED,
+        }
         parts = [same | names | self._shown(columns) for names, columns in column_sets]
         sizes = [len(part["mean"]) for part in parts]
         table = {
-            column: np.concatenate([np.full(n, part.get(column, np.nan)) for part, n in zip(parts, sizes, strict=True)])
+            column: np.concatenate(
+                [np.full(n, part.get(column, np.nan)) for part, n in zip(parts, sizes, strict=True)]
+            )
             for column in COLUMNS
         }
         return pd.DataFrame(table).astype(_KINDS)
@@ -311,29 +394,43 @@ class CollapseRun:
 
 
 def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:
-    """Put rows in the place of those of the same pairs, lengths and seed; both tables have them in one order."""
-    old_index, new_index = (rows.set_index(["pair", "seed", "length"]).index for rows in (table, new))
+    """Put rows in the place of those of the same pairs, lengths and seed; both tables have them in
+    one order.
+    """
+    old_index, new_index = (
+        rows.set_index(["pair", "seed", "length"]).index for rows in (table, new)
+    )
     replaced = old_index.isin(new_index)
     for column in COLUMNS:
         table.loc[replaced, column] = new[column].array
 
 
 def _last_tokens(
-    model: TransformerBridge, precision: Precision, prompts: PromptSet, batching: Batching, run: CollapseRun
+    model: TransformerBridge,
+    precision: Precision,
+    prompts: PromptSet,
+    batching: Batching,
+    run: CollapseRun,
 ) -> tuple[LastTokens, float]:
-    """The last tokens of all prompts by this way, and how far, ||y - y'||_2 / ||y'||_2, some of them are at most from a pass of
-    their own: more in 16 bits, where kernels may round otherwise at another length.
+    """The last tokens of all prompts by this way, and how far, ||y - y'||_2 / ||y'||_2, some of
+    them are at most from a pass of their own: more in 16 bits, where kernels may round otherwise at
+    another length.
 
-    Raises `InputError` for numbers that are not finite, and where W_U y (with the soft-cap) is not what the model itself
-    returns."""
+    Raises `InputError` for numbers that are not finite, and where W_U y (with the soft-cap) is not
+    what the model itself returns."""
     rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
     if is_closed(model):
         w_o = rows.z.new_empty(0, 0, 0)
     else:
-        w_o = hooks.residual_scale(model) * model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
+        w_o = (
+            hooks.residual_scale(model)
+            * model.blocks[int(model.cfg.n_layers) - 1].attn.W_O.detach()
+        )
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
     # Where y is finite its logits are, in every dtype but the one with the fewest powers of two.
-    require_finite(last_tokens, run.task, prompts.prompt_lengths(), logits=precision.dtype == torch.float16)
+    require_finite(
+        last_tokens, run.task, prompts.prompt_lengths(), logits=precision.dtype == torch.float16
+    )
     probes = prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1)
     own_y = []
     for prompt in (prompts.prompts[probe] for probe in probes):
@@ -350,7 +447,9 @@ def _last_tokens(
 def _require_unembedding(
     model: TransformerBridge, y: torch.Tensor, logits: torch.Tensor, last_tokens: LastTokens
 ) -> None:
-    """Refuse a model whose own logits of a prompt are not W_U y, soft-cap included, with `InputError`."""
+    """Refuse a model whose own logits of a prompt are not W_U y, soft-cap included, with
+    `InputError`.
+    """
     error = _relative(last_tokens.unembedding(y)[0], logits)
     if not error <= _SAME_LOGITS[last_tokens.precision.dtype]:
         raise InputError(

@@ -1,17 +1,19 @@
-"""The total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n, alpha*_(n+1)) +
-alpha*_(n+1,n+1), by `theory.distances.proof_variation`.
+"""The total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n,
+alpha*_(n+1)) + alpha*_(n+1,n+1), by `theory.distances.proof_variation`.
 
-The proof compares what the last token of v attends to with what the repeated token of v* attends to, bounds the difference
-of the two attention outputs by that sum ("We assume for simplicity that the values are unit norm"), and lets it go to 0
-with n: delta by Lemma B.2, which needs positional encodings that decay with distance, the own weight by Lemma B.1. The
-printed delta is of "alpha_(n,:)" and "alpha*_(n,:n)"; the lines before it say the row n + 1, which is meant here. The bound
-is the proof's for layer 0, where v_n = v*_(n+1). At later layers the values differ too, and the sum is one part of what the
-induction needs.
+The proof compares what the last token of v attends to with what the repeated token of v* attends
+to, bounds the difference of the two attention outputs by that sum ("We assume for simplicity that
+the values are unit norm"), and lets it go to 0 with n: delta by Lemma B.2, which needs positional
+encodings that decay with distance, the own weight by Lemma B.1. The printed delta is of
+"alpha_(n,:)" and "alpha*_(n,:n)"; the lines before it say the row n + 1, which is meant here. The
+bound is the proof's for layer 0, where v_n = v*_(n+1). At later layers the values differ too, and
+the sum is one part of what the induction needs.
 
-Cost: one forward pass in float64 for each prompt v* that is no beginning of another: one for all lengths of a repeated
-token. The row of v's last token is row n of the same pass, as the model is causal; where a family is unknown, where its
-rotation depends on the length, or under a mitigation that acts in the pass, v has a pass of its own. Memory: the weights
-cast to float64 where they are read, and one layer's patterns beside a pass."""
+Cost: one forward pass in float64 for each prompt v* that is no beginning of another: one for all
+lengths of a repeated token. The row of v's last token is row n of the same pass, as the model is
+causal; where a family is unknown, where its rotation depends on the length, or under a mitigation
+that acts in the pass, v has a pass of its own. Memory: the weights cast to float64 where they are
+read, and one layer's patterns beside a pass."""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def _variation_of(
     mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[pd.DataFrame, str]:
-    """The rows of `AttentionVariation` of every pair of the theorem in these sets; and whether v was read out of v*'s pass."""
+    """The rows of `AttentionVariation` of every pair of the theorem in these sets; and whether v
+    was read out of v*'s pass.
+    """
     if not any(pair.kind == "theorem" for pair in sets[0].pairs):
         raise InputError(
             f"{task}: expected pairs of which v* is v with its last token once more, found prompts with text after their "
@@ -75,19 +79,27 @@ def _variation_of(
                 variations = _in_one_pass(work, ids, prompts, pair_numbers)
         tables.append(_table(variations, prompts, pair_numbers, task))
         tell(progress, len(tables), len(plans))
-    table: Any = pd.concat(tables).sort_values(["seed", "length", "layer", "head"], kind="stable", ignore_index=True)
+    table: Any = pd.concat(tables).sort_values(
+        ["seed", "length", "layer", "head"], kind="stable", ignore_index=True
+    )
     return table, "v and v* apart" if separate_passes else "v inside the pass of v*"
 
 
-def _passes(prompts: PromptSet, separate_passes: bool) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """The prompts to be run, each with the pairs that are read out of it: their v* begins it, or is it."""
+def _passes(
+    prompts: PromptSet, separate_passes: bool
+) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """The prompts to be run, each with the pairs that are read out of it: their v* begins it, or is
+    it.
+    """
     remaining = [number for number, pair in enumerate(prompts.pairs) if pair.kind == "theorem"]
     remaining.sort(key=lambda number: len(prompts.pairs[number].extended), reverse=True)
     while remaining:
         ids, pair_numbers = prompts.pairs[remaining[0]].extended, remaining[:1]
         if not separate_passes:
             extended = ((number, prompts.pairs[number].extended) for number in remaining)
-            pair_numbers = [number for number, beginning in extended if ids[: len(beginning)] == beginning]
+            pair_numbers = [
+                number for number, beginning in extended if ids[: len(beginning)] == beginning
+            ]
         yield ids, pair_numbers
         remaining = [number for number in remaining if number not in pair_numbers]
 
@@ -95,7 +107,9 @@ def _passes(prompts: PromptSet, separate_passes: bool) -> Iterator[tuple[tuple[i
 def _in_one_pass(
     model: TransformerBridge, ids: Sequence[int], prompts: PromptSet, pair_numbers: Sequence[int]
 ) -> VariationTensor:
-    """Every chosen pair out of one pass: rows n - 1 and n, counted from 0, of a pattern are v's last and the repeated one."""
+    """Every chosen pair out of one pass: rows n - 1 and n, counted from 0, of a pattern are v's
+    last and the repeated one.
+    """
     last = torch.tensor([len(prompts.pairs[number].ids) for number in pair_numbers])
 
     def compared(pattern: Tensor, layer: int | None) -> Tensor:
@@ -110,7 +124,9 @@ def _separate(model: TransformerBridge, pair: Pair) -> VariationTensor:
     def of_last(pattern: Tensor, layer: int | None) -> Tensor:
         return pattern[0, :, -1:].clone()
 
-    alpha, alpha_star = (_captured(model, ids, of_last, stacked=0) for ids in (pair.ids, pair.extended))
+    alpha, alpha_star = (
+        _captured(model, ids, of_last, stacked=0) for ids in (pair.ids, pair.extended)
+    )
     padded = torch.nn.functional.pad(alpha, (0, 1))
     last = torch.full(alpha.shape[:-1], len(pair.ids), dtype=torch.int64, device=alpha.device)
     return _compared(padded, alpha_star, last)
@@ -123,26 +139,46 @@ def _compared(alpha: Tensor, alpha_star: Tensor, last: Int[Tensor, "*batch"]) ->
 
 
 def _captured(
-    model: TransformerBridge, ids: Sequence[int], reduce: Callable[[Tensor, int | None], Tensor], stacked: int = 1
+    model: TransformerBridge,
+    ids: Sequence[int],
+    reduce: Callable[[Tensor, int | None], Tensor],
+    stacked: int = 1,
 ) -> Tensor:
     """Reduce each layer's pattern by `reduce`; the layers are stacked along the axis `stacked`."""
     device = next(model.parameters()).device
-    with torch.no_grad(), true_arithmetic(model), hooks.capture(model, "pattern", reduce=reduce) as record:
-        model(torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=no_logits(model))
-    return torch.stack([record["pattern"][layer] for layer in sorted(record["pattern"])], dim=stacked)
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        hooks.capture(model, "pattern", reduce=reduce) as record,
+    ):
+        model(
+            torch.tensor([list(ids)], device=device),
+            use_cache=False,
+            logits_to_keep=no_logits(model),
+        )
+    return torch.stack(
+        [record["pattern"][layer] for layer in sorted(record["pattern"])], dim=stacked
+    )
 
 
-def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequence[int], task: str) -> pd.DataFrame:
+def _table(
+    variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequence[int], task: str
+) -> pd.DataFrame:
     _, layers, heads, _ = variations.shape
     values = variations.cpu().numpy()
     if not bool(torch.isfinite(variations[:3]).all()):
-        raise InputError(f"{task}: the attention weights are not finite: the model's weights or its dtype are broken")
+        raise InputError(
+            f"{task}: the attention weights are not finite: the model's weights or its dtype are broken"
+        )
     tables = []
     for place, number in enumerate(pair_numbers):
         pair = prompts.pairs[number]
         same = {"task": task, "seed": prompts.seed, "length": pair.length, "tokens": len(pair.ids)}
         numbers = {name: values[row, :, :, place].ravel() for row, name in enumerate(QUANTITIES)}
-        names = {"layer": [layer for layer in range(layers) for _ in range(heads)], "head": [*range(heads)] * layers}
+        names = {
+            "layer": [layer for layer in range(layers) for _ in range(heads)],
+            "head": [*range(heads)] * layers,
+        }
         tables.append(pd.DataFrame(same | names | numbers))
     return pd.concat(tables)
 
@@ -151,10 +187,11 @@ def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequen
 class AttentionVariation(Result):
     """One row per seed, length, layer and head.
 
-    Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -
-    alpha*_(n+1,i)| over the n tokens of v, no factor 1/2), own (alpha*_(n+1,n+1)), total (their sum, at most 2: the proof's
-    bound for values of unit norm), kl (KL(alpha_n || alpha*_(n+1)) in nats, alpha_n being 0 at the last token; infinite where
-    the repeated token does not see what the last one saw, as under a sliding window).
+    Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i
+    |alpha_(n,i) - alpha*_(n+1,i)| over the n tokens of v, no factor 1/2), own (alpha*_(n+1,n+1)),
+    total (their sum, at most 2: the proof's bound for values of unit norm), kl (KL(alpha_n ||
+    alpha*_(n+1)) in nats, alpha_n being 0 at the last token; infinite where the repeated token does
+    not see what the last one saw, as under a sliding window).
     """
 
     tables: ClassVar = (TableHead("over_heads"),)
@@ -195,17 +232,20 @@ def attention_variation(
     head, at every length; in float64.
 
     Args:
-        task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`, `words`, `text`, a
-            `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has some) are left out.
+        task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`,
+            `words`, `text`, a `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has
+            some) are left out.
         lengths: numbers of items in the sequence.
         seeds: one digit stream for each, if the task draws digits.
-        bos: whether the tokenizer's BOS stands before every prompt; None: as the tokenizer does by itself.
-        mitigation: a `mitigations.Mitigation` or its name with options. It acts in every pass, and is verified there.
+        bos: whether the tokenizer's BOS stands before every prompt; None: as the tokenizer does by
+            itself.
+        mitigation: a `mitigations.Mitigation` or its name with options. It acts in every pass, and
+            is verified there.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for a task without such pairs (its prompts end in other words, so the rows of its last tokens are those
-    of other tokens), for weights that are not finite, and for whatever `collapse` refuses. Source: arXiv 2406.04267, Theorem
-    B.3, equation 2, Lemmas B.1 and B.2.
+    Raises `InputError` for a task without such pairs (its prompts end in other words, so the rows
+    of its last tokens are those of other tokens), for weights that are not finite, and for whatever
+    `collapse` refuses. Source: arXiv 2406.04267, Theorem B.3, equation 2, Lemmas B.1 and B.2.
     """
     mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
     repeating = tasks.repeating(task) if isinstance(task, str) else task
@@ -231,10 +271,14 @@ def attention_variation(
 
 
 def require_float64_views(caller: str, model: TransformerBridge) -> None:
-    """Refuse a model whose views in other dtypes would be another network, or that cannot be read in float64."""
+    """Refuse a model whose views in other dtypes would be another network, or that cannot be read
+    in float64.
+    """
     require_no_edits(caller, model, "it would not reach the model in other dtypes")
     if next(model.parameters()).device.type == "mps":
-        raise InputError(f"{caller} needs float64, which mps lacks: load the model with device='cpu'")
+        raise InputError(
+            f"{caller} needs float64, which mps lacks: load the model with device='cpu'"
+        )
 
 
 def variation_memory(model: Unloaded, task: CollapseTask | str, lengths: Sequence[int]) -> int:

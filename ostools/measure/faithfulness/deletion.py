@@ -50,9 +50,13 @@ def deletion_order(values: Float[np.ndarray, " token"]) -> Int[np.ndarray, " tok
 
 
 def deletion_steps(tokens: int, steps: int) -> list[int]:
-    """Number of tokens out at each point of a curve: from 0 to all, every number or `steps` + 1 of them evenly apart."""
+    """Number of tokens out at each point of a curve: from 0 to all, every number or `steps` + 1 of
+    them evenly apart.
+    """
     return (
-        sorted({round(tokens * step / steps) for step in range(steps + 1)}) if steps < tokens else [*range(tokens + 1)]
+        sorted({round(tokens * step / steps) for step in range(steps + 1)})
+        if steps < tokens
+        else [*range(tokens + 1)]
     )
 
 
@@ -63,8 +67,9 @@ def aopc(drops: Float[np.ndarray, "*order step"]) -> Float[np.ndarray, "*order"]
 
 Way = Literal["removed", "replaced", "masked"]
 REMOVED, REPLACED, MASKED = WAYS = get_args(Way)
-"""How a token is taken out. Removed: the prompt is a token shorter, and later tokens stand one place earlier. Replaced: another
-token of its kind stands in its place. Masked: no later token attends to it, in any head; it stays where it is."""
+"""How a token is taken out. Removed: the prompt is a token shorter, and later tokens stand one
+place earlier. Replaced: another token of its kind stands in its place. Masked: no later token
+attends to it, in any head; it stays where it is."""
 EFFECTS = ("y_change", "log_prob_drop", "kl")
 _LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
 
@@ -79,15 +84,17 @@ class Case:
 
 @dataclass(frozen=True)
 class WholePrompt:
-    """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one that is meant, or two whose
-    difference of log p is (that of their logits)."""
+    """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one
+    that is meant, or two whose difference of log p is (that of their logits)."""
 
     y: Float[Tensor, " d_model"]
     log_probs: Float[Tensor, " d_vocab"]
     answer: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: TransformerBridge, ids: Sequence[int], logit: tuple[int, ...]) -> WholePrompt:
+    def of(
+        cls, model: TransformerBridge, ids: Sequence[int], logit: tuple[int, ...]
+    ) -> WholePrompt:
         y, log_probs = _pass(model, [Case(tuple(ids))])
         return cls(y[0], log_probs[0], logit)
 
@@ -99,7 +106,9 @@ class WholePrompt:
     def effects(
         self, y: Float[Tensor, "case d_model"], log_probs: Float[Tensor, "case d_vocab"]
     ) -> Float[Tensor, "case effect"]:
-        """||y_n - y'||_2; log p - log p' of the answer; KL(p || p') = sum_t p_t (log p_t - log p'_t) in nats."""
+        """||y_n - y'||_2; log p - log p' of the answer; KL(p || p') = sum_t p_t (log p_t - log
+        p'_t) in nats.
+        """
         change = (y - self.y).norm(dim=-1)
         drop = self.log_prob(self.log_probs) - self.log_prob(log_probs)
         # A next token that has no probability at all (a logit of -inf) adds nothing.
@@ -111,8 +120,9 @@ class WholePrompt:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which tokens are of one kind: digits, letters, letters beyond ASCII or anything else, after a blank or not. Control
-    tokens are of none. Of a model without a tokenizer all ids are of one kind."""
+    """Which tokens are of one kind: digits, letters, letters beyond ASCII or anything else, after a
+    blank or not. Control tokens are of none. Of a model without a tokenizer all ids are of one
+    kind."""
 
     of_token: dict[int, str]
     members: dict[str, list[int]] = field(default_factory=dict)
@@ -124,7 +134,9 @@ class Kinds:
             kind_by_id = dict.fromkeys(range(count), "id")
         else:
             control, texts = control_ids(tokenizer), tokenizer.convert_ids_to_tokens(range(count))
-            text_by_id = ((index, text) for index, text in enumerate(texts) if text and index not in control)
+            text_by_id = (
+                (index, text) for index, text in enumerate(texts) if text and index not in control
+            )
             kind_by_id = {index: _kind(text) for index, text in text_by_id}
         members: dict[str, list[int]] = {}
         for index, kind in kind_by_id.items():
@@ -132,17 +144,21 @@ class Kinds:
         return cls(kind_by_id, members)
 
     def replacements(self, token: int, draws: int, seed: Sequence[int]) -> list[int]:
-        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there are fewer."""
+        """Draw `draws` other tokens of the token's kind from the seed, each once; all where there
+        are fewer.
+        """
         if token not in self.of_token:
             return []
-        candidates = [candidate for candidate in self.members[self.of_token[token]] if candidate != token]
+        candidates = [
+            candidate for candidate in self.members[self.of_token[token]] if candidate != token
+        ]
         order = np.random.default_rng(list(seed)).permutation(len(candidates))[:draws]
         return [candidates[index] for index in order]
 
 
 def _kind(text: str) -> str:
-    """Kind of a token by the vocabulary's own spelling, in which a blank is written as a letter or a mark, and bytes that are
-    no text by themselves as letters beyond ASCII."""
+    """Kind of a token by the vocabulary's own spelling, in which a blank is written as a letter or
+    a mark, and bytes that are no text by themselves as letters beyond ASCII."""
     bare = text.lstrip("▁Ġ ")
     letters = "letters" if bare.isascii() else "letters beyond ASCII"
     what = "digits" if bare.isdecimal() else letters if bare.isalpha() else "other"
@@ -155,18 +171,29 @@ def without(ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[in
     if way == REMOVED:
         return Case(tuple(token for place, token in enumerate(ids) if place not in removed))
     if way == REPLACED:
-        return Case(tuple(stand_ins[place] if place in removed else token for place, token in enumerate(ids)))
+        return Case(
+            tuple(
+                stand_ins[place] if place in removed else token for place, token in enumerate(ids)
+            )
+        )
     return Case(tuple(ids), tuple(sorted(removed)))
 
 
 def effects(
-    model: TransformerBridge, whole_prompt: WholePrompt, cases: Sequence[Case], progress: Progress | None = None
+    model: TransformerBridge,
+    whole_prompt: WholePrompt,
+    cases: Sequence[Case],
+    progress: Progress | None = None,
 ) -> Float[np.ndarray, "case effect"]:
-    """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are not finite."""
+    """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are
+    not finite.
+    """
     effect_rows, cases_done = np.empty((len(cases), len(EFFECTS))), 0
     batch_rows = prompts_per_pass(len(whole_prompt.log_probs))
     for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS)):
-        for part in (batch[start : start + batch_rows] for start in range(0, len(batch), batch_rows)):
+        for part in (
+            batch[start : start + batch_rows] for start in range(0, len(batch), batch_rows)
+        ):
             changes = whole_prompt.effects(*_pass(model, [cases[index] for index in part]))
             effect_rows[part] = changes.cpu().numpy()
             cases_done += len(part)
@@ -180,7 +207,9 @@ def prompts_per_pass(d_vocab: int) -> int:
 
 
 def cases_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log probabilities in float64."""
+    """Bytes that the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log
+    probabilities in float64.
+    """
     work = in_full(shape)
     rows = min(max(1, TOKENS // pos), prompts_per_pass(shape.d_vocab))
     return pass_bytes(work, rows, pos, 1, work.element) + 4 * 8 * rows * shape.d_vocab
@@ -189,20 +218,26 @@ def cases_bytes(shape: Shape, pos: int) -> int:
 def _pass(
     model: TransformerBridge, cases: Sequence[Case]
 ) -> tuple[Float[Tensor, "case d_model"], Float[Tensor, "case d_vocab"]]:
-    """y of the last token and the log probabilities of the next one, in float64, of prompts of one length."""
+    """y of the last token and the log probabilities of the next one, in float64, of prompts of one
+    length.
+    """
     ids = torch.tensor([case.ids for case in cases], device=next(model.parameters()).device)
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     for row, case in enumerate(cases):
         hidden[row, list(case.hidden)] = True
     masked = nullcontext()
     if bool(hidden.any()):  # a token sees itself and what is not hidden
-        masked = hooks.mask_scores(model, lambda query, key: ~hidden[:, key[0]][:, None, :] | (query == key))
+        masked = hooks.mask_scores(
+            model, lambda query, key: ~hidden[:, key[0]][:, None, :] | (query == key)
+        )
     with (
         torch.no_grad(),
         true_arithmetic(model),
         contiguous_head(model),
         masked,
-        hooks.capture(model, "final_norm", reduce=lambda tensor, _: tensor[:, -1].clone()) as record,
+        hooks.capture(
+            model, "final_norm", reduce=lambda tensor, _: tensor[:, -1].clone()
+        ) as record,
     ):
         logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1].double()
     y = record["final_norm"].double()
@@ -226,8 +261,9 @@ def deletion_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of the curves and of their areas, of one way of taking tokens out (`make`).
 
-    `places`: those that may go; `profiles`: over all tokens of the prompt; `counts`: how many random `orders`, `steps` of a
-    curve, and the `seed`. An order is one of the random ones by chance in a share p of cases, itself counted.
+    `places`: those that may go; `profiles`: over all tokens of the prompt; `counts`: how many
+    random `orders`, `steps` of a curve, and the `seed`. An order is one of the random ones by
+    chance in a share p of cases, itself counted.
     """
     positions, generator = np.array(places, dtype=int), np.random.default_rng(counts["seed"])
     orders = [positions[deletion_order(values[positions])] for values in profiles.values()]
@@ -240,7 +276,9 @@ def deletion_tables(
     curves = [(name, row, row, row) for name, row in zip(profiles, profile_drops, strict=True)]
     curves.append((RANDOM, random.mean(0), low, high))
     tables = [
-        pd.DataFrame({"order": name, "deleted": steps, "drop": drop, "low": least, "high": greatest})
+        pd.DataFrame(
+            {"order": name, "deleted": steps, "drop": drop, "low": least, "high": greatest}
+        )
         for name, drop, least, greatest in curves
     ]
     random_areas = aopc(random)
@@ -269,5 +307,7 @@ def faithfulness_memory(
 ) -> int:
     """Bytes of the profiles of a prompt, and of the prompts without a token."""
     profiles = sensitivity_memory(model, pos, linearisations=linearisations, position=position)
-    deletions = cases_bytes(model.shape, read_up_to(position if isinstance(position, int) else None, pos))
+    deletions = cases_bytes(
+        model.shape, read_up_to(position if isinstance(position, int) else None, pos)
+    )
     return max(profiles, deletions, bounds_memory(model, pos, variants=variants) if variants else 0)

@@ -1,15 +1,18 @@
-"""How far the derivative carries: the stretch of the way to another token over which y_n moves as J says.
+"""How far the derivative carries: the stretch of the way to another token over which y_n moves as J
+says.
 
-Token i's embedding v_i moves towards that of another real token of its kind, v_i + t (v' - v_i), 0 < t <= 1. The linear
-prediction of y_n is off by
+Token i's embedding v_i moves towards that of another real token of its kind, v_i + t (v' - v_i), 0
+< t <= 1. The linear prediction of y_n is off by
 
     error(t) = || y_n(t) - y_n(0) - t J_i (v' - v_i) || / || t J_i (v' - v_i) ||
 
-and the linear range is the largest scale t of a fixed grid up to which error(t) <= tolerance. At t = 1 the token is replaced.
-A bound of J_i, a sketch of it and its exact norm all speak of moves within this range, and of no others.
+and the linear range is the largest scale t of a fixed grid up to which error(t) <= tolerance. At t
+= 1 the token is replaced. A bound of J_i, a sketch of it and its exact norm all speak of moves
+within this range, and of no others.
 
-Cost: for each token and draw one product with J, and a forward pass for each scale up to the first that fails; one more at a
-scale so small that what is left there is rounding, which decides from which scale on errors are judged.
+Cost: for each token and draw one product with J, and a forward pass for each scale up to the first
+that fails; one more at a scale so small that what is left there is rounding, which decides from
+which scale on errors are judged.
 """
 
 from __future__ import annotations
@@ -57,10 +60,11 @@ _ROWS = 4
 class LinearRange(Result):
     """Linear range of the derivative: one row is one token on its way to one other token.
 
-    Columns: position, token_id, token, origin; other_id, other (the token it moves towards); linear_range (the largest t up to
-    which the prediction holds, 0 where it fails at the smallest scale, missing where rounding hides it), predicted_change
-    (||J_i (v' - v_i)||), change (||y' - y||, the token replaced), error (of the prediction at t = 1). A control token has no
-    other of its kind: its row has no values.
+    Columns: position, token_id, token, origin; other_id, other (the token it moves towards);
+    linear_range (the largest t up to which the prediction holds, 0 where it fails at the smallest
+    scale, missing where rounding hides it), predicted_change (||J_i (v' - v_i)||), change (||y' -
+    y||, the token replaced), error (of the prediction at t = 1). A control token has no other of
+    its kind: its row has no values.
     """
 
     tables: ClassVar = (TableHead("tokens"),)
@@ -82,7 +86,9 @@ class LinearRange(Result):
     def spearman(self) -> float:
         """Rank correlation, over all moves, of the predicted change of y_n with the change."""
         frame: Frame = self.frame[self.frame["change"].notna()]
-        return rank_correlation(frame["predicted_change"].to_numpy(float), frame["change"].to_numpy(float))
+        return rank_correlation(
+            frame["predicted_change"].to_numpy(float), frame["change"].to_numpy(float)
+        )
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.profile import linear_range_chart
@@ -116,21 +122,25 @@ def linear_range(
     """Find, for each token, how far towards another real token the linear prediction of y_n holds.
 
     Args:
-        draws: how many other tokens of its kind (digits, letters or anything else, each with or without a blank before it)
-            each token moves towards. Control tokens (BOS, turn markers) have no other.
+        draws: how many other tokens of its kind (digits, letters or anything else, each with or
+            without a blank before it) each token moves towards. Control tokens (BOS, turn markers)
+            have no other.
         tolerance: largest error of the prediction, relative to its size.
         seed: seed of the draws.
         position: where a task's question is read, as in `collapse`.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
-            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
+            rewrites, and the model runs under its hooks. It has to change the prompt or a logit, or
+            it is refused.
         progress: called as progress(done, total), in scales.
 
-    The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others stay. Raises `InputError`
-    within `hooks.frozen`, whose derivative is another one.
+    The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others
+    stay. Raises `InputError` within `hooks.frozen`, whose derivative is another one.
     """
     counts = {"draws": whole_number("draws", draws, 1), "seed": whole_number("seed", seed)}
     if not 0 < tolerance < 1:
-        raise InputError(f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example 0.1")
+        raise InputError(
+            f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example 0.1"
+        )
     mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
     about = {**counts, "tolerance": tolerance, **mitigated.described(model)}
@@ -140,17 +150,25 @@ def linear_range(
         values = _measured(work, tokens, moves, tolerance, progress)
     places, target_ids = zip(*moves, strict=True)
     words = [token_text(model.tokenizer, token) for token in target_ids]
-    table = pd.DataFrame({"position": places, "other_id": pd.array(target_ids, "Int64"), "other": words, **values})
+    table = pd.DataFrame(
+        {"position": places, "other_id": pd.array(target_ids, "Int64"), "other": words, **values}
+    )
     return LinearRange(token_columns(tokens).merge(table, on="position", how="left"), provenance)
 
 
-def _moves(model: TransformerBridge, tokens: Prompt, draws: int, seed: int) -> list[tuple[int, int]]:
+def _moves(
+    model: TransformerBridge, tokens: Prompt, draws: int, seed: int
+) -> list[tuple[int, int]]:
     kinds, ids = Kinds.of(model), tokens.ids.tolist()
     moves = [
-        (place, target) for place, token in enumerate(ids) for target in kinds.replacements(token, draws, (seed, place))
+        (place, target)
+        for place, token in enumerate(ids)
+        for target in kinds.replacements(token, draws, (seed, place))
     ]
     if not moves:
-        raise InputError("linear_range: expected a token that has another of its kind, found control tokens alone")
+        raise InputError(
+            "linear_range: expected a token that has another of its kind, found control tokens alone"
+        )
     return moves
 
 
@@ -161,7 +179,9 @@ def _measured(
     tolerance: float,
     progress: Progress | None,
 ) -> dict[str, np.ndarray]:
-    """The columns of every move: its range, the predicted change, the change and the error at t = 1."""
+    """The columns of every move: its range, the predicted change, the change and the error at t =
+    1.
+    """
     ids = tokens.ids.to(next(model.parameters()).device)
     replaced = ids.repeat(len(moves), 1)
     for row, (place, target) in enumerate(moves):
@@ -188,7 +208,10 @@ def _measured(
 
 
 def _ranges(
-    changes: Any, predicted: Float[Tensor, "move d_model"], tolerance: float, progress: Progress | None
+    changes: Any,
+    predicted: Float[Tensor, "move d_model"],
+    tolerance: float,
+    progress: Progress | None,
 ) -> Float[Tensor, " move"]:
     """The scales from the smallest to 1, each of the moves whose prediction held so far."""
     size = predicted.norm(dim=-1)
@@ -220,4 +243,6 @@ def _ranges(
 def linear_range_memory(model: Unloaded, pos: int, *, draws: int = 2) -> int:
     """Bytes of the graphs of a derivative's derivative, and of every move's prompt."""
     shape = model.shape
-    return (3 + _ROWS) * graph_bytes(shape, pos) + 4 * draws * pos * pos * shape.d_model * shape.element
+    return (3 + _ROWS) * graph_bytes(
+        shape, pos
+    ) + 4 * draws * pos * pos * shape.d_model * shape.element

@@ -27,8 +27,8 @@ ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
 
 @dataclass(frozen=True)
 class TokenProfile:
-    """kind: measured | estimated | certified | paper | predicted | parts; linearisation and norm that its values are of, or
-    stand beside; one value a token, none negative."""
+    """kind: measured | estimated | certified | paper | predicted | parts; linearisation and norm
+    that its values are of, or stand beside; one value a token, none negative."""
 
     kind: str
     linearisation: str
@@ -37,11 +37,12 @@ class TokenProfile:
 
 
 def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfile], int | None]:
-    """Profiles by name (the linearisation of a sensitivity, the variant of a path sum, "attribution"), and the position that
-    all are of, None for the last one.
+    """Profiles by name (the linearisation of a sensitivity, the variant of a path sum,
+    "attribution"), and the position that all are of, None for the last one.
 
-    A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of contributions the sizes are
-    taken. Raises `InputError` for anything else, for none, for the same name twice, and for two prompts, models or positions.
+    A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of
+    contributions the sizes are taken. Raises `InputError` for anything else, for none, for the same
+    name twice, and for two prompts, models or positions.
     """
     if not results:
         raise InputError(
@@ -56,13 +57,19 @@ def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfil
             )
         require_of_all("faithfulness", result.provenance, ("logit",))
         require_same_run(
-            "faithfulness", results[0].provenance, result.provenance, "another that was given", whole_output=False
+            "faithfulness",
+            results[0].provenance,
+            result.provenance,
+            "another that was given",
+            whole_output=False,
         )
     position = _position(results)
     for result in results:
         for name, token_profile in _of(result, position).items():
             if name in profile_by_name:
-                raise InputError(f"faithfulness: expected each profile once, found two of {name!r}: leave one out")
+                raise InputError(
+                    f"faithfulness: expected each profile once, found two of {name!r}: leave one out"
+                )
             profile_by_name[name] = token_profile
     return profile_by_name, position
 
@@ -71,7 +78,9 @@ def _position(results: Sequence[ProfileSource]) -> int | None:
     """The position whose y is meant by all, None where it is the last one of the prompt."""
     last = len(results[0].provenance.token_ids or ()) - 1
     of_each = [
-        result.provenance.parameters.get("position", last) for result in results if not isinstance(result, Bounds)
+        result.provenance.parameters.get("position", last)
+        for result in results
+        if not isinstance(result, Bounds)
     ]
     if len(set(of_each)) > 1:
         raise InputError(
@@ -82,7 +91,9 @@ def _position(results: Sequence[ProfileSource]) -> int | None:
 
 
 def require_mitigation(results: Sequence[ProfileSource], acting: Mitigation | None) -> None:
-    """Raises `InputError` for profiles under another mitigation than the model is to be asked under."""
+    """Raises `InputError` for profiles under another mitigation than the model is to be asked
+    under.
+    """
     label = mitigations.label(acting)
     for result in results:
         if (measured_under := result.provenance.mitigation or NONE) != label:
@@ -96,16 +107,30 @@ def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...
     """The prompt's token ids. Raises `InputError` for a profile of another model, or under an edit."""
     ids = result.provenance.token_ids
     if ids is None:
-        raise InputError("faithfulness: expected a profile of one prompt, found one of several: give each by itself")
-    require_same_run("faithfulness", result.provenance, replace(model, token_ids=ids), "the model", whole_output=False)
+        raise InputError(
+            "faithfulness: expected a profile of one prompt, found one of several: give each by itself"
+        )
+    require_same_run(
+        "faithfulness",
+        result.provenance,
+        replace(model, token_ids=ids),
+        "the model",
+        whole_output=False,
+    )
     return ids
 
 
 def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfile]:
     if isinstance(result, Attribution):
         sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
-        return {"attribution": TokenProfile("parts", result.provenance.parameters["linearisation"], "logit", sizes)}
-    table: Frame = frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
+        return {
+            "attribution": TokenProfile(
+                "parts", result.provenance.parameters["linearisation"], "logit", sizes
+            )
+        }
+    table: Frame = (
+        frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
+    )
     if isinstance(result, Bounds):
         table = table[table["last"] == (table["last"].max() if position is None else position)]
         if table.empty:
@@ -118,7 +143,10 @@ def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfil
             for name, rows in table.groupby("variant", sort=False)
         }
     groups = table.groupby("linearisation", sort=False)
-    return {str(name): _profile_of_rows(METHOD_KINDS[rows["method"].iloc[0]], rows) for name, rows in groups}
+    return {
+        str(name): _profile_of_rows(METHOD_KINDS[rows["method"].iloc[0]], rows)
+        for name, rows in groups
+    }
 
 
 def _profile_of_rows(kind: str, rows: Frame) -> TokenProfile:

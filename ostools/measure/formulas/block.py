@@ -35,11 +35,14 @@ SITES = (
 """What a block is read from; a model has those of them that its architecture has."""
 
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""What numbers from the weights may be off the model's own, of the largest; by the dtype of the model's own."""
+"""What numbers from the weights may be off the model's own, of the largest; by the dtype of the
+model's own.
+"""
 
 
 class AppliedNorm(NamedTuple):
-    """A norm at every position: its scale r(x) and its direction u = (x - c(x)) / (sqrt(d) r(x)), so that N(x) = I - u u^T.
+    """A norm at every position: its scale r(x) and its direction u = (x - c(x)) / (sqrt(d) r(x)),
+    so that N(x) = I - u u^T.
 
     Where there is no such norm they are 1 and 0.
     """
@@ -52,9 +55,9 @@ class AppliedNorm(NamedTuple):
 class Block:
     """One block in float64: i = query, j = key.
 
-    `norm1`, `norm2` have the scales r1, r2, and the norms after attention and MLP, `post_norm1` and `post_norm2`, rp1 and rp2.
-    Whether attention and MLP are parallel is in `layout`. `sites`: what the pass gave, by their names; `norms` and `available`
-    sites are the model's.
+    `norm1`, `norm2` have the scales r1, r2, and the norms after attention and MLP, `post_norm1` and
+    `post_norm2`, rp1 and rp2. Whether attention and MLP are parallel is in `layout`. `sites`: what
+    the pass gave, by their names; `norms` and `available` sites are the model's.
     """
 
     def __init__(
@@ -97,7 +100,9 @@ class Block:
     @cached_property
     def norm2(self) -> AppliedNorm:
         return (
-            self.norm1 if self.layout.shared else self._applied(self.layout.before_mlp, "norm2_scale", self._mlp_input)
+            self.norm1
+            if self.layout.shared
+            else self._applied(self.layout.before_mlp, "norm2_scale", self._mlp_input)
         )
 
     @cached_property
@@ -112,7 +117,10 @@ class Block:
     def value(self) -> Float[Tensor, "head pos d_head"]:
         """Values as heads read them, one a query head."""
         weights = self.weights
-        return torch.einsum("hed,kd->hke", weights.right, self._normalised) + weights.value_bias[:, None]
+        return (
+            torch.einsum("hed,kd->hke", weights.right, self._normalised)
+            + weights.value_bias[:, None]
+        )
 
     @property
     def p(self) -> Float[Tensor, "pos d_mlp"]:
@@ -146,30 +154,58 @@ class Block:
 
     def _without_gain(self, applied: AppliedNorm, site: str) -> Float[Tensor, "pos d_model"]:
         """Output of a norm before its gain; its input where there is no norm."""
-        return self._site(site) if applied.norm is None else applied.direction * applied.direction.shape[-1] ** 0.5
+        return (
+            self._site(site)
+            if applied.norm is None
+            else applied.direction * applied.direction.shape[-1] ** 0.5
+        )
 
     def check(self) -> None:
-        """The folded weights and the biases must reproduce what attention and MLP read and added; else `InputError`."""
+        """The folded weights and the biases must reproduce what attention and MLP read and added;
+        else `InputError`.
+        """
         weights, layer = self.weights, self.layer
         attention_output = sum(self._head_outputs(), weights.out_bias)
         require_close(
-            attention_output / self.post_norm1.scale[:, None], self._sites["attention_output"], layer, "attention"
+            attention_output / self.post_norm1.scale[:, None],
+            self._sites["attention_output"],
+            layer,
+            "attention",
         )
         read = self._without_gain(self.norm2, self._mlp_input)
-        require_close(read @ weights.gate.T + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
+        require_close(
+            read @ weights.gate.T + weights.gate_bias,
+            self._sites["mlp_gate"],
+            layer,
+            "W_gate of the MLP",
+        )
         if weights.up is not None:
-            require_close(read @ weights.up.T + weights.up_bias, self._sites["mlp_up"], layer, "W_up of the MLP")
+            require_close(
+                read @ weights.up.T + weights.up_bias,
+                self._sites["mlp_up"],
+                layer,
+                "W_up of the MLP",
+            )
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
-        require_close(added / self.post_norm2.scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
+        require_close(
+            added / self.post_norm2.scale[:, None],
+            self._sites["mlp_output"],
+            layer,
+            "W_down of the MLP",
+        )
         residual = self._site("residual_pre") + self._site("attention_output")
         if not self.layout.parallel:
             require_close(residual, self._sites["residual_mid"], layer, "the sum behind attention")
         residual = residual + self._site("mlp_output")
-        require_close(residual, self._sites["residual_post"], layer, "the sum of the residual stream")
+        require_close(
+            residual, self._sites["residual_post"], layer, "the sum of the residual stream"
+        )
 
     def _head_outputs(self) -> Iterator[Float[Tensor, "query d_model"]]:
         """Output of each head in the residual stream; one pattern in float64 at a time."""
-        for pattern, value, left_factor in zip(self.raw_pattern, self.value, self.weights.left_factor, strict=True):
+        for pattern, value, left_factor in zip(
+            self.raw_pattern, self.value, self.weights.left_factor, strict=True
+        ):
             yield pattern.double() @ value @ left_factor.T
 
     def _site(self, name: str) -> Tensor:
@@ -184,7 +220,9 @@ class Block:
 
 
 def require_close(computed: Tensor, own: Tensor, layer: int, what: str) -> None:
-    """Require that numbers computed from the weights are those that the model itself computed; else `InputError`."""
+    """Require that numbers computed from the weights are those that the model itself computed; else
+    `InputError`.
+    """
     error, size = float((computed - own).abs().max()), float(own.abs().max())
     if not error <= _ROUNDING[own.dtype] * size:
         raise InputError(

@@ -1,7 +1,9 @@
-"""One forward pass, read as the theorem reads it: patterns, norm scales and the local slopes of every block.
+"""One forward pass, read as the theorem reads it: patterns, norm scales and the local slopes of
+every block.
 
-The formulas are only as good as their reading of the model, so every block is checked on the spot: the folded weights,
-applied to the captured residual stream, must give the attention and MLP outputs that the model itself computed.
+The formulas are only as good as their reading of the model, so every block is checked on the spot:
+the folded weights, applied to the captured residual stream, must give the attention and MLP outputs
+that the model itself computed.
 """
 
 from __future__ import annotations
@@ -24,18 +26,21 @@ from ostools.measure.formulas.weights import require_described
 from ostools.measure.passes.contexts import edits_beyond_patterns, true_arithmetic
 from ostools.models.shape import Shape
 
-# Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
+# Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn
+# comes.
 KEPT_BYTES = 1 << 28
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Arguments of one block's call by the model: run again with them, it computes the same numbers under the same edits."""
+"""Arguments of one block's call by the model: run again with them, it computes the same numbers
+under the same edits.
+"""
 
 
 @dataclass(frozen=True)
 class Forward:
     """A forward pass over one prompt; blocks are read one at a time, from the last to the first.
 
-    A short prompt's blocks are kept from the one pass; a long one's run again, so that never more than one block's
-    patterns are in memory.
+    A short prompt's blocks are kept from the one pass; a long one's run again, so that never more
+    than one block's patterns are in memory.
     """
 
     model: TransformerBridge
@@ -62,17 +67,21 @@ class Forward:
         with (
             torch.no_grad(),
             true_arithmetic(self.model, [layer]),
-            hooks.capture(self.model, *names, layers=[layer], reduce=lambda rows, _: rows[0]) as record,
+            hooks.capture(
+                self.model, *names, layers=[layer], reduce=lambda rows, _: rows[0]
+            ) as record,
         ):
             self.model.blocks[layer](*args, **kwargs)
         return {name: record[name][layer] for name in names}
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
-    """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
+    """Run the prompt once and keep what the formulas need; two passes where all patterns would take
+    over 256 MiB.
 
-    Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
-    ablated head, a hook of somebody else), inside `hooks.in_strips`, and for numbers that are not finite.
+    Raises `InputError` for blocks that no formula describes (experts), under an active edit that
+    the formulas do not know (an ablated head, a hook of somebody else), inside `hooks.in_strips`,
+    and for numbers that are not finite.
     """
     if unknown := edits_beyond_patterns(model):
         raise InputError(
@@ -102,19 +111,27 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     ):
         logits = model(ids[None].to(device), logits_to_keep=1)
     (residual,) = last["residual_post"].values()
-    # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
+    # What is not finite before reaches the last block's residual stream; each block's own check
+    # sees the rest.
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
-        raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
+        raise InputError(
+            "the forward pass on this prompt is not finite; the model's weights or its dtype are broken"
+        )
     scale = record["final_norm_scale"][0].double()
     direction = norms["ln_final"].centre(residual[0].double()) / (scale * residual.shape[-1] ** 0.5)
-    kept_sites = {name: {layer: tensor[0] for layer, tensor in record[name].items()} for name in names}
+    kept_sites = {
+        name: {layer: tensor[0] for layer, tensor in record[name].items()} for name in names
+    }
     return Forward(model, norms, available, calls, kept_sites, scale[:, 0], direction)
 
 
 def _note(calls: list[Call]) -> Any:
     def note(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A block that ran again with the pass's own cache would see every key twice.
-        bare = {name: False if name == "use_cache" else _uncached(value) for name, value in kwargs.items()}
+        bare = {
+            name: False if name == "use_cache" else _uncached(value)
+            for name, value in kwargs.items()
+        }
         calls.append((tuple(map(_uncached, args)), bare))
 
     return note

@@ -12,7 +12,8 @@ norm1 and norm2 are the identity where there is none before (OLMo 2), P1 and P2 
 behind. gp1, gp2 are the gains of the norms after attention and MLP (Gemma 2, 3, OLMo 2), 1 where
 there are none; so are g1, g2 without a norm before. In a parallel block with one norm g2 is g1. A
 LayerNorm also takes the mean off, which is folded in as a projection. Grouped heads are expanded:
-query head h reads h // (H / n_kv). A factor on what a sublayer adds (Granite) is part of W_O and of down.
+query head h reads h // (H / n_kv). A factor on what a sublayer adds (Granite) is part of W_O and of
+down.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The norms of a block, None where it has none there; `parallel`: attention and MLP both read what enters the block.
+    """The norms of a block, None where it has none there; `parallel`: attention and MLP both read
+    what enters the block.
 
     `shared`: the MLP reads the same norm as attention; `gated`: it has W_gate and W_up.
     """
@@ -62,7 +64,9 @@ class Layout:
 
 def layout(layer: int, norms: Mapping[str, Norm], sites: Container[str]) -> Layout:
     """The layout of one block of a model with these norms and sites (`hooks.available_sites`)."""
-    ln1, ln2, post1, post2 = (norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post"))
+    ln1, ln2, post1, post2 = (
+        norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post")
+    )
     parallel = "residual_mid" not in sites
     shared = parallel and ln2 is None
     return Layout(ln1, ln1 if shared else ln2, post1, post2, parallel, shared, "mlp_up" in sites)
@@ -74,7 +78,9 @@ def is_parallel(model: TransformerBridge) -> bool:
 
 
 def require_described(model: TransformerBridge, sites: Container[str]) -> None:
-    """`InputError` where the blocks are of a kind that no formula here describes; `sites`: those that the model has."""
+    """`InputError` where the blocks are of a kind that no formula here describes; `sites`: those
+    that the model has.
+    """
     if is_closed(model):
         raise InputError(
             f"the formulas do not describe {model.cfg.architecture}: no record says what is inside its blocks"
@@ -99,17 +105,21 @@ def activation(mlp: Any) -> Any:
     """The activation function of an MLP."""
     function = hooks.activation_of(mlp)
     if function is None:
-        raise InputError(f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none")
+        raise InputError(
+            f"the formulas do not describe {type(mlp).__name__}: expected an activation, found none"
+        )
     return function
 
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
+    """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms'
+    gains.
 
-    Biases (zero where there are none) move no derivative; they are here so that the operators can be checked against what
-    the model computes: `value_bias` of a head's value, `gate_bias` and `up_bias` of what the MLP reads, with the norm's own
-    bias in them; `out_bias` and `down_bias` of what is added, with the post-norm's gain.
+    Biases (zero where there are none) move no derivative; they are here so that the operators can
+    be checked against what the model computes: `value_bias` of a head's value, `gate_bias` and
+    `up_bias` of what the MLP reads, with the norm's own bias in them; `out_bias` and `down_bias` of
+    what is added, with the post-norm's gain.
     """
 
     left_factor: Float[Tensor, "head d_model d_head"]
@@ -130,8 +140,15 @@ class BlockWeights:
 
 
 def block_weights(model: TransformerBridge, layer: int, layout: Layout) -> BlockWeights:
-    """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
-    ln1, ln2, post1, post2 = (layout.before_attention, layout.before_mlp, layout.after_attention, layout.after_mlp)
+    """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes
+    beta infinite).
+    """
+    ln1, ln2, post1, post2 = (
+        layout.before_attention,
+        layout.before_mlp,
+        layout.after_attention,
+        layout.after_mlp,
+    )
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
     scale = hooks.residual_scale(model)
     bare_left = scale * dense(attention.W_O).double().mT
@@ -143,7 +160,9 @@ def block_weights(model: TransformerBridge, layer: int, layout: Layout) -> Block
     value, value_bias = _projection(ln1, attention.v, attention.W_V)
     heads = int(model.cfg.n_heads)
     gate_bias = _bias(getattr(mlp, "in") if up is None else mlp.gate, len(gate), gate)
-    up_bias = torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
+    up_bias = (
+        torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
+    )
     return BlockWeights(
         left_factor=_after(post1, bare_left),
         right=_expanded(value, heads),
@@ -180,12 +199,22 @@ def _projection(
 def _bias(linear: Any, width: int, like: Tensor) -> Float[Tensor, " width"]:
     """A linear map's bias, in the dtype of `like`; zeros where it has none."""
     bias = getattr(linear, "bias", None)
-    return torch.zeros(width, dtype=like.dtype, device=like.device) if bias is None else bias.detach().to(like)
+    return (
+        torch.zeros(width, dtype=like.dtype, device=like.device)
+        if bias is None
+        else bias.detach().to(like)
+    )
 
 
-def _of_norm_bias(norm: Norm | None, weight: Float[Tensor, "*out d_model"]) -> Float[Tensor, "*out"]:
+def _of_norm_bias(
+    norm: Norm | None, weight: Float[Tensor, "*out d_model"]
+) -> Float[Tensor, "*out"]:
     """Bias that the norm before a weight adds to its output: 0 for an RMS norm."""
-    return torch.zeros_like(weight[..., 0]) if norm is None or norm.bias is None else weight @ norm.bias.to(weight)
+    return (
+        torch.zeros_like(weight[..., 0])
+        if norm is None or norm.bias is None
+        else weight @ norm.bias.to(weight)
+    )
 
 
 def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:
@@ -204,7 +233,9 @@ def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
     return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)
 
 
-def _before(norm: Norm | None, weight: Float[Tensor, "*head out d_model"]) -> Float[Tensor, "*head out d_model"]:
+def _before(
+    norm: Norm | None, weight: Float[Tensor, "*head out d_model"]
+) -> Float[Tensor, "*head out d_model"]:
     """weight diag(g) C: the norm that the operator reads through, its scale left out."""
     if norm is None:
         return weight
@@ -212,6 +243,8 @@ def _before(norm: Norm | None, weight: Float[Tensor, "*head out d_model"]) -> Fl
     return scaled - scaled.mean(-1, keepdim=True) if norm.centred else scaled
 
 
-def _after(norm: Norm | None, weight: Float[Tensor, "*head d_model inner"]) -> Float[Tensor, "*head d_model inner"]:
+def _after(
+    norm: Norm | None, weight: Float[Tensor, "*head d_model inner"]
+) -> Float[Tensor, "*head d_model inner"]:
     """diag(gp) weight: the post-norm that the operator's output goes through, where there is one."""
     return weight if norm is None else norm.gain.to(weight)[:, None] * weight

@@ -1,4 +1,5 @@
-"""Read answers that were made anywhere from JSON Lines, match them to their questions, and make their table.
+"""Read answers that were made anywhere from JSON Lines, match them to their questions, and make
+their table.
 
 One object a line, of `AnswerRow`'s keys; `id` (of `Question.id`) and `text` have to be there. Keys
 of other names are ignored. A token that ends a text (`STOP_TOKENS`) and was left standing at its
@@ -99,7 +100,9 @@ class Hosted:
 
     def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
         """Return `expected_questions` if these were asked, in any order; else raise `InputError`."""
-        ids, expected_ids = ({question.id for question in listed} for listed in (self.questions, expected_questions))
+        ids, expected_ids = (
+            {question.id for question in listed} for listed in (self.questions, expected_questions)
+        )
         if ids != expected_ids:
             raise InputError(
                 f"expected answers to the {len(expected_ids)} questions of this table, found "
@@ -129,7 +132,9 @@ class Hosted:
 
 
 @checked_arguments(InputError)
-def read_answers(path: str | Path, questions: Iterable[Question], *, model: str | None = None) -> Hosted:
+def read_answers(
+    path: str | Path, questions: Iterable[Question], *, model: str | None = None
+) -> Hosted:
     """Read the answers in a file to `questions`.
 
     Args:
@@ -140,8 +145,8 @@ def read_answers(path: str | Path, questions: Iterable[Question], *, model: str 
 
     Raises `InputError`, with the line, for a file that is not of this form, an id that does not
     belong to a question, an id twice, a prompt that is not the question's, answers made in several
-    ways (`SETTINGS`), answers of another model, and a file without a row. A file in which every text
-    is null is read: all its questions are counted as unanswered.
+    ways (`SETTINGS`), answers of another model, and a file without a row. A file in which every
+    text is null is read: all its questions are counted as unanswered.
     """
     question_by_id = questions_by_id(questions)
     return hosted_of(Path(path), read_rows(Path(path), question_by_id), question_by_id, model)
@@ -152,7 +157,9 @@ def questions_by_id(questions: Iterable[Question]) -> dict[str, Question]:
     question_list = checked_questions(questions)
     by_id = {question.id: question for question in question_list}
     if len(by_id) != len(question_list):
-        raise InputError(f"expected every question once, found {len(question_list)} of which {len(by_id)} differ")
+        raise InputError(
+            f"expected every question once, found {len(question_list)} of which {len(by_id)} differ"
+        )
     return by_id
 
 
@@ -251,7 +258,9 @@ def unanswered(result: Result) -> list[str]:
     missing = int(frame["correct"].isna().sum())
     if not missing:
         return []
-    return [f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies leave them out."]
+    return [
+        f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies leave them out."
+    ]
 
 
 @checked_arguments(InputError)
@@ -259,8 +268,9 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     """Return table, summary and chart of `ostools.evaluate` for a hosted model's answers.
 
     Every question has a row. One without an answer has `kind` "unanswered" and nothing else known:
-    it is counted in the summary's `unanswered`, and in no share, error or interval. `tokens` are the
-    server's count, NA where it gave none. `status` says whether the mitigation changed the text.
+    it is counted in the summary's `unanswered`, and in no share, error or interval. `tokens` are
+    the server's count, NA where it gave none. `status` says whether the mitigation changed the
+    text.
 
     Args:
         grade: as of `ostools.evaluate`.
@@ -300,15 +310,21 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=sampled))
 
 
-def hosted_rows(hosted: Hosted, question_list: Sequence[Question], grade: Grade | None = None) -> pd.DataFrame:
+def hosted_rows(
+    hosted: Hosted, question_list: Sequence[Question], grade: Grade | None = None
+) -> pd.DataFrame:
     """Return a row a question, with the columns of `Evaluation` but task, mode and mitigation."""
-    return pd.DataFrame([_row(question, hosted.answer_by_id.get(question.id), grade) for question in question_list])
+    return pd.DataFrame(
+        [_row(question, hosted.answer_by_id.get(question.id), grade) for question in question_list]
+    )
 
 
 def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
     text = "" if row is None or row.text is None else without_stop_tokens(row.text)
     ended = "stop" if row is not None and row.finish_reason != "length" else "length"
-    columns = answer_columns(question, Answer((), text, ended), None, None if row is None else grade)
+    columns = answer_columns(
+        question, Answer((), text, ended), None, None if row is None else grade
+    )
     if row is None:
         key_columns = {name: columns[name] for name in ("length", "seed", "key")}
         columns = dict.fromkeys(columns) | key_columns

@@ -1,4 +1,5 @@
-"""Put questions to an OpenAI-compatible server, one after another, and keep their answers in a file.
+"""Put questions to an OpenAI-compatible server, one after another, and keep their answers in a
+file.
 
 The client is OpenAI's (`pip install 'oversquashing-tools[hosted]'`): it asks again what a busy
 server refused, after as long as that one says. Gemini answers through its OpenAI-compatible
@@ -103,7 +104,9 @@ def ask_endpoint(
                         f"{getattr(row, name)!r}: name another file"
                     )
         answered_ids = {row.id for row in rows}
-        missing = [question for name, question in question_by_id.items() if name not in answered_ids]
+        missing = [
+            question for name, question in question_by_id.items() if name not in answered_ids
+        ]
         if missing:
             with _client_of(endpoint, key, timeout, retries) as client:
                 server = _Server(client, endpoint, key, file, timeout)
@@ -125,7 +128,9 @@ def key_of(endpoint: str) -> str | None:
     key = os.environ.get(KEY) or None
     # The HTTP library would show such a key in its error.
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise InputError(f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters")
+        raise InputError(
+            f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters"
+        )
     try:
         parts = urlsplit(endpoint)
         host, _ = parts.hostname, parts.port
@@ -133,7 +138,9 @@ def key_of(endpoint: str) -> str | None:
         parts, host = urlsplit(""), None
     is_plain = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
     if not is_plain or parts.scheme not in ("http", "https") or not host:
-        raise InputError("--endpoint: expected a URL such as http://localhost:8000/v1, found something else")
+        raise InputError(
+            "--endpoint: expected a URL such as http://localhost:8000/v1, found something else"
+        )
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         # Not shown: what stands there may be a secret.
         raise InputError(
@@ -150,9 +157,9 @@ def key_of(endpoint: str) -> str | None:
 def _client_of(endpoint: str, key: str | None, timeout: float, retries: int) -> openai.OpenAI:
     """Return OpenAI's client of the endpoint, which sends the key and no other secret.
 
-    The environment's proxies serve https to other machines only, where they carry what is encrypted;
-    of anything else they could read the key and the prompts. A redirect is not followed. What openai
-    reads from the environment (OPENAI_ORG_ID, OPENAI_CUSTOM_HEADERS) is left out.
+    The environment's proxies serve https to other machines only, where they carry what is
+    encrypted; of anything else they could read the key and the prompts. A redirect is not followed.
+    What openai reads from the environment (OPENAI_ORG_ID, OPENAI_CUSTOM_HEADERS) is left out.
     """
     try:
         import openai
@@ -311,7 +318,9 @@ class _Server:
 def _locked(file: Path) -> Iterator[None]:
     """Keep the file to one run at a time."""
     if not file.parent.is_dir():
-        raise InputError(f"--answers {file}: the directory {file.parent} does not exist; make it first")
+        raise InputError(
+            f"--answers {file}: the directory {file.parent} does not exist; make it first"
+        )
     lock = FileLock(file.with_name(f".{file.name}.lock"))
     try:
         acquired = lock.acquire(timeout=0)
@@ -320,6 +329,8 @@ def _locked(file: Path) -> Iterator[None]:
             f"--answers {file}: another run is asking for these answers; wait for it, or name another file"
         ) from None
     except OSError as error:
-        raise InputError(f"--answers {file}: cannot be written: {error.strerror or error}") from None
+        raise InputError(
+            f"--answers {file}: cannot be written: {error.strerror or error}"
+        ) from None
     with acquired:
         yield

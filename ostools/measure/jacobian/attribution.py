@@ -1,13 +1,15 @@
-"""Contributions of a prompt's tokens to one logit of the next token: its gradient times the embedded tokens.
+"""Contributions of a prompt's tokens to one logit of the next token: its gradient times the
+embedded tokens.
 
     part of token i = w_t^T J_i v_i        w_t: the output row of token t, the final norm inside J_i
 
-With patterns, norm scales and activations held at the prompt (`detached`) a network is linear but for its biases, and these
-parts and that of the biases add up to the logit (docs/theory.md 2). Where less is held they do not: what is missing to the
-logit is the remainder.
+With patterns, norm scales and activations held at the prompt (`detached`) a network is linear but
+for its biases, and these parts and that of the biases add up to the logit (docs/theory.md 2). Where
+less is held they do not: what is missing to the logit is the remainder.
 
-A part is no cause: with the token gone patterns, scales and activations would be others. Cost of `detached`: three forward
-passes over the prompt, one of several copies of it, and one product with the Jacobians; else that of `sensitivity` of a logit.
+A part is no cause: with the token gone patterns, scales and activations would be others. Cost of
+`detached`: three forward passes over the prompt, one of several copies of it, and one product with
+the Jacobians; else that of `sensitivity` of a logit.
 """
 
 from __future__ import annotations
@@ -52,19 +54,20 @@ _COMPLETE = "detached"
 
 @dataclass(frozen=True, eq=False)
 class Attribution(Result):
-    """The parts of one logit, or of the difference of two: one row a token of the prompt, and a last one for the biases or the
-    remainder.
+    """The parts of one logit, or of the difference of two: one row a token of the prompt, and a
+    last one for the biases or the remainder.
 
-    Columns: position and token_id (NA in the last row), token, part ("token" | "biases" | "remainder"), contribution:
-    w_t^T J_i v_i, in units of the logit, of either sign. Their sum is the logit of token t before a soft-cap (Gemma 2), and
-    the logit itself without. "biases" (`detached`) are measured, and the sum is checked: completeness holds. "remainder" is
-    the logit minus the tokens' parts: completeness does not hold.
+    Columns: position and token_id (NA in the last row), token, part ("token" | "biases" |
+    "remainder"), contribution: w_t^T J_i v_i, in units of the logit, of either sign. Their sum is
+    the logit of token t before a soft-cap (Gemma 2), and the logit itself without. "biases"
+    (`detached`) are measured, and the sum is checked: completeness holds. "remainder" is the logit
+    minus the tokens' parts: completeness does not hold.
 
-    `provenance.parameters`: logit (the id t; of a difference both), token (its text; "A − B"), logit_value (the model's own),
-    soft_cap (None without one),
-    linearisation, complete (whether the parts add up), adds_up_within (the error of the sum, relative to the sizes of its
-    parts; where not complete that of the tokens' parts alone); where not complete also
-    certificate (the gradient against finite differences) and, with experts, experts.
+    `provenance.parameters`: logit (the id t; of a difference both), token (its text; "A − B"),
+    logit_value (the model's own), soft_cap (None without one), linearisation, complete (whether the
+    parts add up), adds_up_within (the error of the sum, relative to the sizes of its parts; where
+    not complete that of the tokens' parts alone); where not complete also certificate (the gradient
+    against finite differences) and, with experts, experts.
     """
 
     @property
@@ -100,23 +103,28 @@ def attribution(
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Attribution:
-    """Split a next token's logit into contributions of the prompt's tokens, and of the biases or a remainder.
+    """Split a next token's logit into contributions of the prompt's tokens, and of the biases or a
+    remainder.
 
     Args:
-        logit: a text that is one token, or a token's id, or two for the difference of their logits; None: the token that the
-            model, in its own dtype, ranks first.
-        linearisation: what is held constant, as for `sensitivity`. `detached`: patterns, norm scales and activations; the parts
-            add up. `full`: nothing, so that a part is the real gradient times v_i. None: detached, and full of a model whose
-            blocks no record describes (the generic route).
+        logit: a text that is one token, or a token's id, or two for the difference of their logits;
+            None: the token that the model, in its own dtype, ranks first.
+        linearisation: what is held constant, as for `sensitivity`. `detached`: patterns, norm
+            scales and activations; the parts add up. `full`: nothing, so that a part is the real
+            gradient times v_i. None: detached, and full of a model whose blocks no record describes
+            (the generic route).
         position: where a task's question is read, as in `collapse`.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
-            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
+            rewrites, and the model runs under its hooks. It has to change the prompt or a logit, or
+            it is refused.
 
-    The arithmetic is float32, or float64 throughout for a float64 model. Active edits are respected. Every run is checked, and
-    `InputError` is raised where a check fails. Of `detached` the parts add up to the model's own logit, within 1e-12 of their
-    sizes in float64 and 1e-5 in float32, and with v_i = 0 the held network's logit loses the part of token i (the largest part
-    and two others). Of the others the gradient is held against finite differences of the logit. Refused are what the model's
-    route does not hold (experts under `detached`: their router is not a linear map), and a `logit` of several tokens.
+    The arithmetic is float32, or float64 throughout for a float64 model. Active edits are
+    respected. Every run is checked, and `InputError` is raised where a check fails. Of `detached`
+    the parts add up to the model's own logit, within 1e-12 of their sizes in float64 and 1e-5 in
+    float32, and with v_i = 0 the held network's logit loses the part of token i (the largest part
+    and two others). Of the others the gradient is held against finite differences of the logit.
+    Refused are what the model's route does not hold (experts under `detached`: their router is not
+    a linear map), and a `logit` of several tokens.
     """
     if linearisation is None:
         linearisation = "full" if is_closed(model) else _COMPLETE
@@ -125,7 +133,10 @@ def attribution(
     if logit is not None:
         target = logit_ids(model, logit)
     else:
-        with mitigations.running(model, mitigated.mitigation), strips_where_long(model, len(tokens.ids)):
+        with (
+            mitigations.running(model, mitigated.mitigation),
+            strips_where_long(model, len(tokens.ids)),
+        ):
             target = (predicted_token(model, tokens.ids),)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
@@ -144,7 +155,9 @@ def attribution(
 def _parts(
     model: TransformerBridge, tokens: Prompt, target: tuple[int, ...], linearisation: str
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
-    """The part of every token and, last, of the biases or the remainder, in float64; and what the provenance says."""
+    """The part of every token and, last, of the biases or the remainder, in float64; and what the
+    provenance says.
+    """
     start = Start.of(model, tokens.ids)
     logits = start.logits[-1]
     output = Output.of(model, target)
@@ -154,10 +167,17 @@ def _parts(
     make = _complete_parts if linearisation == _COMPLETE else _gradient_parts
     parts, account = make(run, output)
     logit = target[0] if len(target) == 1 else target
-    return parts, {"logit": logit, "logit_value": output.value(logits), "soft_cap": soft_cap(model), **account}
+    return parts, {
+        "logit": logit,
+        "logit_value": output.value(logits),
+        "soft_cap": soft_cap(model),
+        **account,
+    }
 
 
-def _complete_parts(run: LinearisationRun, output: Output) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+def _complete_parts(
+    run: LinearisationRun, output: Output
+) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """Parts of the tokens and of the biases, whose sum and three of which are checked."""
     model, embedded = run.model, run.start.embedded
     row, logit = output.row, output.before_cap(run.start.y)
@@ -165,7 +185,9 @@ def _complete_parts(run: LinearisationRun, output: Output) -> tuple[Float[Tensor
         of_tokens = (linear.pull(row[None])[0].double() * embedded.double()).sum(-1)
         linear.release()
         # The token with the largest part, the first, and the middle one.
-        checked_positions = list(dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2]))
+        checked_positions = list(
+            dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2])
+        )
         ablated = _ablated(embedded, checked_positions)
         y = last_tokens(model, ablated, held, [FROZEN_PARTS[_COMPLETE]] * len(ablated))
     total_output, bias, *without = (row.double() @ y.double().T).tolist()
@@ -175,22 +197,36 @@ def _complete_parts(run: LinearisationRun, output: Output) -> tuple[Float[Tensor
     require_adds_up(error, within, "the sum of the parts", "the logit")
     for place, without_token in zip(checked_positions, without, strict=True):
         off = abs(total_output - without_token - float(parts[place])) / size
-        require_adds_up(off, within, f"the part of token {place}", "what the held network's logit loses without it")
+        require_adds_up(
+            off,
+            within,
+            f"the part of token {place}",
+            "what the held network's logit loses without it",
+        )
     return parts, {"adds_up_within": error}
 
 
-def _gradient_parts(run: LinearisationRun, output: Output) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
-    """Parts of the tokens, their gradient certified, and the remainder to the logit before its soft-cap."""
+def _gradient_parts(
+    run: LinearisationRun, output: Output
+) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+    """Parts of the tokens, their gradient certified, and the remainder to the logit before its
+    soft-cap.
+    """
     start = run.start
     gradient, account = run.gradient()
     parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
     logit = output.before_cap(start.y)
     remainder = logit - float(parts.sum())
     error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
-    return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {"adds_up_within": error, **account}
+    return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {
+        "adds_up_within": error,
+        **account,
+    }
 
 
-def _ablated(embedded: Float[Tensor, "pos d_model"], without: list[int]) -> Float[Tensor, "row pos d_model"]:
+def _ablated(
+    embedded: Float[Tensor, "pos d_model"], without: list[int]
+) -> Float[Tensor, "row pos d_model"]:
     """The prompt, v = 0, and the prompt with v_i = 0 for each i of `without`."""
     ablated = embedded.repeat(2 + len(without), 1, 1)
     ablated[1] = 0.0
@@ -203,10 +239,16 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
     columns = token_columns(tokens).assign(part="token")
     part = "biases" if linearisation == _COMPLETE else "remainder"
     last_row = pd.DataFrame([{"position": pd.NA, "token_id": pd.NA, "token": "", "part": part}])
-    table = pd.concat([columns.astype({"position": object, "token_id": object}), last_row], ignore_index=True)
-    return table.astype({"position": "Int64", "token_id": "Int64"}).assign(contribution=parts.numpy())
+    table = pd.concat(
+        [columns.astype({"position": object, "token_id": object}), last_row], ignore_index=True
+    )
+    return table.astype({"position": "Int64", "token_id": "Int64"}).assign(
+        contribution=parts.numpy()
+    )
 
 
 def attribution_memory(model: Unloaded, pos: int, *, linearisation: str | None = None) -> int:
-    """Bytes of the passes that hold the patterns, or of the gradient, one row, whatever the linearisation."""
+    """Bytes of the passes that hold the patterns, or of the gradient, one row, whatever the
+    linearisation.
+    """
     return max(patterns_bytes(model.shape, pos), sensitivity_bytes(model.shape, pos, one_row=True))

@@ -1,10 +1,12 @@
-"""How the influence of a token falls with its distance: ||d y_j / d v_i|| over pairs of tokens, by r = j - i.
+"""How the influence of a token falls with its distance: ||d y_j / d v_i|| over pairs of tokens, by
+r = j - i.
 
     G(r) = median over j of ||d y_j / d v_(j-r)||        G(r) / G(0)  ~  gamma + beta (r + 1)^-p
 
-What a causal model does at j knows of no later token: the row of j is the sensitivity of the text's beginning that ends there.
-So each query costs a sketch of its beginning, half as much as pulling it back through the whole text, and every one has the
-certificate of a sensitivity. Cost: `queries` sensitivities a text, and as many for each control.
+What a causal model does at j knows of no later token: the row of j is the sensitivity of the text's
+beginning that ends there. So each query costs a sketch of its beginning, half as much as pulling it
+back through the whole text, and every one has the certificate of a sensitivity. Cost: `queries`
+sensitivities a text, and as many for each control.
 """
 
 from __future__ import annotations
@@ -53,14 +55,17 @@ _RESAMPLES = 200
 class InfluenceByDistance(Result):
     """One row a pair of tokens i <= j.
 
-    Columns: prompt (its number), source ("text", or of a control "shuffled", "untrained"), query (j), position (i), distance
-    (j - i), kind ("measured" or "estimated"), norm (||d y_j / d v_i^(0)||_F), lower, upper (95% interval of an estimate).
+    Columns: prompt (its number), source ("text", or of a control "shuffled", "untrained"), query
+    (j), position (i), distance (j - i), kind ("measured" or "estimated"), norm (||d y_j / d
+    v_i^(0)||_F), lower, upper (95% interval of an estimate).
 
-    `laws`: gamma + beta (r + 1)^-p fitted to the medians of `by_distance` in the log, one row a source and first distance (0,
-    or 1: without the token itself): p with its interval low to high over texts (bootstrap; missing of fewer than three texts,
-    and where some draw of them has no law), beta, gamma (0 where a plain power law does as well), verdict and evidence of
-    `theory.fits.fit_decay` (above 0: a power law fits better than an exponential), distances, texts. Fitted up to half of the
-    shortest text. p is missing where these are too few, and where the data leave it open.
+    `laws`: gamma + beta (r + 1)^-p fitted to the medians of `by_distance` in the log, one row a
+    source and first distance (0, or 1: without the token itself): p with its interval low to high
+    over texts (bootstrap; missing of fewer than three texts, and where some draw of them has no
+    law), beta, gamma (0 where a plain power law does as well), verdict and evidence of
+    `theory.fits.fit_decay` (above 0: a power law fits better than an exponential), distances,
+    texts. Fitted up to half of the shortest text. p is missing where these are too few, and where
+    the data leave it open.
     """
 
     tables: ClassVar = (TableHead("laws"),)
@@ -69,13 +74,19 @@ class InfluenceByDistance(Result):
 
     @property
     def by_distance(self) -> Frame:
-        """By source and distance, without the pairs of the first token, a sink: pairs, and of their norms the median and the
-        quartiles low and high, over the median of distance 0."""
-        table: Frame = pd.concat([_relative(rows) for _, rows in self.frame.groupby("source", sort=False)])
+        """By source and distance, without the pairs of the first token, a sink: pairs, and of their
+        norms the median and the quartiles low and high, over the median of distance 0."""
+        table: Frame = pd.concat(
+            [_relative(rows) for _, rows in self.frame.groupby("source", sort=False)]
+        )
         groups = table[table["position"] > 0].groupby(["source", "distance"], sort=False)["norm"]
         columns = {"pairs": groups.size(), "median": groups.median()}
         columns |= {name: groups.quantile(part) for name, part in (("low", 0.25), ("high", 0.75))}
-        return pd.DataFrame(columns).reset_index().sort_values(["source", "distance"], ignore_index=True)
+        return (
+            pd.DataFrame(columns)
+            .reset_index()
+            .sort_values(["source", "distance"], ignore_index=True)
+        )
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.effects.all_tokens import distance_chart
@@ -91,7 +102,8 @@ class InfluenceByDistance(Result):
     def of(cls, pairs: Frame, provenance: Provenance) -> InfluenceByDistance:
         """The result of measured pairs, with its laws. Cost: some 200 fits a law, 1 or 2 seconds.
 
-        Raises `InputError` for a pair that stands there twice: rows of several texts under one number.
+        Raises `InputError` for a pair that stands there twice: rows of several texts under one
+        number.
         """
         if pairs.duplicated(["source", "prompt", "query", "position"]).any():
             raise InputError(
@@ -131,22 +143,24 @@ def influence_by_distance(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> InfluenceByDistance:
-    """Norms ||d y_j / d v_i|| over pairs of tokens of a text, their medians by distance j - i, and the
-    law by which they fall.
+    """Norms ||d y_j / d v_i|| over pairs of tokens of a text, their medians by distance j - i, and
+    the law by which they fall.
 
     Args:
-        prompt: a text, a `Prompt` or a task's question, or a list of them; intervals are over texts.
-        queries: how many positions j of each text, spread over its second half: every distance up to
-            half of the text is then measured from the same j. None: every j but the first.
+        prompt: a text, a `Prompt` or a task's question, or a list of them; intervals are over
+            texts.
+        queries: how many positions j of each text, spread over its second half: every distance up
+            to half of the text is then measured from the same j. None: every j but the first.
         linearisation, method, cotangents, max_memory: as in `ost.sensitivity`.
         controls: "shuffled", the text's tokens in random order, and "untrained", random weights.
         seed: seed of the cotangents, the order and the weights.
         position: where a task's question is read, as in `collapse`.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` as `ost.sensitivity` does, for a text of fewer than four tokens, for an edit under
-    which a text's beginning is not computed as within it, and for an edit beside "untrained".
-    Cost: `queries` sensitivities of a text's beginnings, for each control once more. Source: docs/theory.md 2.
+    Raises `InputError` as `ost.sensitivity` does, for a text of fewer than four tokens, for an edit
+    under which a text's beginning is not computed as within it, and for an edit beside "untrained".
+    Cost: `queries` sensitivities of a text's beginnings, for each control once more. Source:
+    docs/theory.md 2.
     """
     seed = whole_number("seed", seed)
     count = None if queries is None else whole_number("queries", queries, 1)
@@ -157,33 +171,54 @@ def influence_by_distance(
     if "untrained" in names:
         require_no_edits("influence_by_distance", model, "an untrained model would not have it")
     shuffled_prompts = [one.shuffled(seed) for one in prompts] if "shuffled" in names else []
-    options: dict[str, Any] = {"method": method, "cotangents": cotangents, "max_memory": max_memory, "seed": seed}
+    options: dict[str, Any] = {
+        "method": method,
+        "cotangents": cotangents,
+        "max_memory": max_memory,
+        "seed": seed,
+    }
     provenance = Provenance.collect(
         model,
         linearisation=linearisation,
         queries=count,
         controls=names,
-        prompts={str(number): {"token_ids": one.ids.tolist()} for number, one in enumerate(prompts, start=1)},
+        prompts={
+            str(number): {"token_ids": one.ids.tolist()}
+            for number, one in enumerate(prompts, start=1)
+        },
         **options,
     )
     tables = []
     for index, source in enumerate([TEXT, *names]):
-        subject = untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
+        subject = (
+            untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
+        )
         subject_prompts = shuffled_prompts if source == "shuffled" else prompts
         share = part_of(progress, index, index + 1, 1 + len(names), units=100) or False
         settings: Any = options | {"linearisations": [linearisation], "progress": share}
         tables.append(_pairs(subject, subject_prompts, count, settings).assign(source=source))
     table: Frame = pd.concat(tables, ignore_index=True)
-    return InfluenceByDistance.of(table[["prompt", "source", *table.columns.drop(["prompt", "source"])]], provenance)
+    return InfluenceByDistance.of(
+        table[["prompt", "source", *table.columns.drop(["prompt", "source"])]], provenance
+    )
 
 
-def _pairs(model: TransformerBridge, prompts: Sequence[Prompt], count: int | None, options: dict[str, Any]) -> Frame:
-    """A row a pair of the texts: each query's sensitivity is that of the beginning which ends in it."""
-    places = [(number, query) for number, text in enumerate(prompts) for query in _queries(len(text.ids), count)]
+def _pairs(
+    model: TransformerBridge, prompts: Sequence[Prompt], count: int | None, options: dict[str, Any]
+) -> Frame:
+    """A row a pair of the texts: each query's sensitivity is that of the beginning which ends in
+    it.
+    """
+    places = [
+        (number, query)
+        for number, text in enumerate(prompts)
+        for query in _queries(len(text.ids), count)
+    ]
     beginnings = [_beginning(prompts[number], query) for number, query in places]
     work = full_precision(model, "influence_by_distance")
     for number, text in enumerate(prompts):
-        # Of one position of each text it is shown that its beginning is computed as within the whole.
+        # Of one position of each text it is shown that its beginning is computed as within the
+        # whole.
         up_to_position(work, text, next(query for place, query in places if place == number))
     measured = sensitivity(work, beginnings, **options)
     tables = []
@@ -191,21 +226,31 @@ def _pairs(model: TransformerBridge, prompts: Sequence[Prompt], count: int | Non
         rows: Frame = result.frame
         norms = {name: rows[f"frobenius_{name}"] for name in ("norm", "lower", "upper")}
         of_pair = {"prompt": number + 1, "query": query, "position": rows["position"]}
-        columns = of_pair | {"distance": query - rows["position"], "kind": rows["method"].map(METHOD_KINDS)} | norms
+        columns = (
+            of_pair
+            | {"distance": query - rows["position"], "kind": rows["method"].map(METHOD_KINDS)}
+            | norms
+        )
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
 def _queries(pos: int, count: int | None) -> list[int]:
     if pos < SHORTEST:
-        raise InputError(f"influence_by_distance: expected texts of at least {SHORTEST} tokens, found {pos}")
+        raise InputError(
+            f"influence_by_distance: expected texts of at least {SHORTEST} tokens, found {pos}"
+        )
     first = 1 if count is None else pos // 2
-    return np.unique(np.linspace(first, pos - 1, pos - first if count is None else count).round().astype(int)).tolist()
+    return np.unique(
+        np.linspace(first, pos - 1, pos - first if count is None else count).round().astype(int)
+    ).tolist()
 
 
 def _beginning(prompt: Prompt, query: int) -> Prompt:
     origins = None if prompt.origins is None else prompt.origins[: query + 1]
-    return replace(prompt, ids=prompt.ids[: query + 1], tokens=prompt.tokens[: query + 1], origins=origins)
+    return replace(
+        prompt, ids=prompt.ids[: query + 1], tokens=prompt.tokens[: query + 1], origins=origins
+    )
 
 
 def _relative(pairs: Frame) -> Frame:
@@ -222,7 +267,11 @@ def _law(pairs: Frame) -> dict[str, Any]:
     row: dict[str, Any] = {"distances": curves.shape[-1], "texts": len(curves)}
     values = np.nanmedian(curves, axis=(0, 1))
     if len(values) < FEWEST:
-        return dict.fromkeys(("p", "low", "high", "beta", "gamma", "evidence"), np.nan) | {"verdict": "too few"} | row
+        return (
+            dict.fromkeys(("p", "low", "high", "beta", "gamma", "evidence"), np.nan)
+            | {"verdict": "too few"}
+            | row
+        )
     law, decay = power_to_a_level(distances, values), fit_decay(distances, values)
     row |= {"evidence": decay.evidence, "verdict": decay.verdict}
     if law is None:
@@ -233,25 +282,33 @@ def _law(pairs: Frame) -> dict[str, Any]:
 
 
 def _curves(pairs: Frame) -> Float[np.ndarray, "text query distance"]:
-    """The norms of every query by distance, up to half of the shortest text; NaN where there is no such pair."""
+    """The norms of every query by distance, up to half of the shortest text; NaN where there is no
+    such pair.
+    """
     longest = int(pairs.groupby("prompt")["query"].max().min()) // 2
     reached = pairs[pairs["distance"] <= longest]
     wide = reached.pivot_table(index=["prompt", "query"], columns="distance", values="norm")
     by_text = [rows.to_numpy(dtype=float) for _, rows in wide.groupby(level="prompt")]
     most = max(map(len, by_text))
-    return np.stack([np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=np.nan) for rows in by_text])
+    return np.stack(
+        [np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=np.nan) for rows in by_text]
+    )
 
 
 def _over_texts(
     curves: Float[np.ndarray, "text query distance"], distances: Float[np.ndarray, " distance"]
 ) -> tuple[float, float]:
-    """The 95% interval of p by the bootstrap: texts are drawn anew, and the law is fitted to their medians."""
+    """The 95% interval of p by the bootstrap: texts are drawn anew, and the law is fitted to their
+    medians.
+    """
     texts = len(curves)
     if texts < FEWEST_TEXTS:
         return np.nan, np.nan
     draws = np.random.default_rng(0).integers(texts, size=(_RESAMPLES, texts))
     laws = [power_to_a_level(distances, np.nanmedian(curves[draw], axis=(0, 1))) for draw in draws]
-    rates = [np.nan if law is None else law.rate for law in laws]  # of one draw without a law there is no interval
+    rates = [
+        np.nan if law is None else law.rate for law in laws
+    ]  # of one draw without a law there is no interval
     wide = expanded(0.95, texts)
     low, high = np.quantile(rates, [(1 - wide) / 2, (1 + wide) / 2])
     return float(low), float(high)
@@ -266,7 +323,9 @@ def distance_memory(
     controls: Control | Sequence[Control] = (),
 ) -> int:
     """Bytes of the longest beginning's Jacobians, and of an untrained model."""
-    measured = sensitivity_memory(model, pos, method=method, cotangents=cotangents, linearisations=("full",))
+    measured = sensitivity_memory(
+        model, pos, method=method, cotangents=cotangents, linearisations=("full",)
+    )
     names = [controls] if isinstance(controls, str) else controls
     return bytes_with_untrained(measured, model.shape) if "untrained" in names else measured
 

@@ -1,10 +1,12 @@
-"""The theorem's paths by their length: how much of the frozen derivative travels in 0, 1, 2, ... attention hops.
+"""The theorem's paths by their length: how much of the frozen derivative travels in 0, 1, 2, ...
+attention hops.
 
     d y_n / d v_i^(0) = sum over paths from i to n,  B_L ... B_1,  B_l = diagonal + off-diagonal in positions      (Theorem 5.1)
 
-A path makes a hop in a block where it changes position. With the off-diagonal part of every block times a marker x the
-product is a polynomial in x. Its coefficient of x^h is the part J_i^(h) of exactly h hops. The parts add up to J_i as matrices.
-They are carried back block by block, one track each: what the heads move, less what each position has from itself, is its hop.
+A path makes a hop in a block where it changes position. With the off-diagonal part of every block
+times a marker x the product is a polynomial in x. Its coefficient of x^h is the part J_i^(h) of
+exactly h hops. The parts add up to J_i as matrices. They are carried back block by block, one track
+each: what the heads move, less what each position has from itself, is its hop.
 
 Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 """
@@ -58,22 +60,27 @@ _MIXES = {torch.float64: 1e-12, torch.float32: 1e-5}
 class Hops(Result):
     """One row per token and number of attention hops, of the frozen derivative at the embeddings.
 
-    Columns: position, token_id, token, origin; hops ("0", "1", ..., "more", "all"); frobenius_norm of that part, with the 95%
-    interval frobenius_lower to frobenius_upper (exact: both equal it); share, <J^(h), J> / ||J||^2, the part's signed share
-    of the squared norm. The shares of a token add up to 1; they are missing of a token that nothing reaches y_n from.
+    Columns: position, token_id, token, origin; hops ("0", "1", ..., "more", "all"); frobenius_norm
+    of that part, with the 95% interval frobenius_lower to frobenius_upper (exact: both equal it);
+    share, <J^(h), J> / ||J||^2, the part's signed share of the squared norm. The shares of a token
+    add up to 1; they are missing of a token that nothing reaches y_n from.
     """
 
     tables: ClassVar = (TableHead("summary"),)
 
     @property
     def reached(self) -> Frame:
-        """The rows of the tokens from which anything reaches y_n: outside of every window there is nothing to split."""
+        """The rows of the tokens from which anything reaches y_n: outside of every window there is
+        nothing to split.
+        """
         frame: Frame = self.frame
         return frame[frame["share"].notna()]
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Medians over the tokens before the last that reach it, by hops: share, and relative size ||J^(h)|| / ||J||."""
+        """Medians over the tokens before the last that reach it, by hops: share, and relative size
+        ||J^(h)|| / ||J||.
+        """
         frame = self.reached
         frame = frame[frame["position"] < frame["position"].max()]
         size = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
@@ -82,7 +89,9 @@ class Hops(Result):
 
     @property
     def cancellation(self) -> pd.DataFrame:
-        """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing cancels."""
+        """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing
+        cancels.
+        """
         frame = self.reached
         parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
         sums = frame[frame["hops"] == ALL].set_index("position")
@@ -116,28 +125,33 @@ def hops(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Hops:
-    """Split the frozen derivative d y_n / d v_i by the number of attention hops on the way from i to n (Theorem 5.1's paths).
+    """Split the frozen derivative d y_n / d v_i by the number of attention hops on the way from i
+    to n (Theorem 5.1's paths).
 
     Args:
         most: parts of 0, 1, ..., `most` hops; all longer paths are one part, "more".
-        cotangents: random rows from which norms are estimated, each with an interval; of all d_model rows they are exact.
+        cotangents: random rows from which norms are estimated, each with an interval; of all
+            d_model rows they are exact.
         seed: seed of the random cotangents.
         position: where a task's question is read, as in `collapse`.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
-            runs under its hooks. It has to change the prompt or a logit, or it is refused.
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
+            rewrites, and the model runs under its hooks. It has to change the prompt or a logit, or
+            it is refused.
         progress: called as progress(done, total).
 
-    Patterns and norm scales are held. The sum of the parts is held against finite differences on every run. Raises
-    `InputError` for an edit that may move something between positions outside of the heads, and for settings that cannot be
-    used; `HookError` for a model whose patterns or values are not known.
-    Cost: `most` + 2 rows of a sketch for each cotangent.
+    Patterns and norm scales are held. The sum of the parts is held against finite differences on
+    every run. Raises `InputError` for an edit that may move something between positions outside of
+    the heads, and for settings that cannot be used; `HookError` for a model whose patterns or
+    values are not known. Cost: `most` + 2 rows of a sketch for each cotangent.
     """
     require_open(model, "hops")
     mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation, position)
     whole_number("most", most, 1)
     whole_number("seed", seed)
     if whole_number("cotangents", cotangents, 2) > model.cfg.d_model:
-        raise InputError(f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}")
+        raise InputError(
+            f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}"
+        )
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
@@ -146,18 +160,27 @@ def hops(
         options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
         run = LinearisationRun(work, start, options)
         generator = torch.Generator().manual_seed(seed)
-        directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(start.embedded)
+        directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(
+            start.embedded
+        )
         with run.linearised(replace(run.planned()[1], whole=False)) as (linear, held):
             tracks = _tracks(work, linear, directions, most, progress)
             base, jacobian_rows = linear.base, tracks[-1].transpose(0, 1)
             claim = Claim.of(base, jacobian_rows, directions)
-            account = run.checked(held, base, {"frozen": (jacobian_rows.double().norm(dim=(1, 2)), claim)})["frozen"]
+            account = run.checked(
+                held, base, {"frozen": (jacobian_rows.double().norm(dim=(1, 2)), claim)}
+            )["frozen"]
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
-    return Hops(_table(tokens, tracks), replace(provenance, parameters={**provenance.parameters, **settings}))
+    return Hops(
+        _table(tokens, tracks),
+        replace(provenance, parameters={**provenance.parameters, **settings}),
+    )
 
 
 def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 16) -> int:
-    """Bytes of the tracks, of the products of one block with some of their rows, and of a track's norms in float64."""
+    """Bytes of the tracks, of the products of one block with some of their rows, and of a track's
+    norms in float64.
+    """
     shape = model.shape
     track = cotangents * pos * shape.d_model
     widths = 8 * shape.d_model + 2 * shape.d_mlp + 4 * shape.n_heads * shape.d_head
@@ -167,7 +190,9 @@ def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 1
 
 
 def _require_known_edits(model: TransformerBridge) -> None:
-    """Refuse an edit that may move something between positions outside of the heads: that would count as no hop."""
+    """Refuse an edit that may move something between positions outside of the heads: that would
+    count as no hop.
+    """
     if edits := edits_beyond_patterns(model):
         raise InputError(
             f"hops: expected edits that move nothing between positions outside of the heads, found {edits[0].kind!r} at "
@@ -176,11 +201,17 @@ def _require_known_edits(model: TransformerBridge) -> None:
 
 
 def _tracks(
-    model: TransformerBridge, linear: Linearised, cotangents: Cotangents, most: int, progress: Progress | None
+    model: TransformerBridge,
+    linear: Linearised,
+    cotangents: Cotangents,
+    most: int,
+    progress: Progress | None,
 ) -> Float[Tensor, "track row pos d_model"]:
-    """Split w^T d y_n / d v_i by the blocks in which a path changes position: tracks of 0, 1, ..., `most` hops, and of all.
+    """Split w^T d y_n / d v_i by the blocks in which a path changes position: tracks of 0, 1, ...,
+    `most` hops, and of all.
 
-    What a block moves to another position is one hop: it goes on in the next track. What stays goes on in the same one.
+    What a block moves to another position is one hop: it goes on in the next track. What stays goes
+    on in the same one.
     """
     tracks = cotangents.new_zeros(most + 2, len(cotangents), linear.pos, cotangents.shape[-1])
     tracks[0] = tracks[-1] = linear.top(cotangents)
@@ -188,7 +219,10 @@ def _tracks(
         block = _split_block(model, linear, layer)
         for part in tracks.split(max(1, _ROWS // (most + 2)), dim=1):
             rows = part.flatten(0, 1)[:, None]
-            beside, at_z = (gradient.unflatten(0, part.shape[:2]) for gradient in vjp(block.out, block.inputs, rows))
+            beside, at_z = (
+                gradient.unflatten(0, part.shape[:2])
+                for gradient in vjp(block.out, block.inputs, rows)
+            )
             # Of the track of `most` hops one hop more is not asked for, of all paths no split.
             heads = _back(block.z, block.inputs[0], torch.cat([at_z[:-2], at_z[-1:]]))
             own = _back(block.own_z, block.inputs[0], at_z[:-1])
@@ -210,8 +244,9 @@ def _back(
 
 
 class _SplitBlock(NamedTuple):
-    """A block cut at its heads' outputs. `inputs`: what it reads, and what stands in for z behind the cut; `z`: as the heads
-    make it; `own_z`: what of it each query has from its own position, by the same patterns."""
+    """A block cut at its heads' outputs. `inputs`: what it reads, and what stands in for z behind
+    the cut; `z`: as the heads make it; `own_z`: what of it each query has from its own position, by
+    the same patterns."""
 
     out: Float[Tensor, "1 pos d_model"]
     inputs: tuple[Float[Tensor, "1 pos d_model"], Float[Tensor, "1 pos head d_head"]]
@@ -220,7 +255,9 @@ class _SplitBlock(NamedTuple):
 
 
 def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _SplitBlock:
-    """Run a block again, cut at z: what goes past the heads and through the MLP is the same for every path."""
+    """Run a block again, cut at z: what goes past the heads and through the MLP is the same for
+    every path.
+    """
     strips = hooks.active_strips(model)
     heads: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -240,11 +277,16 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
     size = strips.size if strips else linear.pos
     own_weights, mixed = [], []
     for start in range(0, linear.pos, size):
-        pattern = calls[0].strip(start, min(start + size, linear.pos))[1] if strips else record["pattern"][layer]
+        pattern = (
+            calls[0].strip(start, min(start + size, linear.pos))[1]
+            if strips
+            else record["pattern"][layer]
+        )
         own_weights.append(pattern[0].diagonal(start, dim1=-2, dim2=-1))
         mixed.append(pattern[0] @ values[:, : pattern.shape[-1]])
     off = float(
-        (torch.cat(mixed, dim=1).transpose(0, 1) - behind[0]).detach().abs().max() / behind.detach().abs().max()
+        (torch.cat(mixed, dim=1).transpose(0, 1) - behind[0]).detach().abs().max()
+        / behind.detach().abs().max()
     )
     if not off <= _MIXES[z.dtype]:
         raise InputError(

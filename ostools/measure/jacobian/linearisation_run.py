@@ -1,4 +1,6 @@
-"""The linearisations of one prompt, stage by stage: linearise all in one pass, measure each, certify all together."""
+"""The linearisations of one prompt, stage by stage: linearise all in one pass, measure each,
+certify all together.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,19 @@ METHODS = ("auto", "exact", "sketch", "estimate")
 
 PerPlace = Float[Tensor, " place"]
 Columns = Mapping[str, PerPlace]
-NORMS = tuple(f"{norm}_{column}" for norm in ("operator", "frobenius") for column in ("norm", "lower", "upper"))
+NORMS = tuple(
+    f"{norm}_{column}"
+    for norm in ("operator", "frobenius")
+    for column in ("norm", "lower", "upper")
+)
 """What is measured at every place: two norms, each with its limits."""
 
 
 @dataclass(frozen=True)
 class JacobianOptions:
-    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where there is an `output`.
-    `max_memory` None means what is free. accuracy: of an estimate, as `norms.sketched` takes it."""
+    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where
+    there is an `output`. `max_memory` None means what is free. accuracy: of an estimate, as
+    `norms.sketched` takes it."""
 
     names: Sequence[str]
     layers: Sequence[int]
@@ -61,8 +68,8 @@ class JacobianOptions:
 
 @dataclass(frozen=True)
 class Start:
-    """Start of every linearisation of a prompt: v^(0), the last token's logits and y_n of the plain pass, and the experts
-    chosen in it."""
+    """Start of every linearisation of a prompt: v^(0), the last token's logits and y_n of the plain
+    pass, and the experts chosen in it."""
 
     embedded: Float[Tensor, "pos d_model"]
     logits: Float[Tensor, "1 d_vocab"]
@@ -80,7 +87,9 @@ class Start:
         ):
             plain = model(ids[None], logits_to_keep=1)[0]
         if not bool(torch.isfinite(plain).all()):
-            raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
+            raise InputError(
+                "the model's logits on this prompt are not finite; its weights or its dtype are broken"
+            )
         with torch.no_grad():
             embedded = model.input_to_embed(ids[None])[0][0].detach()
         return cls(embedded, plain, record["final_norm"][0, -1], choices)
@@ -88,7 +97,9 @@ class Start:
 
 @dataclass(frozen=True)
 class MeasuredNorms:
-    """`NORMS` at every place, float64 on the CPU, and `account`: how they were computed and checked."""
+    """`NORMS` at every place, float64 on the CPU, and `account`: how they were computed and
+    checked.
+    """
 
     columns: Columns
     method: str
@@ -98,7 +109,9 @@ class MeasuredNorms:
 def measured(
     model: TransformerBridge, prompt: Prompt, options: JacobianOptions, progress: Progress | None
 ) -> dict[str, MeasuredNorms]:
-    """The norms of one prompt, by linearisation: linearised, measured, certified. Raises `InputError` where a check fails."""
+    """The norms of one prompt, by linearisation: linearised, measured, certified. Raises
+    `InputError` where a check fails.
+    """
     names, taken = options.names, dict[str, tuple[Columns, Claim, dict[str, Any]]]()
     with strips_where_long(model, len(prompt.ids)):
         run = LinearisationRun(model, Start.of(model, prompt.ids), options)
@@ -112,7 +125,10 @@ def measured(
                 taken[name] = run.taken(method.method, linear, name_progress)
             base = linear.base
             linear.release()
-            claims = {name: (columns["frobenius_norm"], claim) for name, (columns, claim, _) in taken.items()}
+            claims = {
+                name: (columns["frobenius_norm"], claim)
+                for name, (columns, claim, _) in taken.items()
+            }
             checks = run.checked(held, base, claims)
     tell(progress, 1, 1)
     account = {"reason": method.reason, "plan": str(memory_plan)}
@@ -124,33 +140,50 @@ def measured(
 
 @dataclass(frozen=True)
 class LinearisationRun:
-    """d y_n / d v_i^(l) at every layer l and token i that is asked for, under each linearisation of the options."""
+    """d y_n / d v_i^(l) at every layer l and token i that is asked for, under each linearisation of
+    the options.
+    """
 
     model: TransformerBridge
     start: Start
     options: JacobianOptions
 
     def gradient(self) -> tuple[Float[Tensor, "place d_model"], dict[str, Any]]:
-        """w^T J_i at every place, for the output of the options, under their one linearisation; and how it was checked."""
+        """w^T J_i at every place, for the output of the options, under their one linearisation; and
+        how it was checked.
+        """
         (name,), output = self.options.names, self.options.output
         assert output is not None
         with self.linearised(self.planned()[1]) as (linear, held):
-            rows, base = jacobian_norms.exact_jacobians(linear, self.start.embedded, logit=output.row), linear.base
+            rows, base = (
+                jacobian_norms.exact_jacobians(linear, self.start.embedded, logit=output.row),
+                linear.base,
+            )
             linear.release()
             claim = Claim.of(base, rows, output.row[None])
-            return rows[:, 0], self.checked(held, base, {name: (rows.double().norm(dim=(1, 2)), claim)})[name]
+            return rows[:, 0], self.checked(
+                held, base, {name: (rows.double().norm(dim=(1, 2)), claim)}
+            )[name]
 
     def planned(self) -> tuple[MethodChoice, MemoryPlan]:
         """The method, why, and the way through the memory."""
         embedded, options = self.start.embedded, self.options
-        limit = chunk(available_memory(embedded.device)) if options.max_memory is None else options.max_memory
+        limit = (
+            chunk(available_memory(embedded.device))
+            if options.max_memory is None
+            else options.max_memory
+        )
         size = Shape.of(self.model), len(embedded), len(options.layers)
         if options.output is not None:
             return MethodChoice("exact", "one row"), plan(*size, max_memory=limit, rows=1)
         method = MethodChoice(options.method, "as asked")
         if options.method == "auto":
             method = choose_method(embedded.shape[-1], exact_fits=fits(*size, max_memory=limit))
-        rows = None if method.method == "exact" else most_rows(embedded.shape[-1], method.method, options.cotangents)
+        rows = (
+            None
+            if method.method == "exact"
+            else most_rows(embedded.shape[-1], method.method, options.cotangents)
+        )
         return method, plan(*size, max_memory=limit, rows=rows)
 
     @contextmanager
@@ -158,14 +191,19 @@ class LinearisationRun:
         """After proving that what is held, and a start at v^(0), leave the logits as they are."""
         where = self.model, self.start.embedded, self.options.names, self.options.layers
         how = {"chunk": memory_plan.chunk, "whole": memory_plan.whole}
-        with held_choices(self.model, self.start.choices), linearised(*where, **how) as (linear, held):
+        with (
+            held_choices(self.model, self.start.choices),
+            linearised(*where, **how) as (linear, held),
+        ):
             require_same_logits(self.start.logits, linear.logits, " and ".join(self.options.names))
             yield linear, held
 
     def taken(
         self, method: str, linear: Linearised, progress: Progress | None
     ) -> tuple[Columns, Claim, dict[str, Any]]:
-        """The norms of the linearisation that is followed, what its Jacobians claim, and `SketchedNorms.account`."""
+        """The norms of the linearisation that is followed, what its Jacobians claim, and
+        `SketchedNorms.account`.
+        """
         options, like, base = self.options, self.start.embedded, linear.base
         if method == "exact":
             output = None if options.output is None else options.output.row
@@ -179,7 +217,11 @@ class LinearisationRun:
         accuracy = {"accuracy": options.accuracy, "confidence": CONFIDENCE}
         sketch = sketched(linear, like, generator, cotangents=cotangents, **accuracy)
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
-        operator = (torch.full_like(sketch.frobenius, float("nan")), sketch.operator_lower, sketch.frobenius_upper)
+        operator = (
+            torch.full_like(sketch.frobenius, float("nan")),
+            sketch.operator_lower,
+            sketch.frobenius_upper,
+        )
         frobenius = (sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper)
         claim = Claim.of(base, sketch.rows, sketch.cotangents.to(like.device))
         return dict(zip(NORMS, operator + frobenius, strict=True)), claim, sketch.account
@@ -187,9 +229,11 @@ class LinearisationRun:
     def checked(
         self, held: Holding, base: BasePoint, measured: Mapping[str, tuple[PerPlace, Claim]]
     ) -> dict[str, dict[str, Any]]:
-        """Every check of the Jacobians of each linearisation, and the account of it. Raises `InputError` where one fails.
+        """Every check of the Jacobians of each linearisation, and the account of it. Raises
+        `InputError` where one fails.
 
-        `measured`: the Frobenius norms, and what the Jacobians claim. Within the block in which they were linearised.
+        `measured`: the Frobenius norms, and what the Jacobians claim. Within the block in which
+            they were linearised.
         """
         for name, (frobenius, _) in measured.items():
             if not bool(torch.isfinite(frobenius).all()):

@@ -1,11 +1,13 @@
-"""The five linearisations of docs/theory.md 2, and rows g^T J_i of their Jacobians, by autograd, of whatever model runs.
+"""The five linearisations of docs/theory.md 2, and rows g^T J_i of their Jacobians, by autograd, of
+whatever model runs.
 
     J_i^(l) = d y_n / d v_i^(l)
 
-One pass over the prompt starts at v^(0), with what a linearisation holds constant held by hooks (`hooks.freeze.holding`).
-Its graph gives every v^(l), and serves several linearisations, one after the other. A batch of cotangents goes back through
-it together: the prompt is there once, whatever the number of rows.
-Of a long prompt the pass keeps no graph. Each block runs again when the rows have come back to it: one block's graph at a time.
+One pass over the prompt starts at v^(0), with what a linearisation holds constant held by hooks
+(`hooks.freeze.holding`). Its graph gives every v^(l), and serves several linearisations, one after
+the other. A batch of cotangents goes back through it together: the prompt is there once, whatever
+the number of rows. Of a long prompt the pass keeps no graph. Each block runs again when the rows
+have come back to it: one block's graph at a time.
 """
 
 from __future__ import annotations
@@ -36,16 +38,22 @@ FROZEN_PARTS: Mapping[str, HeldParts] = {
     "frozen-norm": HeldParts(norms=True),
     "detached": HeldParts(attention=True, norms=True, activations=True),
 }
-"""What each linearisation holds constant. Where it is all of it the network is linear in its embeddings, but for its biases."""
+"""What each linearisation holds constant. Where it is all of it the network is linear in its
+embeddings, but for its biases.
+"""
 DEFAULT_LINEARISATIONS: tuple[Linearisation, ...] = ("full", "frozen")
 """What is measured of a model whose blocks are known inside, where nothing is asked for."""
 
 
 @contextmanager
-def differentiated(model: TransformerBridge, mitigated: MitigatedPrompts) -> Iterator[TransformerBridge]:
-    """The model as its derivative is taken within the block: in float32 or float64 throughout, under the mitigation.
+def differentiated(
+    model: TransformerBridge, mitigated: MitigatedPrompts
+) -> Iterator[TransformerBridge]:
+    """The model as its derivative is taken within the block: in float32 or float64 throughout,
+    under the mitigation.
 
-    Refuses, with `InputError`, the block of a freeze: each linearisation holds what it needs by itself.
+    Refuses, with `InputError`, the block of a freeze: each linearisation holds what it needs by
+    itself.
     """
     if any(weight.is_inference() for weight in model.parameters()):
         raise InputError(
@@ -75,7 +83,9 @@ class BasePoint(NamedTuple):
 
 
 class BlockGraph(NamedTuple):
-    """One block run again: v^(l) as it is handed over, v^(l) as edits leave it, and what the block gives."""
+    """One block run again: v^(l) as it is handed over, v^(l) as edits leave it, and what the block
+    gives.
+    """
 
     entry: Float[Tensor, "1 pos d_model"]
     stream: Float[Tensor, "1 pos d_model"]
@@ -83,11 +93,13 @@ class BlockGraph(NamedTuple):
 
 
 class Linearised:
-    """d y_n / d v_i^(l) of one prompt as a linear map, of the model under the edits that are active.
+    """d y_n / d v_i^(l) of one prompt as a linear map, of the model under the edits that are
+    active.
 
-    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves; `places`: all their tokens, layer by
-    layer. `chunk`: so many rows go back through a graph at a time; None: all. `whole`: the graph of the whole pass is kept;
-    else each block runs again, and the edits have to be active still. `logits`: the last token's.
+    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves; `places`:
+    all their tokens, layer by layer. `chunk`: so many rows go back through a graph at a time; None:
+    all. `whole`: the graph of the whole pass is kept; else each block runs again, and the edits
+    have to be active still. `logits`: the last token's.
     """
 
     def __init__(
@@ -107,10 +119,16 @@ class Linearised:
         with (
             torch.set_grad_enabled(whole),
             nullcontext() if whole else before_modules(blocks, self._note),
-            hooks.capture(model, "final_norm", "residual_pre", "residual_post", detach=False) as record,
+            hooks.capture(
+                model, "final_norm", "residual_pre", "residual_post", detach=False
+            ) as record,
         ):
             self.logits: Float[Tensor, "1 d_vocab"] = run_from(model, start)[0].detach()
-        streams = {**record["residual_pre"], 0: start, self.n_layers: record["residual_post"][self.n_layers - 1]}
+        streams = {
+            **record["residual_pre"],
+            0: start,
+            self.n_layers: record["residual_post"][self.n_layers - 1],
+        }
         self._streams: list[Tensor] = [streams[layer] for layer in range(self.n_layers + 1)]
         self._y: Float[Tensor, " d_model"] = record["final_norm"][0, -1]
 
@@ -126,14 +144,18 @@ class Linearised:
         self._calls.clear()
 
     def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
-        """g^T J_i for every row g and place i. In memory the places lie before the rows. The caller may write to it."""
+        """g^T J_i for every row g and place i. In memory the places lie before the rows. The caller
+        may write to it.
+        """
         rows = cotangents.to(self._y)
         tangents = rows.new_empty(len(self.layers), self.pos, *rows.shape)
         step = self._chunk or max(1, len(rows))
         parts = [slice(start, start + step) for start in range(0, len(rows), step)]
         if self._whole:
             for index, part in enumerate(parts):
-                gradients = vjp(self._y, [self._streams[layer] for layer in self.layers], rows[part])
+                gradients = vjp(
+                    self._y, [self._streams[layer] for layer in self.layers], rows[part]
+                )
                 for tangent, gradient in zip(tangents, gradients, strict=True):
                     tangent[:, part] = gradient[:, 0].transpose(0, 1)
                 tell(progress, index + 1, len(parts))
@@ -144,10 +166,14 @@ class Linearised:
     def pull_with_graph(self, cotangents: Cotangents) -> Tangents:
         """g^T J_i as a function of what the pass depended on."""
         streams = [self._streams[layer] for layer in self.layers]
-        return torch.cat(vjp(self._y, streams, cotangents.to(self._y), create_graph=True), dim=2)[:, 0]
+        return torch.cat(vjp(self._y, streams, cotangents.to(self._y), create_graph=True), dim=2)[
+            :, 0
+        ]
 
     def push(self, fields: Tangents) -> Cotangents:
-        """sum_i J_i t_i of each field t: the derivative of g -> g^T J with respect to g, along t. Costs a pull of each."""
+        """sum_i J_i t_i of each field t: the derivative of g -> g^T J with respect to g, along t.
+        Costs a pull of each.
+        """
         cotangent = torch.zeros_like(self._y, requires_grad=True)
         with torch.enable_grad():
             pulled = self.pull_with_graph(cotangent[None])[0]
@@ -155,7 +181,9 @@ class Linearised:
         return torch.cat([vjp(pulled, [cotangent], part)[0] for part in parts])
 
     def top(self, cotangents: Cotangents) -> Float[Tensor, "row pos d_model"]:
-        """g^T d y_n / d v_i^(L): through the final norm, and what an edit there reads of other tokens."""
+        """g^T d y_n / d v_i^(L): through the final norm, and what an edit there reads of other
+        tokens.
+        """
         last = self._streams[-1].detach().requires_grad_(True)
         with torch.enable_grad():
             y = self._model.ln_final(last)[0, -1]
@@ -172,9 +200,14 @@ class Linearised:
             kwargs = kwargs | {"hidden_states": entry}
         else:
             args = (entry, *args[1:])
-        with torch.enable_grad(), hooks.capture(self._model, "residual_pre", layers=[layer], detach=False) as record:
+        with (
+            torch.enable_grad(),
+            hooks.capture(self._model, "residual_pre", layers=[layer], detach=False) as record,
+        ):
             out = self._model.blocks[layer](*args, **kwargs)
-        return BlockGraph(entry, record["residual_pre"][layer], out if isinstance(out, Tensor) else out[0])
+        return BlockGraph(
+            entry, record["residual_pre"][layer], out if isinstance(out, Tensor) else out[0]
+        )
 
     def _pull_by_blocks(
         self,
@@ -183,17 +216,24 @@ class Linearised:
         tangents: Float[Tensor, "layer pos row d_model"],
         progress: Progress | None,
     ) -> None:
-        places, lowest, steps = {layer: index for index, layer in enumerate(self.layers)}, min(self.layers), count(1)
+        places, lowest, steps = (
+            {layer: index for index, layer in enumerate(self.layers)},
+            min(self.layers),
+            count(1),
+        )
         carried = self.top(rows)
         if self.n_layers in places:
             tangents[places[self.n_layers]] = carried.transpose(0, 1)
         for layer in range(self.n_layers - 1, lowest - 1, -1):
             graph = self.block(layer)
             for part in parts:
-                to_entry, to_stream = vjp(graph.out, [graph.entry, graph.stream], carried[part, None])
+                to_entry, to_stream = vjp(
+                    graph.out, [graph.entry, graph.stream], carried[part, None]
+                )
                 carried[part] = to_entry[:, 0]
                 if layer in places:
-                    # v^(0) is what the pass starts from; of another v^(l) the one is meant that an edit leaves.
+                    # v^(0) is what the pass starts from; of another v^(l) the one is meant that an
+                    # edit leaves.
                     gradient = to_entry if layer == 0 else to_stream
                     tangents[places[layer], :, part] = gradient[:, 0].transpose(0, 1)
                 tell(progress, next(steps), (self.n_layers - lowest) * len(parts))
@@ -201,15 +241,28 @@ class Linearised:
 
     def _note(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A block that ran again with the pass's own cache would see every key twice.
-        bare = {name: False if name == "use_cache" else _uncached(value) for name, value in kwargs.items()}
+        bare = {
+            name: False if name == "use_cache" else _uncached(value)
+            for name, value in kwargs.items()
+        }
         self._calls.append((tuple(map(_uncached, args)), bare))
 
 
 def vjp(
-    output: Tensor, inputs: Sequence[Tensor], rows: Float[Tensor, "row ..."], *, create_graph: bool = False
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    rows: Float[Tensor, "row ..."],
+    *,
+    create_graph: bool = False,
 ) -> list[Tensor]:
-    """g^T d output / d input of every row g, for each input: [row, *input]; 0 where the output does not depend on it."""
-    settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
+    """g^T d output / d input of every row g, for each input: [row, *input]; 0 where the output does
+    not depend on it.
+    """
+    settings: dict[str, Any] = {
+        "retain_graph": True,
+        "create_graph": create_graph,
+        "allow_unused": True,
+    }
     with torch.enable_grad():
         if len(rows) == 1:
             gradients = torch.autograd.grad(output, inputs, rows[0], **settings)
@@ -232,9 +285,11 @@ def linearised(
     chunk: int | None = None,
     whole: bool = True,
 ) -> Iterator[tuple[Linearised, Holding]]:
-    """The model linearised at a prompt, and what holds parts of it; it can be pulled within the block.
+    """The model linearised at a prompt, and what holds parts of it; it can be pulled within the
+    block.
 
-    One graph serves all `linearisations`: `Holding.follow` says whose derivative a pull gives, at first that of the first one.
+    One graph serves all `linearisations`: `Holding.follow` says whose derivative a pull gives, at
+    first that of the first one.
     """
     with holding(model, [FROZEN_PARTS[name] for name in linearisations]) as held:
         yield Linearised(model, embedded, layers, chunk=chunk, whole=whole), held

@@ -18,9 +18,11 @@ from ostools.measure.passes.output import one_or_two, read_up_to
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 
-# Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's caches, what fills a GPU.
+# Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's
+# caches, what fills a GPU.
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
-# The graph of a whole pass is kept up to this many bytes; of a longer prompt that of one block at a time.
+# The graph of a whole pass is kept up to this many bytes; of a longer prompt that of one block at a
+# time.
 _WHOLE = 1 << 30
 ALLOCATOR = 32 << 20
 """What the allocator keeps back of small blocks that were freed."""
@@ -31,7 +33,8 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 class MemoryPlan:
     """Plan of a run, and its forecast: `peak`, in bytes on top of the loaded model.
 
-    `chunk` cotangents go back together; `whole`: through the graph of the whole pass, else of one block at a time.
+    `chunk` cotangents go back together; `whole`: through the graph of the whole pass, else of one
+    block at a time.
     """
 
     chunk: int
@@ -42,11 +45,14 @@ class MemoryPlan:
         return f"{self.peak / 2**30:.2f} GiB of memory, {self.chunk} rows at a time"
 
 
-def plan(shape: Shape, pos: int, layers: int, *, max_memory: int, rows: int | None = None) -> MemoryPlan:
-    """The fastest way through a prompt of `pos` tokens, measured at `layers` layers, within `max_memory` bytes.
+def plan(
+    shape: Shape, pos: int, layers: int, *, max_memory: int, rows: int | None = None
+) -> MemoryPlan:
+    """The fastest way through a prompt of `pos` tokens, measured at `layers` layers, within
+    `max_memory` bytes.
 
-    `rows`: how many products are kept; None for the exact Jacobians, all d_model of them. Raises `InsufficientMemoryError`
-    where not even one row at a time through one block at a time fits.
+    `rows`: how many products are kept; None for the exact Jacobians, all d_model of them. Raises
+    `InsufficientMemoryError` where not even one row at a time through one block at a time fits.
     """
     most = max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos)
     most = min(most, rows or shape.d_model)
@@ -68,8 +74,8 @@ def plan(shape: Shape, pos: int, layers: int, *, max_memory: int, rows: int | No
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that autograd keeps of one prompt: about three squares a head and layer, ten vectors a token, the slopes of the
-    MLP. Held patterns and norms keep no more."""
+    """Bytes that autograd keeps of one prompt: about three squares a head and layer, ten vectors a
+    token, the slopes of the MLP. Held patterns and norms keep no more."""
     of_layer = 3 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
     return pos * shape.n_layers * of_layer * shape.element
 
@@ -79,25 +85,42 @@ def fits(shape: Shape, pos: int, layers: int, *, max_memory: int) -> bool:
     return _forecast(shape, pos, layers, None, 1, whole=False).peak <= max_memory
 
 
-def _forecast(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, *, whole: bool) -> MemoryPlan:
+def _forecast(
+    shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, *, whole: bool
+) -> MemoryPlan:
     """Counted in numbers, from the shapes that are allocated; times the size of one in the end."""
     d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element
     size, vectors, head_vectors = strip_size(shape, pos), pos * d_model, pos * heads * shape.d_head
-    # The scores that are held at once: of all queries, or of a long prompt of one strip of them, with the mask of the whole.
+    # The scores that are held at once: of all queries, or of a long prompt of one strip of them,
+    # with the mask of the whole.
     square, mask = heads * pos * (size or pos), 0 if size is None else 2 * pos**2
     cast = shape.view_bytes(element) // element if shape.cast else 0
-    kept = graph_bytes(shape, pos) // element // (1 if whole else n_layers) + (1 + 2 * n_layers) * vectors
+    kept = (
+        graph_bytes(shape, pos) // element // (1 if whole else n_layers)
+        + (1 + 2 * n_layers) * vectors
+    )
     back = chunk * (3 * square + 8 * vectors + 4 * pos * shape.d_mlp + 4 * head_vectors)
     places = pos * layers
-    # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of all tokens in float64.
-    norms = min(3 * places * d_model**2 * element, 3 * NORM_BUDGET) if rows is None else 3 * places * rows**2 * 8
-    # Held patterns are one a layer, or of a long prompt its queries and keys; a graph has them anyway.
+    # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of
+    # all tokens in float64.
+    norms = (
+        min(3 * places * d_model**2 * element, 3 * NORM_BUDGET)
+        if rows is None
+        else 3 * places * rows**2 * 8
+    )
+    # Held patterns are one a layer, or of a long prompt its queries and keys; a graph has them
+    # anyway.
     held = n_layers * (square if size is None else 2 * head_vectors)
     check = 12 * square + mask + 4 * (6 * vectors + 3 * pos * shape.d_mlp) + held + cast
-    graph = kept + back + square + mask + cast + (0 if whole else (rows or d_model) * vectors + held)
-    # Beside the rows: the graph, and of each linearisation their norms while it stands; then, without it, the checks.
+    graph = (
+        kept + back + square + mask + cast + (0 if whole else (rows or d_model) * vectors + held)
+    )
+    # Beside the rows: the graph, and of each linearisation their norms while it stands; then,
+    # without it, the checks.
     rows_bytes = places * (rows or d_model) * d_model * element
-    return MemoryPlan(chunk, whole, ALLOCATOR + rows_bytes + max(graph * element + norms, check * element))
+    return MemoryPlan(
+        chunk, whole, ALLOCATOR + rows_bytes + max(graph * element + norms, check * element)
+    )
 
 
 _WITHOUT_LIMIT = 1 << 62
@@ -113,8 +136,8 @@ def sensitivity_bytes(
     max_memory: int | None = None,
     one_row: bool = False,
 ) -> int:
-    """Peak of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes beside the model. `one_row`: of
-    a logit, whose derivative is one row.
+    """Peak of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes
+    beside the model. `one_row`: of a logit, whose derivative is one row.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """
@@ -122,11 +145,15 @@ def sensitivity_bytes(
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
     if method == "auto" and not one_row:
         method = choose_method(d_model, exact_fits=fits(work, pos, layers, max_memory=limit)).method
-    kept_rows = 1 if one_row else None if method == "exact" else most_rows(d_model, method, cotangents)
+    kept_rows = (
+        1 if one_row else None if method == "exact" else most_rows(d_model, method, cotangents)
+    )
     return plan(work, pos, layers, max_memory=limit, rows=kept_rows).peak
 
 
-def require_exact_logit(logit: str | int | Sequence[str | int], method: str, linearisations: Sequence[str]) -> None:
+def require_exact_logit(
+    logit: str | int | Sequence[str | int], method: str, linearisations: Sequence[str]
+) -> None:
     """Raises `InputError` for what is not measured of a logit, and for more than two tokens."""
     one_or_two(logit)
     if method in ("sketch", "estimate"):
@@ -156,7 +183,11 @@ def sensitivity_memory(
     """Bytes of a prompt's Jacobians, or of those of its beginning up to `position`."""
     method = method if accuracy is None else "estimate"
     if logit is not None:
-        names = (linearisations,) if isinstance(linearisations, str) else linearisations or DEFAULT_LINEARISATIONS
+        names = (
+            (linearisations,)
+            if isinstance(linearisations, str)
+            else linearisations or DEFAULT_LINEARISATIONS
+        )
         require_exact_logit(logit, method, names)
     return sensitivity_bytes(
         model.shape,

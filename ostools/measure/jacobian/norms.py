@@ -1,8 +1,10 @@
-"""Norms of every Jacobian: exact from all d_model rows, or estimated from a few random ones, each with its interval.
+"""Norms of every Jacobian: exact from all d_model rows, or estimated from a few random ones, each
+with its interval.
 
-Cost, exact: d_model backward passes over the prompt, whatever its length and however many layers; d_model^2 numbers a token and
-layer. A sketch: k backward passes in one batch for k cotangents that all tokens share, whatever d_model; n d_model numbers of
-memory a row, of at most `BATCH` rows at a time.
+Cost, exact: d_model backward passes over the prompt, whatever its length and however many layers;
+d_model^2 numbers a token and layer. A sketch: k backward passes in one batch for k cotangents that
+all tokens share, whatever d_model; n d_model numbers of memory a row, of at most `BATCH` rows at a
+time.
 """
 
 from __future__ import annotations
@@ -40,12 +42,17 @@ def exact_jacobians(
     progress: Progress | None = None,
     logit: Float[Tensor, " d_model"] | None = None,
 ) -> Jacobians:
-    """J at every place; row k of J is the gradient of component k of y_n. With `logit` w^T J alone, one row.
+    """J at every place; row k of J is the gradient of component k of y_n. With `logit` w^T J alone,
+    one row.
 
     In the dtype and on the device of `like`.
     """
     d_model = like.shape[-1]
-    cotangents = torch.eye(d_model, dtype=like.dtype, device=like.device) if logit is None else logit.to(like)[None]
+    cotangents = (
+        torch.eye(d_model, dtype=like.dtype, device=like.device)
+        if logit is None
+        else logit.to(like)[None]
+    )
     return linear.pull(cotangents, progress).transpose(0, 1)
 
 
@@ -54,17 +61,21 @@ def exact_norms(
 ) -> tuple[Float[Tensor, " place"], Float[Tensor, " place"]]:
     """||J||_2 and ||J||_F at every place, float64.
 
-    The operator norm is the root of the largest eigenvalue of J^T J, or of J J^T where that is smaller: exact to rounding, half
-    the time of singular values. Every J is divided by its largest entry first, so that no square overflows. The norms of a J
-    that is not finite are not.
+    The operator norm is the root of the largest eigenvalue of J^T J, or of J J^T where that is
+    smaller: exact to rounding, half the time of singular values. Every J is divided by its largest
+    entry first, so that no square overflows. The norms of a J that is not finite are not.
     """
     d_out, d_model = jacobian_rows.shape[1:]
     operator, frobenius = [], []
-    for part in jacobian_rows.split(max(1, chunk(NORM_BUDGET) // (d_out * d_model * jacobian_rows.element_size()))):
+    for part in jacobian_rows.split(
+        max(1, chunk(NORM_BUDGET) // (d_out * d_model * jacobian_rows.element_size()))
+    ):
         matrices = part.to(device)
         largest = matrices.abs().amax((1, 2), keepdim=True)
         unit = matrices / torch.where(largest > 0, largest, 1.0)
-        unit.masked_fill_(~torch.isfinite(largest), 0.0)  # eigvalsh would raise: 0 times such a scale is NaN
+        unit.masked_fill_(
+            ~torch.isfinite(largest), 0.0
+        )  # eigvalsh would raise: 0 times such a scale is NaN
         gram = unit.mT @ unit if d_model <= d_out else unit @ unit.mT
         scale = largest[:, 0, 0].double()
         operator.append(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0.0).sqrt().double() * scale)
@@ -75,11 +86,15 @@ def exact_norms(
 PerToken = Float[Tensor, " pos"]
 
 COTANGENTS = 8
-"""Rows of a sketch, if the caller does not say: sizes within about a tenth on real models, the order of tokens nearly exact."""
+"""Rows of a sketch, if the caller does not say: sizes within about a tenth on real models, the
+order of tokens nearly exact.
+"""
 BATCH = 64
 """Rows that are pulled back together, and kept until their Gram matrices are made."""
 CONFIDENCE, ACCURACY = 0.95, 0.1
-"""Level of an interval; and its half-width over the norm in the median token, of `method="estimate"`."""
+"""Level of an interval; and its half-width over the norm in the median token, of
+`method="estimate"`.
+"""
 WIDE = 0.3
 """Half-width over the norm above which an interval is counted as wide."""
 _FIRST = 16
@@ -95,19 +110,24 @@ class MethodChoice(NamedTuple):
 
 
 def choose_method(d_model: int, *, exact_fits: bool) -> MethodChoice:
-    """Exact up to d_model 256, where its rows cost at most four times those of a sketch of 64; else a sketch.
+    """Exact up to d_model 256, where its rows cost at most four times those of a sketch of 64; else
+    a sketch.
 
     `exact_fits`: the exact run has a plan within the memory.
     """
     if not exact_fits:
         return MethodChoice("sketch", "the exact Jacobians do not fit into the memory")
     if d_model > _WORTH:
-        return MethodChoice("sketch", f"exact Jacobians take {d_model} rows, and auto takes at most {_WORTH}")
+        return MethodChoice(
+            "sketch", f"exact Jacobians take {d_model} rows, and auto takes at most {_WORTH}"
+        )
     return MethodChoice("exact", f"{d_model} rows are at most {_WORTH}")
 
 
 def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
-    """Rows of n d_model numbers that are held at a time: a batch, and the first rows, which the checks read."""
+    """Rows of n d_model numbers that are held at a time: a batch, and the first rows, which the
+    checks read.
+    """
     if method == "sketch":
         first_rows = min(cotangents, BATCH)
         return first_rows + min(BATCH, cotangents - first_rows)
@@ -116,8 +136,8 @@ def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
 
 @dataclass(frozen=True)
 class SketchedNorms:
-    """Norms of every J_i, float64 on the CPU, one a place; the first orthonormal `cotangents` q, and their
-    `rows` q^T J_i, which the checks read.
+    """Norms of every J_i, float64 on the CPU, one a place; the first orthonormal `cotangents` q,
+    and their `rows` q^T J_i, which the checks read.
 
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with the confidence asked for,
     nominally, a token at a time: for one statement about all n tokens ask for 1 - (1 - confidence) / n. `operator_lower` <=
@@ -136,7 +156,9 @@ class SketchedNorms:
 
     @property
     def account(self) -> dict[str, int | float]:
-        """How many rows there were, the half-width of the median token, and how many tokens' are above `WIDE`."""
+        """How many rows there were, the half-width of the median token, and how many tokens' are
+        above `WIDE`.
+        """
         wide = int((self.half_widths > WIDE).sum())
         return {"cotangents": self.rows_seen, "half_width": median(self.half_widths), "wide": wide}
 
@@ -155,13 +177,15 @@ def sketched(
     accuracy: float = ACCURACY,
     confidence: float = CONFIDENCE,
 ) -> SketchedNorms:
-    """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all tokens.
+    """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all
+    tokens.
 
     After `cotangents` rows; None: after as many as it takes until the half-width of the median
-    interval is at most `accuracy` of its estimate, or after all d_model rows, and the norms are exact.
-    The rows are then doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's intervals
-    may miss with half of the level that the looks before it left of 1 - confidence. The probability
-    that any look misses is at most the sum, and so is that of the look at which it stops.
+    interval is at most `accuracy` of its estimate, or after all d_model rows, and the norms are
+    exact. The rows are then doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's
+    intervals may miss with half of the level that the looks before it left of 1 - confidence. The
+    probability that any look misses is at most the sum, and so is that of the look at which it
+    stops.
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if cotangents is None else cotangents)
@@ -171,14 +195,20 @@ def sketched(
     sketch = Sketch.of(rows)
     while True:
         while sketch.rows < count:
-            used_rows.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows))
+            used_rows.append(
+                orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows)
+            )
             sketch += Sketch.of(linear.pull(used_rows[-1].to(like)))
         is_last = cotangents is not None or sketch.rows == d_model
         level = remaining_risk if is_last else remaining_risk / 2
         square = sketch.trace_interval(level)
         norm, lower, upper = square.value.sqrt(), square.lower.sqrt(), square.upper.sqrt()
-        half_widths = ((upper - lower) / (2 * norm))[norm > 0]  # of a token that reaches nothing there is no share
+        half_widths = ((upper - lower) / (2 * norm))[
+            norm > 0
+        ]  # of a token that reaches nothing there is no share
         if is_last or median(half_widths) <= accuracy:
             bounds = norm, lower, upper, sketch.largest.sqrt()
-            return SketchedNorms(*bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1))
+            return SketchedNorms(
+                *bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1)
+            )
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level

@@ -1,5 +1,6 @@
-"""Measured sensitivity: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, by its operator norm (the one
-that Theorem 5.1 bounds) and its Frobenius norm, exact or estimated. Cost: `norms`.
+"""Measured sensitivity: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, by
+its operator norm (the one that Theorem 5.1 bounds) and its Frobenius norm, exact or estimated.
+Cost: `norms`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import unknown_inside
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.linearisation_run import NORMS, JacobianOptions, MeasuredNorms, measured
+from ostools.measure.jacobian.linearisation_run import (
+    NORMS,
+    JacobianOptions,
+    MeasuredNorms,
+    measured,
+)
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.memory import require_exact_logit, sensitivity_memory
 from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS
@@ -65,15 +71,17 @@ _ROWS = 16
 class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
-    Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see
-    `models.ORIGINS`; missing where that is not known), linearisation (full | frozen | frozen-attention | frozen-norm |
-    detached), layer (l of v_i^(l): 0 is the embedded token, L what the last block leaves), method ("exact" | "sketch" |
-    "estimate"), operator_norm, operator_lower, operator_upper, frobenius_norm, frobenius_lower, frobenius_upper. The norms are
-    pure numbers: change of y_n per change of v_i^(l).
+    Columns: position, token_id, token, origin (where the token comes from: special | template |
+    system | text | mixed, see `models.ORIGINS`; missing where that is not known), linearisation
+    (full | frozen | frozen-attention | frozen-norm | detached), layer (l of v_i^(l): 0 is the
+    embedded token, L what the last block leaves), method ("exact" | "sketch" | "estimate"),
+    operator_norm, operator_lower, operator_upper, frobenius_norm, frobenius_lower, frobenius_upper.
+    The norms are pure numbers: change of y_n per change of v_i^(l).
 
-    In exact rows both limits equal the norm. In a sketch or an estimate, each token's Frobenius norm has a confidence interval.
-    `operator_norm` is missing (NaN): only limits of it are known. `operator_lower` is a true lower bound, far below the norm
-    where there are few cotangents. `operator_upper` is `frobenius_upper`, and holds with 95% confidence.
+    In exact rows both limits equal the norm. In a sketch or an estimate, each token's Frobenius
+    norm has a confidence interval. `operator_norm` is missing (NaN): only limits of it are known.
+    `operator_lower` is a true lower bound, far below the norm where there are few cotangents.
+    `operator_upper` is `frobenius_upper`, and holds with 95% confidence.
     `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
 
@@ -86,10 +94,14 @@ class Sensitivity(Result):
 
     @property
     def by_token(self) -> Frame:
-        """The Frobenius norm of each token's embedding: position, token, source (the linearisation), norm, kind."""
+        """The Frobenius norm of each token's embedding: position, token, source (the
+        linearisation), norm, kind.
+        """
         table: Frame = self.frame
         rows = table[table["layer"] == 0]
-        return by_token(rows, rows["linearisation"], rows["frobenius_norm"], rows["method"].map(METHOD_KINDS))
+        return by_token(
+            rows, rows["linearisation"], rows["frobenius_norm"], rows["method"].map(METHOD_KINDS)
+        )
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.profile import sensitivity_result_chart
@@ -104,8 +116,8 @@ class Sensitivity(Result):
 
 @dataclass(frozen=True, eq=False)
 class Sensitivities(Result, PromptResults[Sensitivity]):
-    """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
-    position."""
+    """The sensitivities of several prompts: one table, with the column `prompt`; the result of
+    each; means over relative position."""
 
     results: tuple[Sensitivity, ...]
 
@@ -113,7 +125,9 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
     def _profiles(cls, result: Sensitivity) -> Frame:
         frame: Frame = result.frame
         long = frame.assign(source=frame["linearisation"], kind=frame["method"].map(METHOD_KINDS))
-        norm_tables = [long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")]
+        norm_tables = [
+            long.assign(norm=norm, value=long[f"{norm}_norm"]) for norm in ("operator", "frobenius")
+        ]
         table: Frame = pd.concat(norm_tables, ignore_index=True)
         # Of a sketch's operator norm bounds are known.
         return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
@@ -176,38 +190,47 @@ def sensitivity(
             texts and questions are encoded: `EncodingOptions`.
         linearisations: what is held constant, of full, frozen, frozen-attention, frozen-norm and
             detached. `full`: nothing, the real derivative. `frozen`: patterns and norm scales, the
-            theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the two. `detached`: these
-            and the MLPs' activations, so that the parts add up, which is checked.
-            None: full and frozen; full alone where patterns and norms are not known.
+            theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the two. `detached`:
+            these and the MLPs' activations, so that the parts add up, which is checked. None: full
+            and frozen; full alone where patterns and norms are not known.
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
-        method: one of auto, exact, sketch and estimate. "exact": d_model backward passes.
-            "sketch": Frobenius norms from `cotangents` random orthogonal cotangents, each with its 95%
+        method: one of auto, exact, sketch and estimate. "exact": d_model backward passes. "sketch":
+            Frobenius norms from `cotangents` random orthogonal cotangents, each with its 95%
             interval. "estimate": a sketch that grows until the median token's interval is within
-            `accuracy` of its norm, 0.1 by default. "auto": exact up to d_model 256 where it fits into
-            memory, else a sketch.
+            `accuracy` of its norm, 0.1 by default. "auto": exact up to d_model 256 where it fits
+            into memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
-        accuracy: 0.1 asks for an estimate with as many cotangents as 10% take; `runs` says how many, the
-            half-width that was reached, and how many tokens' intervals are wider than 30%.
+        accuracy: 0.1 asks for an estimate with as many cotangents as 10% take; `runs` says how
+            many, the half-width that was reached, and how many tokens' intervals are wider than
+            30%.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        position: the position k whose y_k takes the place of y_n; a negative one counts from the end.
-            Of a task's question also a name, as in `collapse`: "answer", "prompt-end", "last-item".
+        position: the position k whose y_k takes the place of y_n; a negative one counts from the
+            end. Of a task's question also a name, as in `collapse`: "answer", "prompt-end",
+            "last-item".
         logit: a next token whose logit, before a soft-cap, takes the place of y_n; or two for the
-            difference of their logits. Each is a text that is one token, or an id. Exact, in one pass.
-        mitigation: a `mitigations.Mitigation` or its name with options. It has to change every prompt
-            or a logit of it, or it is refused.
+            difference of their logits. Each is a text that is one token, or an id. Exact, in one
+            pass.
+        mitigation: a `mitigations.Mitigation` or its name with options. It has to change every
+            prompt or a logit of it, or it is refused.
         shuffled: a seed: the text's tokens stand in random order, a control that leaves no syntax.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
     if linearisations is None:
-        linearisations = ("full",) if unknown_inside(model, "patterns", "norms") else DEFAULT_LINEARISATIONS
+        linearisations = (
+            ("full",) if unknown_inside(model, "patterns", "norms") else DEFAULT_LINEARISATIONS
+        )
     names = distinct("linearisations", linearisations)
     if not 2 <= cotangents <= model.cfg.d_model:
-        raise InputError(f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}")
+        raise InputError(
+            f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}"
+        )
     method, half_width = _method(method, cotangents, accuracy)
     seed = whole_number("seed", seed)
     layers = checked_layers(model, layers)
-    options = JacobianOptions(names, layers, method, cotangents, max_memory, seed, accuracy=half_width)
+    options = JacobianOptions(
+        names, layers, method, cotangents, max_memory, seed, accuracy=half_width
+    )
     is_one = isinstance(prompt, str | Prompt | Question)
     prompts: Any = [prompt] if is_one else prompt
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
@@ -215,14 +238,20 @@ def sensitivity(
         mitigated = _shuffled(mitigated, whole_number("shuffled", shuffled))
     results = _of_each(model, mitigated, options, position, logit, progress)
     return (
-        results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
+        results[0]
+        if is_one
+        else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
     )
 
 
 def _shuffled(mitigated: MitigatedPrompts, seed: int) -> MitigatedPrompts:
-    """The prompts with their texts' tokens in random order; `InputError` for a task's question, which is none then."""
+    """The prompts with their texts' tokens in random order; `InputError` for a task's question,
+    which is none then.
+    """
     if any(question is not None for question in mitigated.questions):
-        raise InputError("shuffled: expected a text, found a task's question: of shuffled tokens nothing is asked")
+        raise InputError(
+            "shuffled: expected a text, found a task's question: of shuffled tokens nothing is asked"
+        )
     return replace(mitigated, prompts=tuple(prompt.shuffled(seed) for prompt in mitigated.prompts))
 
 
@@ -237,7 +266,9 @@ def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Me
             f"accuracy: expected an estimate, found {contradictions[0]} beside it: leave one of the two out"
         )
     if not 0 < accuracy < 1:
-        raise InputError(f"accuracy: expected a share between 0 and 1, such as 0.1, found {accuracy:g}")
+        raise InputError(
+            f"accuracy: expected a share between 0 and 1, such as 0.1, found {accuracy:g}"
+        )
     return "estimate", float(accuracy)
 
 
@@ -250,29 +281,43 @@ def _of_each(
     progress: Progress | None,
 ) -> list[Sensitivity]:
     """The sensitivity of every prompt as mitigated, in their order."""
-    # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
+    # Before anything runs: a model that cannot be trusted is refused here, and the weights are
+    # noted as they are read.
     unused = {"names", "output"} | (set() if options.method == "estimate" else {"accuracy"})
-    about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in unused}
+    about: dict[str, Any] = {
+        name: value for name, value in vars(options).items() if name not in unused
+    }
     about |= {"linearisations": options.names, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
     described = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
         read_prompts = [
-            up_to_position(work, tokens, position) if isinstance(position, int) else tokens for tokens in prompts
+            up_to_position(work, tokens, position) if isinstance(position, int) else tokens
+            for tokens in prompts
         ]
         if logit is not None:
             require_exact_logit(logit, options.method, options.names)
             output = Output.of(work, logit)
             options = replace(options, output=output)
-            provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
+            provenance = _with(
+                provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm
+            )
         for index, (tokens, read) in enumerate(zip(prompts, read_prompts, strict=True)):
             with prompt_named(prompts, index):
-                norms = measured(work, read, options, part_of(progress, index, index + 1, len(prompts), units=100))
+                norms = measured(
+                    work,
+                    read,
+                    options,
+                    part_of(progress, index, index + 1, len(prompts), units=100),
+                )
             runs = {name: linearisation.account for name, linearisation in norms.items()}
             place = {"position": len(read.ids) - 1} if isinstance(position, int) else {}
             where = _with(
-                replace(provenance, token_ids=tuple(tokens.ids.tolist())), **described[index], **place, runs=runs
+                replace(provenance, token_ids=tuple(tokens.ids.tolist())),
+                **described[index],
+                **place,
+                runs=runs,
             )
             results.append(Sensitivity(_table(read, norms, options.layers), where))
     return results
@@ -290,10 +335,12 @@ def jacobian(
     freeze: AbstractContextManager[object] | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, "pos d_out d_model"]:
-    """J_i = d y_n / d v_i^(0) for every position i, by autograd. Row k of J_i is the gradient of component k of y_n.
+    """J_i = d y_n / d v_i^(0) for every position i, by autograd. Row k of J_i is the gradient of
+    component k of y_n.
 
-    One pass over the prompt, whose graph is walked backwards by d_model cotangents, some together. `freeze` is entered for the
-    forward pass only. The arithmetic is the model's own dtype. 16 bits are refused: the result would be off by percents.
+    One pass over the prompt, whose graph is walked backwards by d_model cotangents, some together.
+    `freeze` is entered for the forward pass only. The arithmetic is the model's own dtype. 16 bits
+    are refused: the result would be off by percents.
     """
     if not isinstance(embedded, Tensor) or embedded.ndim != 2:
         raise InputError(
@@ -301,21 +348,28 @@ def jacobian(
             f"{short_repr(embedded)}"
         )
     if embedded.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")
+        raise InputError(
+            f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model"
+        )
     with freeze or nullcontext():
         linear = Linearised(model, embedded, chunk=_ROWS)
     return jacobian_norms.exact_jacobians(linear, embedded, progress)
 
 
-def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:
+def _table(
+    tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]
+) -> pd.DataFrame:
     """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
     of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
     columns: dict[str, Any] = {}
     columns["linearisation"] = np.repeat(list(norms), places)
     columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
-    columns["method"] = np.repeat([measured_norms.method for measured_norms in norms.values()], places)
+    columns["method"] = np.repeat(
+        [measured_norms.method for measured_norms in norms.values()], places
+    )
     columns |= {
-        name: torch.cat([measured_norms.columns[name] for measured_norms in norms.values()]).numpy() for name in NORMS
+        name: torch.cat([measured_norms.columns[name] for measured_norms in norms.values()]).numpy()
+        for name in NORMS
     }
     tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
     return tiled.reset_index(drop=True).assign(**columns)
@@ -324,7 +378,9 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
 def _require_options_that_are_used(options: Any) -> None:
     for option, method in (("cotangents", "sketch"), ("accuracy", "estimate")):
         if option in options.model_fields_set and options.method != method:
-            raise InputError(f"method {options.method} has no {option}; leave it out, or give method: {method}")
+            raise InputError(
+                f"method {options.method} has no {option}; leave it out, or give method: {method}"
+            )
 
 
 SWEPT = Swept(
@@ -338,7 +394,8 @@ SWEPT = Swept(
             ],
             DEFAULT_LINEARISATIONS,
         ),
-        # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
+        # Never "auto": it looks at the memory that is free, and one key would stand for two kinds
+        # of numbers.
         "method": (
             SketchedMethod,
             "exact",

@@ -1,10 +1,12 @@
-"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else equal lengths only.
+"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else
+equal lengths only.
 
-Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it. So a padded batch carries its
-mask and its position ids explicitly, and there is one only where tests show that nothing depends on it (`padding`).
+Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
+So a padded batch carries its mask and its position ids explicitly, and there is one only where
+tests show that nothing depends on it (`padding`).
 
-The bytes that one pass holds beside the stored weights are counted here too, by the shape of the model; what is larger than
-a pass is counted beside the code that holds it."""
+The bytes that one pass holds beside the stored weights are counted here too, by the shape of the
+model; what is larger than a pass is counted beside the code that holds it."""
 
 from __future__ import annotations
 
@@ -27,11 +29,14 @@ from ostools.models.shape import Shape
 
 TOKENS = 4096
 """The most tokens of a batch, padding included."""
-# The longest prompt of a batch may be this much longer than its shortest: at most a third is padding.
+# The longest prompt of a batch may be this much longer than its shortest: at most a third is
+# padding.
 _STRETCH = 1.5
-# A step that generates one token reads every weight, which takes as long as a pass over so many tokens, at least.
+# A step that generates one token reads every weight, which takes as long as a pass over so many
+# tokens, at least.
 _STEP = 32
-# What these make of a position depends on nothing but that position: padding is as harmless as without them.
+# What these make of a position depends on nothing but that position: padding is as harmless as
+# without them.
 _EDITS_OF_ONE_POSITION = frozenset({"ablate_heads", "ablate_layers"})
 _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
 
@@ -45,18 +50,24 @@ class Padding:
 def padding(model: TransformerBridge) -> Padding:
     """Whether left padding is harmless for this model as it is now.
 
-    It is for families whose masks are given explicitly, and positions where they are taken, in float32 and float64, where
-    nothing looks into the forward pass: an edit or a capture would see the padding, and positions that it shifts. An edit of
-    each position alone (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits
-    sums over more keys round otherwise, and two tokens that are nearly as likely may change places.
+    It is for families whose masks are given explicitly, and positions where they are taken, in
+    float32 and float64, where nothing looks into the forward pass: an edit or a capture would see
+    the padding, and positions that it shifts. An edit of each position alone
+    (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits sums over more keys round
+    otherwise, and two tokens that are nearly as likely may change places.
     """
     batching = batching_of(model, ())
     if batching.name == "loop":
         return Padding(False, batching.reason)
-    for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:
+    for dtype in {parameter.dtype for parameter in model.parameters()} - {
+        torch.float32,
+        torch.float64,
+    }:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")
-    if edits := [edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION]:
+    if edits := [
+        edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION
+    ]:
         return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
     if any(isinstance(module, HookPoint) and None in kinds(module) for module in model.modules()):
         return Padding(False, "what is being captured would hold the padding too")
@@ -65,13 +76,17 @@ def padding(model: TransformerBridge) -> Padding:
 
 
 def batches(
-    lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: int = 0, most: int | None = None
+    lengths: Sequence[int],
+    padded: bool,
+    tokens: int = TOKENS,
+    steps: int = 0,
+    most: int | None = None,
 ) -> list[list[int]]:
-    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with their padding, and
-    at most `most` prompts, if that is given.
+    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with
+    their padding, and at most `most` prompts, if that is given.
 
-    Equal lengths only, or where `padded` lengths within half as much again, or with less padding than the `steps` of another
-    batch would take.
+    Equal lengths only, or where `padded` lengths within half as much again, or with less padding
+    than the `steps` of another batch would take.
     """
     index_groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
@@ -90,11 +105,15 @@ def batches(
     return index_groups
 
 
-def shared_prefix(model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0) -> int:
-    """Number of first tokens that all prompts share, but for the last `keep` of each; 0 where reading them once may do harm.
+def shared_prefix(
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], keep: int = 1, steps: int = 0
+) -> int:
+    """Number of first tokens that all prompts share, but for the last `keep` of each; 0 where
+    reading them once may do harm.
 
-    The padding then stands behind the prefix. That is harmless where padding is (`padding`), and where no window slides
-    within the prompts and the `steps` tokens after them: a window counts the padding too.
+    The padding then stands behind the prefix. That is harmless where padding is (`padding`), and
+    where no window slides within the prompts and the `steps` tokens after them: a window counts the
+    padding too.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     most = max(shortest - keep, 0)
@@ -107,29 +126,43 @@ def shared_prefix(model: TransformerBridge, prompts: Sequence[Sequence[int]], ke
 
 
 class Rows:
-    """Prompts on their way through a model together: what is yet unread, and the keys and values of what was read.
+    """Prompts on their way through a model together: what is yet unread, and the keys and values of
+    what was read.
 
-    Without padding the model is called as for one prompt alone. `cached`: whether steps go through a key/value cache; else
-    everything is read again at each. `keep`: of so many last positions the logits are given. `shared`: so many first tokens,
-    the same in all prompts, are read once (`shared_prefix`).
+    Without padding the model is called as for one prompt alone. `cached`: whether steps go through
+    a key/value cache; else everything is read again at each. `keep`: of so many last positions the
+    logits are given. `shared`: so many first tokens, the same in all prompts, are read once
+    (`shared_prefix`).
     """
 
     def __init__(
-        self, model: TransformerBridge, prompts: Sequence[Sequence[int]], cached: bool, keep: int = 1, shared: int = 0
+        self,
+        model: TransformerBridge,
+        prompts: Sequence[Sequence[int]],
+        cached: bool,
+        keep: int = 1,
+        shared: int = 0,
     ) -> None:
         self.model, self.keep_last = model, keep
         device = next(model.parameters()).device
         width = max(map(len, prompts))
         missing = [width - len(ids) for ids in prompts]
-        # Padded with a token of its own: one that nobody trained may have an embedding that is not finite.
-        filled = [[ids[0]] * lack + list(ids[shared:]) for ids, lack in zip(prompts, missing, strict=True)]
+        # Padded with a token of its own: one that nobody trained may have an embedding that is not
+        # finite.
+        filled = [
+            [ids[0]] * lack + list(ids[shared:]) for ids, lack in zip(prompts, missing, strict=True)
+        ]
         self.unread = torch.tensor(filled, device=device)
-        places, starts = torch.arange(width, device=device), torch.tensor(missing, device=device)[:, None]
+        places, starts = (
+            torch.arange(width, device=device),
+            torch.tensor(missing, device=device)[:, None],
+        )
         self.real = ((places < shared) | (places >= shared + starts)).long()
         self.padded = any(missing)
         from transformers.cache_utils import DynamicCache
 
-        # Without the configuration: sliding layers would drop old keys, and edits count positions from the first key.
+        # Without the configuration: sliding layers would drop old keys, and edits count positions
+        # from the first key.
         self.cache = DynamicCache() if cached or shared else None
         if shared and self.cache is not None:
             prefix = torch.tensor([list(prompts[0][:shared])], device=device)
@@ -137,13 +170,20 @@ class Rows:
             self.cache.batch_repeat_interleave(len(prompts))
 
     def logits(self) -> Float[Tensor, "batch keep d_vocab"]:
-        """Read what is unread; the logits at its last positions. `InputError` where they are not finite."""
-        options: dict[str, Any] = {"use_cache": self.cache is not None, "logits_to_keep": self.keep_last}
+        """Read what is unread; the logits at its last positions. `InputError` where they are not
+        finite.
+        """
+        options: dict[str, Any] = {
+            "use_cache": self.cache is not None,
+            "logits_to_keep": self.keep_last,
+        }
         if self.cache is not None:
             options["past_key_values"] = self.cache
         if self.padded:
             options["attention_mask"] = self.real
-            if not has_alibi(self.model):  # whose bias counts the keys of the mask, or of all rows from the end
+            if not has_alibi(
+                self.model
+            ):  # whose bias counts the keys of the mask, or of all rows from the end
                 positions = (self.real.cumsum(1) - 1).clamp_min(0)
                 options["position_ids"] = positions[:, -self.unread.shape[1] :]
         with contiguous_head(self.model):
@@ -158,7 +198,11 @@ class Rows:
 
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:
         self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
-        self.unread = tokens[:, None] if self.cache is not None else torch.cat([self.unread, tokens[:, None]], dim=1)
+        self.unread = (
+            tokens[:, None]
+            if self.cache is not None
+            else torch.cat([self.unread, tokens[:, None]], dim=1)
+        )
 
     def keep(self, rows: Sequence[int]) -> None:
         row_indices = torch.tensor(list(rows), device=self.unread.device)
@@ -167,7 +211,8 @@ class Rows:
             self.cache.batch_select_indices(row_indices)
 
 
-# Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks keep.
+# Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks
+# keep.
 _SQUARES = 4.5
 # In 16 bits too (`models.precision.scores`).
 _SCORE = torch.float32.itemsize
@@ -175,7 +220,9 @@ _SCORE = torch.float32.itemsize
 
 @dataclass(frozen=True)
 class LongestPrompt:
-    """Tokens of the longest prompt that a measurement reads, and of the right answer to it; parts that are counted first."""
+    """Tokens of the longest prompt that a measurement reads, and of the right answer to it; parts
+    that are counted first.
+    """
 
     tokens: int
     answer: int = 0
@@ -183,8 +230,8 @@ class LongestPrompt:
 
 
 def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
-    """Bytes that `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of every
-    layer, and logits at some positions."""
+    """Bytes that `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of
+    every layer, and logits at some positions."""
     squares = _SQUARES * shape.n_heads * pos**2 * max(element, _SCORE)
     vectors = pos * (3 * shape.d_mlp + 8 * shape.d_model)
     cache = 2 * shape.n_layers * pos * shape.n_key_value_heads * shape.d_head
@@ -192,18 +239,24 @@ def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> 
 
 
 def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
-    """Bytes of a pass over one prompt whose patterns are kept; `element`: bytes of a number that is not read as it is
-    loaded."""
+    """Bytes of a pass over one prompt whose patterns are kept; `element`: bytes of a number that is
+    not read as it is loaded."""
     element = shape.element if element is None else element
     pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * max(element, _SCORE)
     return pass_bytes(shape, 1, pos, 1, element) + pattern_bytes + cast_bytes(shape, element)
 
 
 def batch_bytes(
-    shape: Shape, prompts: int, pos: int, *, answer: int = 0, logits: int = 1, element: int | None = None
+    shape: Shape,
+    prompts: int,
+    pos: int,
+    *,
+    answer: int = 0,
+    logits: int = 1,
+    element: int | None = None,
 ) -> int:
-    """Bytes of a pass over so many prompts of at most `pos` tokens, or as many of them as go through together, each with so
-    many tokens of an answer behind it."""
+    """Bytes of a pass over so many prompts of at most `pos` tokens, or as many of them as go
+    through together, each with so many tokens of an answer behind it."""
     element = shape.element if element is None else element
     rows = min(prompts, max(1, TOKENS // pos))
     return pass_bytes(shape, rows, pos + answer, logits, element) + cast_bytes(shape, element)

@@ -1,4 +1,6 @@
-"""Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later start, strips of queries."""
+"""Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later
+start, strips of queries.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ PATTERN_EDITS = frozenset(
 
 
 def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
-    """The model itself in float32 or float64; a float32 view of a 16-bit one, whose Jacobian would be off by percents.
+    """The model itself in float32 or float64; a float32 view of a 16-bit one, whose Jacobian would
+    be off by percents.
 
-    `what` names the caller for the error: under active edits there is no view, because it would not follow them.
+    `what` names the caller for the error: under active edits there is no view, because it would not
+    follow them.
     """
     dtype = next(model.parameters()).dtype
     if dtype in (torch.float32, torch.float64):
@@ -47,10 +51,12 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
 
 @contextmanager
 def contiguous_head(model: TransformerBridge) -> Iterator[None]:
-    """Within the block the unembedding reads a contiguous tensor, where `logits_to_keep` of several prompts is a slice.
+    """Within the block the unembedding reads a contiguous tensor, where `logits_to_keep` of several
+    prompts is a slice.
 
-    torch's `linear` makes a copy of the matrix for each prompt of a batch that is no contiguous tensor: of Qwen's 151,936
-    rows and 12 prompts 5.6 GB, and 22 s on one core where the product takes 0.04.
+    torch's `linear` makes a copy of the matrix for each prompt of a batch that is no contiguous
+    tensor: of Qwen's 151,936 rows and 12 prompts 5.6 GB, and 22 s on one core where the product
+    takes 0.04.
     """
     original: Any = model.original_model
     head = original.get_output_embeddings()
@@ -78,9 +84,11 @@ def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None
 
 
 @contextmanager
-def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
-    """Compute norms and softmax of a float64 model in float64 too (all of it where blocks are closed), of these `layers` only;
-    products of float32 matrices not in TF32."""
+def true_arithmetic(
+    model: TransformerBridge, layers: Iterable[int] | None = None
+) -> Iterator[None]:
+    """Compute norms and softmax of a float64 model in float64 too (all of it where blocks are
+    closed), of these `layers` only; products of float32 matrices not in TF32."""
     exact: AbstractContextManager[Any] = nullcontext()
     if next(model.parameters()).dtype == torch.float64:
         exact = _AllFloat64() if is_closed(model) else hooks.exact_arithmetic(model, layers)
@@ -89,7 +97,9 @@ def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = Non
 
 
 class _AllFloat64(TorchFunctionMode):
-    """Computes in float64 whatever the code of a float64 model casts to float32: norms, softmax, states, rotations."""
+    """Computes in float64 whatever the code of a float64 model casts to float32: norms, softmax,
+    states, rotations.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
@@ -116,23 +126,28 @@ def has_alibi(model: TransformerBridge) -> bool:
 def bias_at(model: TransformerBridge, places: Int[Tensor, " key"]) -> Iterator[None]:
     """Run the block with the bias of key k being that of the model's own key number `places[k]`.
 
-    MPT's is as long as its longest prompt, and its end is read: place p of a pass over n keys gets m_h (p + 1 - n).
+    MPT's is as long as its longest prompt, and its end is read: place p of a pass over n keys gets
+    m_h (p + 1 - n).
     """
 
-    def with_bias(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def with_bias(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         (name,) = [name for name in _BIAS_NAMES if kwargs.get(name) is not None]
         bias = kwargs[name][..., -len(places) :]
         return args, kwargs | {name: bias[..., places.to(bias.device)]}
 
     with before_modules(
-        {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, with_bias, kind="alibi"
+        {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)},
+        with_bias,
+        kind="alibi",
     ):
         yield
 
 
 def no_logits(model: TransformerBridge) -> int | Int[Tensor, " none"]:
-    """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large unembedding costs as much as many
-    blocks; of the last token where a hook waits for them."""
+    """`logits_to_keep` of a pass whose logits nobody reads: of no token, because a large
+    unembedding costs as much as many blocks; of the last token where a hook waits for them."""
     end = (model, model.original_model, *model.unembed.modules())
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in end)
     return 1 if hooked else torch.empty(0, dtype=torch.int64)
@@ -144,14 +159,20 @@ def run_from(
     layer: int = 0,
     logits_to_keep: int | Int[Tensor, " none"] = 1,
 ) -> Float[Tensor, "batch kept d_vocab"]:
-    """The last token's logits of a pass whose block `layer` reads `stream` as v^(layer); differentiable in it.
+    """The last token's logits of a pass whose block `layer` reads `stream` as v^(layer);
+    differentiable in it.
 
-    TransformerLens' own `start_at_layer`, which Bloom's block leaves out: there the stream would go through the norm of the
-    embeddings once more, and into block 0. Blocks below `layer` run too, and what they give is not read.
+    TransformerLens' own `start_at_layer`, which Bloom's block leaves out: there the stream would go
+    through the norm of the embeddings once more, and into block 0. Blocks below `layer` run too,
+    and what they give is not read.
     """
 
-    def read(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        return (stream, *args[1:]), {name: value for name, value in kwargs.items() if name != "hidden_states"}
+    def read(
+        module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        return (stream, *args[1:]), {
+            name: value for name, value in kwargs.items() if name != "hidden_states"
+        }
 
     block = model.blocks[layer]
     if not isinstance(block, BloomBlockBridge):
@@ -161,7 +182,9 @@ def run_from(
 
 
 WHOLE_PATTERN_BYTES = 1 << 26
-"""Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in float32, 1,024 at 16."""
+"""Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in
+float32, 1,024 at 16.
+"""
 
 _SQUARES = 10
 """Patterns of one block's size that are held at once where they are read as a whole."""
@@ -171,17 +194,21 @@ STRIP = 1 << 25
 
 
 def strip_size(shape: Shape, pos: int) -> int | None:
-    """Queries of a prompt of `pos` tokens that go through attention at a time; None: all of them, the prompt is short."""
+    """Queries of a prompt of `pos` tokens that go through attention at a time; None: all of them,
+    the prompt is short.
+    """
     row = shape.n_heads * pos * shape.element
     return None if row * pos <= chunk(WHOLE_PATTERN_BYTES) else max(1, chunk(STRIP) // row)
 
 
 @contextmanager
 def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
-    """Run the block in strips where prompts of `pos` tokens are long (`hooks.in_strips`), as ever where they are short.
+    """Run the block in strips where prompts of `pos` tokens are long (`hooks.in_strips`), as ever
+    where they are short.
 
-    Attention that cannot run in strips (a replaced pattern, an observer of patterns, an architecture that they do not know)
-    runs as a whole where that fits into the memory. Raises `InputError` where it does not.
+    Attention that cannot run in strips (a replaced pattern, an observer of patterns, an
+    architecture that they do not know) runs as a whole where that fits into the memory. Raises
+    `InputError` where it does not.
     """
     shape = Shape.of(model)
     size = strip_size(shape, pos)

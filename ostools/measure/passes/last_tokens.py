@@ -1,13 +1,14 @@
 """The last-token representations of many prompts out of one forward pass.
 
-A causal model's representation of a prefix does not depend on what follows, so prompts that share prefixes are packed
-into one tree (`trees`): each node is a token at its own position, and sees its ancestors only. The longest prompt, the trunk,
-needs no mask; the branches follow in groups, with the trunk's keys and values before them and a tree attention mask. A model
-whose rotation of keys depends on the length of the prompt, or that no record describes, goes through a loop over lengths
+A causal model's representation of a prefix does not depend on what follows, so prompts that share
+prefixes are packed into one tree (`trees`): each node is a token at its own position, and sees its
+ancestors only. The longest prompt, the trunk, needs no mask; the branches follow in groups, with
+the trunk's keys and values before them and a tree attention mask. A model whose rotation of keys
+depends on the length of the prompt, or that no record describes, goes through a loop over lengths
 instead (`batching_of`).
 
-Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2). Memory: the scores of the
-trunk, heads x trunk^2, and its keys and values.
+Cost: every node goes through the model once: O(N) tokens where a loop over N lengths reads O(N^2).
+Memory: the scores of the trunk, heads x trunk^2, and its keys and values.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _LOOP_TOKENS = 4096  # tokens in one batch of the loop
 
 @dataclass(frozen=True)
 class Unembedding:
-    """Logits from y, as the model computes them: W_U y, times a factor (Granite), and the soft-cap where there is one."""
+    """Logits from y, as the model computes them: W_U y, times a factor (Granite), and the soft-cap
+    where there is one.
+    """
 
     component: Any
     soft_cap: float | None
@@ -57,13 +60,15 @@ class Unembedding:
         with torch.no_grad(), float32_products():
             logits = self.component(y.to(self.component.W_U.dtype))
         logits = logits if self.scale == 1.0 else self.scale * logits
-        return logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
+        return (
+            logits if self.soft_cap is None else torch.tanh(logits / self.soft_cap) * self.soft_cap
+        )
 
 
 @dataclass(frozen=True)
 class LastRows:
-    """The last token of each prompt: v^(l) by l, v^(L) among them, y, and z of the last block's heads (none where blocks are
-    closed), in the model's dtype."""
+    """The last token of each prompt: v^(l) by l, v^(L) among them, y, and z of the last block's
+    heads (none where blocks are closed), in the model's dtype."""
 
     residuals: Mapping[int, Float[Tensor, "row d_model"]]
     y: Float[Tensor, "row d_model"]
@@ -76,12 +81,16 @@ class LastRows:
     def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
         """Rows of some of the prompts alone, in that order."""
         at = prompts.to(self.y.device)
-        return LastRows({layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at], self.z[at])
+        return LastRows(
+            {layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at], self.z[at]
+        )
 
 
 @dataclass(frozen=True)
 class Batching:
-    """Route by which the representations were computed: "one pass", "packed pass" or "loop", and why."""
+    """Route by which the representations were computed: "one pass", "packed pass" or "loop", and
+    why.
+    """
 
     name: str
     reason: str
@@ -91,16 +100,25 @@ def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batchi
     """A pass per tree wherever the model's causality is known to allow it, the loop otherwise."""
     config, family = model.original_model.config, family_of(model)
     if family is None:
-        return Batching("loop", f"{model.cfg.architecture} is not a family whose masks and positions are known")
+        return Batching(
+            "loop", f"{model.cfg.architecture} is not a family whose masks and positions are known"
+        )
     unknown = sorted(set(_rope_types(config)) - set(_STATIC_ROPE))
     if unknown:
-        return Batching("loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt")
+        return Batching(
+            "loop", f"the {unknown[0]!r} rotary embedding depends on the length of the prompt"
+        )
     if all(tree.is_chain for tree in trees):
         return Batching("one pass", "every prompt is a prefix of the longest")
     if not family.routes["branches"]:
-        return Batching("loop", f"the windows of {family.name} count the keys of a pass, not positions in the prompt")
+        return Batching(
+            "loop",
+            f"the windows of {family.name} count the keys of a pass, not positions in the prompt",
+        )
     placed = "ALiBi's bias by place" if has_alibi(model) else "position ids"
-    return Batching("packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}")
+    return Batching(
+        "packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}"
+    )
 
 
 def _rope_types(config: Any) -> Iterator[str]:
@@ -117,37 +135,55 @@ def last_rows(
     batching: Batching,
     layers: Sequence[int] = (),
 ) -> LastRows:
-    """The representations of the prompts' last tokens, in the prompts' order, by the given way; `tree` is the prompts'.
+    """The representations of the prompts' last tokens, in the prompts' order, by the given way;
+    `tree` is the prompts'.
 
-    layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens are, in every layer.
+    layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens
+        are, in every layer.
     """
     layer_indices = (*layers, int(model.cfg.n_layers))
-    return _loop(model, prompts, layer_indices) if batching.name == "loop" else _packed(model, tree, layer_indices)
+    return (
+        _loop(model, prompts, layer_indices)
+        if batching.name == "loop"
+        else _packed(model, tree, layer_indices)
+    )
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
     """All parts in one, row k being prompt k; `order` says which prompt each row of the parts is."""
     back = torch.argsort(torch.tensor(order))
-    residuals = {layer: torch.cat([part.residuals[layer] for part in parts])[back] for layer in parts[0].residuals}
-    return LastRows(residuals, *(torch.cat([getattr(part, name) for part in parts])[back] for name in ("y", "z")))
+    residuals = {
+        layer: torch.cat([part.residuals[layer] for part in parts])[back]
+        for layer in parts[0].residuals
+    }
+    return LastRows(
+        residuals,
+        *(torch.cat([getattr(part, name) for part in parts])[back] for name in ("y", "z")),
+    )
 
 
 def separate_rows(
     model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()
 ) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
-    """One prompt in a pass of its own: its representations (`layers` as in `last_rows`), and the logits that the model itself
-    returns."""
+    """One prompt in a pass of its own: its representations (`layers` as in `last_rows`), and the
+    logits that the model itself returns."""
     rows, logits = _pass(model, [prompt], (*layers, int(model.cfg.n_layers)), logits_to_keep=1)
     return rows, logits[0, -1]
 
 
-def own_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int] = ()) -> LastRows:
+def own_rows(
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int] = ()
+) -> LastRows:
     layer_indices = (*layers, int(model.cfg.n_layers))
-    return _in_order([_pass(model, [prompt], layer_indices)[0] for prompt in prompts], range(len(prompts)))
+    return _in_order(
+        [_pass(model, [prompt], layer_indices)[0] for prompt in prompts], range(len(prompts))
+    )
 
 
 def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -> LastRows:
-    """The trunk in a pass that keeps its keys and values, then the branches, a group at a time, with those in sight."""
+    """The trunk in a pass that keeps its keys and values, then the branches, a group at a time,
+    with those in sight.
+    """
     on_trunk = [prompt for prompt, end in enumerate(tree.ends) if end < tree.trunk]
     ends = [tree.ends[prompt] for prompt in on_trunk]
     trunk = tree.ids[: tree.trunk]
@@ -155,28 +191,45 @@ def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -
         return _in_order([_pass(model, [trunk], layers, ends)[0]], on_trunk)
     from transformers.cache_utils import DynamicCache
 
-    # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
+    # Without a configuration no layer of the cache forgets what is beyond its window: a branch may
+    # leave before that.
     cache = DynamicCache()
     parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache, layers)
     prompts_at: dict[int, list[int]] = {}
     for prompt, end in enumerate(tree.ends):
         prompts_at.setdefault(end, []).append(prompt)
     for group in tree.groups(chunk(GROUP)):
-        group_prompts = [(row, prompt) for row, node in enumerate(group.nodes) for prompt in prompts_at.get(node, ())]
-        parts.append(_branches(model, tree, group, cache, [row for row, _ in group_prompts], layers))
+        group_prompts = [
+            (row, prompt)
+            for row, node in enumerate(group.nodes)
+            for prompt in prompts_at.get(node, ())
+        ]
+        parts.append(
+            _branches(model, tree, group, cache, [row for row, _ in group_prompts], layers)
+        )
         order += [prompt for _, prompt in group_prompts]
     return _in_order(parts, order)
 
 
 def _trunk(
-    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: Cache, layers: Sequence[int]
+    model: TransformerBridge,
+    ids: Sequence[int],
+    ends: dict[int, int],
+    cache: Cache,
+    layers: Sequence[int],
 ) -> tuple[list[LastRows], list[int]]:
-    """The trunk, in pieces where chunks are small, each on the keys and values of those before it; and whose rows they are."""
+    """The trunk, in pieces where chunks are small, each on the keys and values of those before it;
+    and whose rows they are.
+    """
     parts, order, size = [], [], chunk(len(ids))
     for start in range(0, len(ids), size):
-        end_by_prompt = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
+        end_by_prompt = {
+            prompt: end - start for prompt, end in ends.items() if start <= end < start + size
+        }
         piece, ends_here = ids[start : start + size], list(end_by_prompt.values())
-        parts.append(_pass(model, [piece], layers, ends_here, past_key_values=cache, use_cache=True)[0])
+        parts.append(
+            _pass(model, [piece], layers, ends_here, past_key_values=cache, use_cache=True)[0]
+        )
         order += end_by_prompt
     return parts, order
 
@@ -195,16 +248,21 @@ def _branches(
     visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
     positions = places[group.reach :]
     cache_layers: list[Any] = cache.layers
-    before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in cache_layers]
+    before = [
+        (layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :])
+        for layer in cache_layers
+    ]
     options: dict[str, Any] = {"past_key_values": DynamicCache(before), "use_cache": True}
     with ExitStack() as stack:
         if has_alibi(model):
-            # It takes no positions, and counts the keys of the mask that it is given: its own hides what comes later.
+            # It takes no positions, and counts the keys of the mask that it is given: its own hides
+            # what comes later.
             stack.enter_context(bias_at(model, places))
             stack.enter_context(hooks.mask_scores(model, visible))
         else:
-            # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the prompt (and
-            # reads a step back in the position ids as the start of another document).
+            # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions
+            # in the prompt (and reads a step back in the position ids as the start of another
+            # document).
             dtype = next(model.parameters()).dtype
             hidden = torch.zeros(1, 1, *visible.shape, dtype=dtype, device=device)
             hidden = hidden.masked_fill_(~visible, torch.finfo(dtype).min)
@@ -217,7 +275,9 @@ def _branches(
         return _pass(model, [[tree.ids[node] for node in group.nodes]], layers, rows, **options)[0]
 
 
-def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]) -> LastRows:
+def _loop(
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]
+) -> LastRows:
     """Prompts of the same length in batches: no padding, and no prompt knows of a longer one."""
     by_length: dict[int, list[int]] = {}
     for index, prompt in enumerate(prompts):
@@ -239,8 +299,9 @@ def _pass(
     positions: Sequence[int] | None = None,
     **options: Any,
 ) -> tuple[LastRows, Tensor]:
-    """One forward pass, and the logits that it was asked for. It keeps these positions of the only prompt of its batch, or
-    (None) the last one of every prompt; nothing is cached, and no logits are made, unless the options say so."""
+    """One forward pass, and the logits that it was asked for. It keeps these positions of the only
+    prompt of its batch, or (None) the last one of every prompt; nothing is cached, and no logits
+    are made, unless the options say so."""
     device = next(model.parameters()).device
 
     def keep(tensor: Tensor, layer: int | None) -> Tensor:

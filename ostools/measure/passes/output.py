@@ -1,8 +1,10 @@
-"""Output that is differentiated in the place of y_n: another position's y, a logit, or the difference of two.
+"""Output that is differentiated in the place of y_n: another position's y, a logit, or the
+difference of two.
 
-A logit is a linear function of y_n, t = w^T y_n + b, before a soft-cap (Gemma 2). w is the row of the output layer, or the
-difference of two rows. So d t / d v_i = w^T J_i, one row, whose length is at most ||w||_2 ||J_i||_2. Another position is the
-last one of the prompt's beginning: what a causal model does there knows of no later token.
+A logit is a linear function of y_n, t = w^T y_n + b, before a soft-cap (Gemma 2). w is the row of
+the output layer, or the difference of two rows. So d t / d v_i = w^T J_i, one row, whose length is
+at most ||w||_2 ||J_i||_2. Another position is the last one of the prompt's beginning: what a causal
+model does there knows of no later token.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _OF_A_QUERY = ("exact-arithmetic", "ablate_heads", "ablate_layers", "scale_score
 
 @dataclass(frozen=True)
 class Output:
-    """The logit of `ids[0]`; of two ids that of the first minus that of the second. `row`: w; `bias`: b; `tokens`: their
-    texts."""
+    """The logit of `ids[0]`; of two ids that of the first minus that of the second. `row`: w;
+    `bias`: b; `tokens`: their texts."""
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -45,10 +47,14 @@ class Output:
 
     @classmethod
     def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:
-        """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
+        """Raises `InputError` for a text of several tokens, an id that there is not, more than two,
+        and two that are one.
+        """
         ids = logit_ids(model, logit)
         like = next(model.parameters())
-        (row, bias), *others = (output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like)) for index in ids)
+        (row, bias), *others = (
+            output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like)) for index in ids
+        )
         for other_row, other_bias in others:
             row, bias = row - other_row, bias - other_bias
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
@@ -66,13 +72,24 @@ class Output:
         """w^T y + b, before a soft-cap."""
         return float(self.row.double() @ y.double()) + self.bias
 
-    def check(self, model: TransformerBridge, logits: Float[Tensor, " d_vocab"], y: Float[Tensor, " d_model"]) -> None:
-        """w^T y_n + b is the model's own logit before its soft-cap, of each token; else `InputError`."""
+    def check(
+        self,
+        model: TransformerBridge,
+        logits: Float[Tensor, " d_vocab"],
+        y: Float[Tensor, " d_model"],
+    ) -> None:
+        """w^T y_n + b is the model's own logit before its soft-cap, of each token; else
+        `InputError`.
+        """
         cap = soft_cap(model)
         for index, token in zip(self.ids, self.tokens, strict=True):
             row, bias = output_row(model, index, y)
             value = float(row.double() @ y.double()) + bias
-            capped = value if cap is None else cap * float(torch.tensor(value / cap, dtype=torch.float64).tanh())
+            capped = (
+                value
+                if cap is None
+                else cap * float(torch.tensor(value / cap, dtype=torch.float64).tanh())
+            )
             size = float(row.double().norm() * y.double().norm()) + abs(bias)
             error = abs(capped - float(logits[index])) / size if size else float("nan")
             if not error <= _TOLERANCE[self.row.dtype]:
@@ -85,16 +102,20 @@ class Output:
 def one_or_two(logit: str | int | Sequence[str | int]) -> list[str | int]:
     """The token of a logit, or the two of a difference. Raises `InputError` for what is neither."""
     if not isinstance(logit, str | int | Sequence):
-        raise InputError(f"logit: expected a token or a pair such as (' A', ' B'), found {short_repr(logit)}")
+        raise InputError(
+            f"logit: expected a token or a pair such as (' A', ' B'), found {short_repr(logit)}"
+        )
     targets = [logit] if isinstance(logit, str | int) else list(logit)
     if len(targets) not in (1, 2):
-        raise InputError(f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
+        raise InputError(
+            f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}"
+        )
     return targets
 
 
 def logit_ids(model: TransformerBridge, logit: str | int | Sequence[str | int]) -> tuple[int, ...]:
-    """The id of a logit's token, or the two of a difference. Raises `InputError` for a text of several tokens, an id that
-    there is not, more than two, and two that are one."""
+    """The id of a logit's token, or the two of a difference. Raises `InputError` for a text of
+    several tokens, an id that there is not, more than two, and two that are one."""
     targets = one_or_two(logit)
     ids = tuple(one_token(model, target) for target in targets)
     if len(set(ids)) < len(ids):
@@ -120,20 +141,29 @@ def soft_cap(model: TransformerBridge) -> float | None:
 
 
 def logit_scale(model: TransformerBridge) -> float:
-    """Factor from W_U y to the logits: 1, but for Granite, which divides by its `logits_scaling`. Where blocks are closed the
-    head of the generic route has found the factor, and multiplies by it."""
-    return 1.0 if is_closed(model) else 1.0 / float(getattr(model.original_model.config, "logits_scaling", 1.0))
+    """Factor from W_U y to the logits: 1, but for Granite, which divides by its `logits_scaling`.
+    Where blocks are closed the head of the generic route has found the factor, and multiplies by
+    it."""
+    return (
+        1.0
+        if is_closed(model)
+        else 1.0 / float(getattr(model.original_model.config, "logits_scaling", 1.0))
+    )
 
 
 def read_up_to(position: int | None, pos: int) -> int:
-    """How many of `pos` tokens are read where `position` is meant, from the end where negative; None: all."""
+    """How many of `pos` tokens are read where `position` is meant, from the end where negative;
+    None: all.
+    """
     return pos if position is None else position % pos + 1
 
 
 def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> Prompt:
-    """Cut the prompt after `position`, from the end where negative; its last token has the logits that it has in the whole.
+    """Cut the prompt after `position`, from the end where negative; its last token has the logits
+    that it has in the whole.
 
-    Raises `InputError` for a position that the prompt lacks, where the logits differ, and under an edit that may read later
+    Raises `InputError` for a position that the prompt lacks, where the logits differ, and under an
+    edit that may read later
     tokens: equal logits do not prove equal derivatives there.
     """
     pos = len(prompt.ids)

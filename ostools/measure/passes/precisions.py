@@ -1,8 +1,10 @@
-"""Precisions by name: a model cast whole, or one part of it stored in few bits and computed with in float32.
+"""Precisions by name: a model cast whole, or one part of it stored in few bits and computed with in
+float32.
 
-Casting ("bfloat16") rounds what is stored and how it is computed. "bfloat16-weights", "-residual" and "-kv" round what is
-stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation").
-"bfloat16-once" is one rounding at the start: its noise after every layer is what the model makes of it."""
+Casting ("bfloat16") rounds what is stored and how it is computed. "bfloat16-weights", "-residual"
+and "-kv" round what is stored alone, one part at a time: which of them hides a pair is then a
+measurement (Section 4, "Quantisation"). "bfloat16-once" is one rounding at the start: its noise
+after every layer is what the model makes of it."""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ from ostools.theory.distances import spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]
 
-PARTS: tuple[Literal["weights", "residual", "once", "kv"], ...] = ("weights", "residual", "once", "kv")
+PARTS: tuple[Literal["weights", "residual", "once", "kv"], ...] = (
+    "weights",
+    "residual",
+    "once",
+    "kv",
+)
 DYNAMIC = "dynamic"
 _OF_WEIGHTS = ("weights", DYNAMIC)
 AS_GIVEN = "given"
@@ -34,11 +41,14 @@ AS_GIVEN = "given"
 
 @dataclass(frozen=True)
 class Precision:
-    """Precision in which a model is run: `dtype` is the arithmetic's; `part` is stored in `format`, both None for a cast.
+    """Precision in which a model is run: `dtype` is the arithmetic's; `part` is stored in `format`,
+    both None for a cast.
 
-    `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast; "bfloat16-eager": with attention's scores
-    rounded too, `models.precision.scores`), or "<format>-<part>" (float32 arithmetic, that part alone is stored in the format),
-    or "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all else is float32: `view_dynamic`).
+    `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast;
+    "bfloat16-eager": with attention's scores rounded too, `models.precision.scores`), or
+    "<format>-<part>" (float32 arithmetic, that part alone is stored in the format), or
+    "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all else is float32:
+    `view_dynamic`).
     """
 
     name: str
@@ -54,34 +64,44 @@ class Precision:
 
     @property
     def narrow(self) -> bool:
-        """Whether it holds fewer powers of two than float32 and bfloat16, so that it can overflow where these do not."""
+        """Whether it holds fewer powers of two than float32 and bfloat16, so that it can overflow
+        where these do not.
+        """
         return torch.finfo(FLOATS.get(self.format or "", self.dtype)).max < 2.0**127
 
     def prepared(self, model: TransformerBridge) -> TransformerBridge:
-        """The model whose forward pass is run, inside `running`: a cast or rounded view, or the model where nothing changes.
+        """The model whose forward pass is run, inside `running`: a cast or rounded view, or the
+        model where nothing changes.
 
-        Memory: that of a view (`models.view_in`). Raises `InputError` for a weight that the format cannot hold.
+        Memory: that of a view (`models.view_in`). Raises `InputError` for a weight that the format
+        cannot hold.
         """
         if self.format is not None and self.part == "weights":
             return view_rounded(model, self.format)
         if self.part == DYNAMIC:
             return view_dynamic(model)
         dtypes = {parameter.dtype for parameter in model.parameters()}
-        same = dtypes == {self.dtype} and (self.dtype not in hooks.SIXTEEN_BITS or is_eager(model) == self.eager)
+        same = dtypes == {self.dtype} and (
+            self.dtype not in hooks.SIXTEEN_BITS or is_eager(model) == self.eager
+        )
         return model if same else view_in(model, self.dtype, eager=self.eager)
 
     def exact(self, model: TransformerBridge) -> TransformerBridge:
-        """A float64 model with the weights of `prepared`: rounding noise taken against it is that of running alone.
+        """A float64 model with the weights of `prepared`: rounding noise taken against it is that
+        of running alone.
 
         A view of the view that `prepared` gives. Precisions of the same `weights_key` share it.
         """
         return PRECISIONS["float64"].prepared(self.prepared(model))
 
-    def running(self, prepared: TransformerBridge, calibration: Sequence[int]) -> AbstractContextManager[None]:
-        """The rounding of the residual stream or of keys and values while a forward pass runs; nothing for the others.
+    def running(
+        self, prepared: TransformerBridge, calibration: Sequence[int]
+    ) -> AbstractContextManager[None]:
+        """The rounding of the residual stream or of keys and values while a forward pass runs;
+        nothing for the others.
 
-        `calibration`: the ids of the longest prompt. Integer scales come from one forward pass over it (`hooks.rounded`).
-        Raises `hooks.HookError` where a number does not fit the format.
+        `calibration`: the ids of the longest prompt. Integer scales come from one forward pass over
+        it (`hooks.rounded`). Raises `hooks.HookError` where a number does not fit the format.
         """
         if self.format is None or self.part is None or self.part in _OF_WEIGHTS:
             return nullcontext()
@@ -91,21 +111,28 @@ class Precision:
     def weights_key(self, model: TransformerBridge) -> str:
         """Precisions with the same key have the same stored weights, and share `exact`.
 
-        "given" where the model's weights are numbers of the format already, as those of a checkpoint in bfloat16 are,
-        whatever dtype it was loaded in; else the dtype or the integer format that they were rounded to. Cost: reads every
-        weight.
+        "given" where the model's weights are numbers of the format already, as those of a
+        checkpoint in bfloat16 are, whatever dtype it was loaded in; else the dtype or the integer
+        format that they were rounded to. Cost: reads every weight.
         """
         if self.part in _OF_WEIGHTS and self.format not in FLOATS:
             return f"{self.format}-weights"
-        storage_dtype = FLOATS[self.format] if self.part == "weights" and self.format is not None else self.dtype
-        return AS_GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
+        storage_dtype = (
+            FLOATS[self.format]
+            if self.part == "weights" and self.format is not None
+            else self.dtype
+        )
+        return (
+            AS_GIVEN if holds(model, storage_dtype) else str(storage_dtype).removeprefix("torch.")
+        )
 
     def steps(self, y: Vectors, y_star: Vectors) -> Vectors:
         """u_k, one representable step at each coordinate, for the machine line; in float64.
 
-        Floating formats: the spacing at max(|y_k|, |y*_k|), with exponents beyond the format's largest where y, which is not
-        itself stored, goes beyond it. Integers: max_k max(|y_k|, |y*_k|) / 127 (int8) or / 7 (int4), the step of a symmetric
-        grid over the vectors' own range.
+        Floating formats: the spacing at max(|y_k|, |y*_k|), with exponents beyond the format's
+        largest where y, which is not itself stored, goes beyond it. Integers: max_k max(|y_k|,
+        |y*_k|) / 127 (int8) or / 7 (int4), the step of a symmetric grid over the vectors' own
+        range.
         """
         if self.format is None:
             return steps_between(y, y_star, self.dtype)
@@ -130,6 +157,12 @@ PRECISIONS["int8-dynamic"] = Precision("int8-dynamic", torch.float32, "int8", DY
 
 
 def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
-    """The precisions of those names in order, each once; one that there is not, or none at all, is an `InputError`."""
-    names = [dtypes] if isinstance(dtypes, str) else checked_list("dtypes", dtypes, "('float32', 'bfloat16')")
+    """The precisions of those names in order, each once; one that there is not, or none at all, is
+    an `InputError`.
+    """
+    names = (
+        [dtypes]
+        if isinstance(dtypes, str)
+        else checked_list("dtypes", dtypes, "('float32', 'bfloat16')")
+    )
     return [*dict.fromkeys(map(Precision.of_name, names))]

@@ -1,7 +1,9 @@
-"""Prompts that share prefixes, packed into one tree: what each token sees, and which tokens go through a pass together.
+"""Prompts that share prefixes, packed into one tree: what each token sees, and which tokens go
+through a pass together.
 
-The longest prompt is the trunk; the others leave it at some node and go on by themselves, seeing nothing of each other. So
-the branches are gone through in groups, each against the trunk's first nodes only: nodes x trunk scores, not nodes^2.
+The longest prompt is the trunk; the others leave it at some node and go on by themselves, seeing
+nothing of each other. So the branches are gone through in groups, each against the trunk's first
+nodes only: nodes x trunk scores, not nodes^2.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ GROUP = 192  # nodes of one group of branches: few enough that they do not see m
 
 @dataclass(frozen=True)
 class Group:
-    """Branches that go through one pass: their `nodes`, which see some of the trunk's first `reach` nodes."""
+    """Branches that go through one pass: their `nodes`, which see some of the trunk's first `reach`
+    nodes.
+    """
 
     nodes: tuple[int, ...]
     reach: int
@@ -27,8 +31,9 @@ class Group:
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """Prompts packed into a tree: node k is token `ids[k]`, its predecessor `parents[k]` (-1: none), its position in the
-    prompt `positions[k]`; prompt i ends at node `ends[i]`. Every parent stands before its children, the trunk before all."""
+    """Prompts packed into a tree: node k is token `ids[k]`, its predecessor `parents[k]` (-1:
+    none), its position in the prompt `positions[k]`; prompt i ends at node `ends[i]`. Every parent
+    stands before its children, the trunk before all."""
 
     ids: tuple[int, ...]
     parents: tuple[int, ...]
@@ -45,7 +50,9 @@ class PrefixTree:
         return self.trunk == len(self.ids)
 
     def groups(self, size: int = GROUP) -> Iterator[Group]:
-        """The nodes off the trunk in groups of about `size`, whole branches, those that leave the trunk early first."""
+        """The nodes off the trunk in groups of about `size`, whole branches, those that leave the
+        trunk early first.
+        """
         branches: dict[int, list[int]] = {}  # by the node at which they begin
         begins = list(range(len(self.ids)))
         for node in range(self.trunk, len(self.ids)):
@@ -64,7 +71,9 @@ class PrefixTree:
             yield Group(tuple(nodes), reach)
 
     def visible(self, group: Group) -> Bool[Tensor, "query key"]:
-        """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its own, each node sees."""
+        """The tree attention mask of a group: which of the trunk's first `reach` nodes, then of its
+        own, each node sees.
+        """
         row = {node: index for index, node in enumerate(group.nodes)}
         visible = np.zeros((len(group.nodes), group.reach + len(group.nodes)), dtype=bool)
         for node, index in row.items():
@@ -81,10 +90,14 @@ class PrefixTree:
 
 
 def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
-    """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what they can."""
+    """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what
+    they can.
+    """
     trunk = max(prompts, key=len)
     ids, parents = list(trunk), list(range(-1, len(trunk) - 1))
-    children = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, ids, strict=True))}
+    children = {
+        (parent, token): node for node, (parent, token) in enumerate(zip(parents, ids, strict=True))
+    }
     ends = []
     trunk_ids = np.asarray(trunk)
     for prompt in prompts:

@@ -1,1 +1,3 @@
-"""Activation patching: `patching` (the measurement), `runs` (passes with activations of another run in them)."""
+"""Activation patching: `patching` (the measurement), `runs` (passes with activations of another run
+in them).
+"""

@@ -1,14 +1,18 @@
-"""Activation patching: activations of a clean run put into a corrupt one, and the other way; attention edges knocked out.
+"""Activation patching: activations of a clean run put into a corrupt one, and the other way;
+attention edges knocked out.
 
     share of a patch = (m(patched) - m(host)) / (m(donor) - m(host))       m: log p of the answer, or its logit
 
-Denoising puts the clean run's activation into the corrupt run (does this part suffice?), noising the corrupt run's into the
-clean one (is it needed?). Knockout hides keys from queries over a window of layers of the clean run, as Geva et al. do.
+Denoising puts the clean run's activation into the corrupt run (does this part suffice?), noising
+the corrupt run's into the clean one (is it needed?). Knockout hides keys from queries over a window
+of layers of the clean run, as Geva et al. do.
 
-Cost: one pass for each part and direction, many in a batch, over what stands after the tokens that both prompts begin with.
+Cost: one pass for each part and direction, many in a batch, over what stands after the tokens that
+both prompts begin with.
 
-Sources: Meng et al. 2022 (arXiv 2202.05262), Zhang and Nanda 2024 (2309.16042: denoising, noising, logit difference), Geva et
-al. 2023 (2304.14767: knockout), Nanda 2023 (attribution patching: first order).
+Sources: Meng et al. 2022 (arXiv 2202.05262), Zhang and Nanda 2024 (2309.16042: denoising, noising,
+logit difference), Geva et al. 2023 (2304.14767: knockout), Nanda 2023 (attribution patching: first
+order).
 """
 
 from __future__ import annotations
@@ -52,38 +56,59 @@ DIRECTIONS = (DENOISING, NOISING)
 LOG_P, LOGIT, DIFFERENCE = "log_probability", "logit", "logit_difference"
 _COLUMNS = (
     *("direction", "part", "layer", "position", "positions", "token", "head"),
-    *("answer", "against", "quantity", "clean", "corrupt", "patched", "effect", "share", "predicted_effect"),
+    *(
+        "answer",
+        "against",
+        "quantity",
+        "clean",
+        "corrupt",
+        "patched",
+        "effect",
+        "share",
+        "predicted_effect",
+    ),
 )
 _ROUNDINGS = 64
-"""A gap up to this many roundings of the greatest logit is none: what is left of sums over d_model and over the vocabulary."""
+"""A gap up to this many roundings of the greatest logit is none: what is left of sums over d_model
+and over the vocabulary.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Patching(Result):
     """One row per direction, part and quantity.
 
-    Columns: direction (denoising: clean into corrupt; noising: corrupt into clean; knockout: edges cut in the clean run), part
-    (its name), layer (of residual streams l of v^(l), L what the last block leaves; else of the block, the first of a window),
-    position (the first of those that are patched together; NA for a head), positions (all of them, as text), token (the clean
-    prompt's), head (NA but for heads); answer (the token that is scored), against ("" where there is no second one); quantity
-    (log_probability of the answer, nats; logit, or logit_difference of the two answers, the model's own, after a soft-cap);
-    clean, corrupt (the two runs without a patch), patched, effect (patched minus the run that was patched), share (of the gap
-    to the other run: 0 nothing, 1 all of it), predicted_effect (first order; NaN where it was not asked for).
+    Columns: direction (denoising: clean into corrupt; noising: corrupt into clean; knockout: edges
+    cut in the clean run), part (its name), layer (of residual streams l of v^(l), L what the last
+    block leaves; else of the block, the first of a window), position (the first of those that are
+    patched together; NA for a head), positions (all of them, as text), token (the clean prompt's),
+    head (NA but for heads); answer (the token that is scored), against ("" where there is no second
+    one); quantity (log_probability of the answer, nats; logit, or logit_difference of the two
+    answers, the model's own, after a soft-cap); clean, corrupt (the two runs without a patch),
+    patched, effect (patched minus the run that was patched), share (of the gap to the other run: 0
+    nothing, 1 all of it), predicted_effect (first order; NaN where it was not asked for).
     """
 
-    tables: ClassVar = (TableHead(columns="direction part token quantity patched effect share", greatest="share"),)
+    tables: ClassVar = (
+        TableHead(columns="direction part token quantity patched effect share", greatest="share"),
+    )
 
     @property
     def agreement(self) -> pd.DataFrame:
-        """Table of how well first order predicted the effects (`measure.first_order.first_order_agreement`), a row a direction
-        and quantity. Raises `InputError` where no first order was asked for."""
+        """Table of how well first order predicted the effects
+        (`measure.first_order.first_order_agreement`), a row a direction and quantity. Raises
+        `InputError` where no first order was asked for."""
         table: Any = self.frame
         if table["predicted_effect"].isna().any():
-            raise InputError("agreement: expected effects to first order, found none: patch with first_order=True")
+            raise InputError(
+                "agreement: expected effects to first order, found none: patch with first_order=True"
+            )
         rows = [
             {"direction": direction, "quantity": quantity}
             | first_order_agreement(
-                rows["effect"].to_numpy(float), rows["predicted_effect"].to_numpy(float), rows["part"].to_numpy()
+                rows["effect"].to_numpy(float),
+                rows["predicted_effect"].to_numpy(float),
+                rows["part"].to_numpy(),
             )
             for (direction, quantity), rows in table.groupby(["direction", "quantity"], sort=False)
         ]
@@ -129,29 +154,36 @@ def patch(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Patching:
-    """Put activations of a clean run into a corrupt one and the other way, part by part; how much of the answer goes with each.
+    """Put activations of a clean run into a corrupt one and the other way, part by part; how much
+    of the answer goes with each.
 
     Args:
         prompt: the clean prompt, whose answer is scored: a text, a `Prompt`, or a task's question.
-        corrupt: the corrupt one, of as many tokens. None: the one that the question's task makes (a flipped digit, two values
-            exchanged).
-        what: what is patched, part by part: "residual" (v^(l) at one position), "attention-out", "mlp-out" (what that part of
-            a block adds there), "heads" (the output z of one head, at all positions); or "edges": no activation is put in,
-            the queries cannot see one position any more (attention knockout).
+        corrupt: the corrupt one, of as many tokens. None: the one that the question's task makes (a
+            flipped digit, two values exchanged).
+        what: what is patched, part by part: "residual" (v^(l) at one position), "attention-out",
+            "mlp-out" (what that part of a block adds there), "heads" (the output z of one head, at
+            all positions); or "edges": no activation is put in, the queries cannot see one position
+            any more (attention knockout).
         layers: which, one by one: numbers, or "all". The residual streams are 0 to L.
-        window: so many layers from each on are patched together; not of the residual stream, where the last one decides.
-        positions: positions, or lists of positions that are patched together; None: all of them, each by itself.
+        window: so many layers from each on are patched together; not of the residual stream, where
+            the last one decides.
+        positions: positions, or lists of positions that are patched together; None: all of them,
+            each by itself.
         queries: of edges, the positions that look; None: the last one.
-        logit: the answer's token, or two for the difference of their logits: the clean answer and the corrupt one. None: the
-            first tokens of the two questions' right answers; of texts, the tokens that the model ranks first.
+        logit: the answer's token, or two for the difference of their logits: the clean answer and
+            the corrupt one. None: the first tokens of the two questions' right answers; of texts,
+            the tokens that the model ranks first.
         first_order: whether each effect is predicted by one gradient too.
         position: where a task's question is read, as in `collapse`.
-        mitigation: a `mitigations.Mitigation` or its name with options. Both prompts stand under it.
+        mitigation: a `mitigations.Mitigation` or its name with options. Both prompts stand under
+            it.
         progress: called as progress(done, total), in percent.
 
-    All is computed in float32, or in float64 for a float64 model. Active edits are respected. Raises `InputError` for prompts
-    of different lengths, positions and layers that there are not, two answers that begin with the same token, an answer of
-    several tokens (give `logit`), and where clean and corrupt are no further apart than rounding: of no gap there is no share.
+    All is computed in float32, or in float64 for a float64 model. Active edits are respected.
+    Raises `InputError` for prompts of different lengths, positions and layers that there are not,
+    two answers that begin with the same token, an answer of several tokens (give `logit`), and
+    where clean and corrupt are no further apart than rounding: of no gap there is no share.
     """
     corrupt = _corrupt(model, prompt, corrupt)
     mitigated = MitigatedPrompts.of("patch", model, [prompt, corrupt], mitigation, position)
@@ -165,8 +197,16 @@ def patch(
     query_list = _queries(what, queries, len(clean_ids))
     answer = _answer(model, mitigated, logit)
     texts = [token_text(model.tokenizer, token) for token in answer]
-    about: dict[str, Any] = {"what": what, "window": window, "queries": query_list, "logit": texts, "logit_ids": answer}
-    provenance = Provenance.collect(model, clean_ids, measurement="patch", **about, corrupt_ids=corrupt_ids)
+    about: dict[str, Any] = {
+        "what": what,
+        "window": window,
+        "queries": query_list,
+        "logit": texts,
+        "logit_ids": answer,
+    }
+    provenance = Provenance.collect(
+        model, clean_ids, measurement="patch", **about, corrupt_ids=corrupt_ids
+    )
     described = mitigated.described(model)
     with differentiated(model, mitigated) as work:
         shared = min([shared_prefix(work, [clean_ids, corrupt_ids]), *query_list])
@@ -176,30 +216,57 @@ def patch(
         ways = {DENOISING: (corrupt_run, clean), NOISING: (clean, corrupt_run)}
         if what == EDGES:
             ways = {KNOCKOUT: (clean, corrupt_run)}
-        named = _named(patches, mitigated.prompts[0]).assign(answer=texts[0], against="".join(texts[1:]))
+        named = _named(patches, mitigated.prompts[0]).assign(
+            answer=texts[0], against="".join(texts[1:])
+        )
         tables = []
         for index, (direction, (host, donor)) in enumerate(ways.items()):
             way_progress = part_of(progress, index, index + 1, len(ways), units=100)
             patched, effects = patcher.patched(host, donor, patches, way_progress)
-            predicted = patcher.predicted(host, donor, patches) if first_order else torch.full_like(effects, torch.nan)
+            predicted = (
+                patcher.predicted(host, donor, patches)
+                if first_order
+                else torch.full_like(effects, torch.nan)
+            )
             gap = donor.numbers[0] - host.numbers[0]
             for column, quantity in enumerate((LOG_P, DIFFERENCE if len(answer) == 2 else LOGIT)):
-                numbers = {"patched": patched, "effect": effects, "share": effects / gap, "predicted_effect": predicted}
+                numbers = {
+                    "patched": patched,
+                    "effect": effects,
+                    "share": effects / gap,
+                    "predicted_effect": predicted,
+                }
                 values = {name: number[:, column].numpy() for name, number in numbers.items()}
-                baselines = {"clean": float(clean.numbers[0, column]), "corrupt": float(corrupt_run.numbers[0, column])}
-                tables.append(named.assign(direction=direction, quantity=quantity, **baselines, **values))
+                baselines = {
+                    "clean": float(clean.numbers[0, column]),
+                    "corrupt": float(corrupt_run.numbers[0, column]),
+                }
+                tables.append(
+                    named.assign(direction=direction, quantity=quantity, **baselines, **values)
+                )
         dtype = str(next(work.parameters()).dtype).removeprefix("torch.")
-    parameters = {**provenance.parameters, **described, "computed_in": dtype, "tokens_shared": shared}
+    parameters = {
+        **provenance.parameters,
+        **described,
+        "computed_in": dtype,
+        "tokens_shared": shared,
+    }
     frame: Frame = pd.concat(tables, ignore_index=True)[list(_COLUMNS)]
     return Patching(frame, replace(provenance, parameters=parameters))
 
 
 def _corrupt(
-    model: TransformerBridge, prompt: str | Prompt | Question, corrupt: str | Prompt | Question | None
+    model: TransformerBridge,
+    prompt: str | Prompt | Question,
+    corrupt: str | Prompt | Question | None,
 ) -> str | Prompt | Question:
-    """The corrupt prompt, encoded as the clean one; the one that the question's task makes where none is given."""
+    """The corrupt prompt, encoded as the clean one; the one that the question's task makes where
+    none is given.
+    """
     if isinstance(corrupt, str):
-        return encode(model, corrupt, **encoding_of(prompt)) if isinstance(prompt, Prompt) else corrupt
+        return (
+            encode(model, corrupt, **encoding_of(prompt)) if isinstance(prompt, Prompt) else corrupt
+        )
     if corrupt is not None:
         return corrupt
     if not isinstance(prompt, Question) or prompt.rewritten or prompt.prefill is not None:
@@ -208,7 +275,11 @@ def _corrupt(
             "it without a mitigation"
         )
     twin = question(prompt.task.corrupted(), prompt.length, seed=prompt.seed)
-    return render_question(model, twin, **encoding_of(prompt.prompt)) if isinstance(prompt, TaskPrompt) else twin
+    return (
+        render_question(model, twin, **encoding_of(prompt.prompt))
+        if isinstance(prompt, TaskPrompt)
+        else twin
+    )
 
 
 def _patches(
@@ -223,27 +294,39 @@ def _patches(
     n_layers = int(model.cfg.n_layers)
     whole_number("window", window, 1, 1 if what == RESIDUAL else n_layers)
     groups = _groups(positions, pos)
-    for first in layers_up_to((n_layers if what == RESIDUAL else n_layers - 1) - window + 1, layers):
+    for first in layers_up_to(
+        (n_layers if what == RESIDUAL else n_layers - 1) - window + 1, layers
+    ):
         layer_window = tuple(range(first, first + window))
         if what == HEADS:
             together = tuple(sorted({place for group in groups for place in group}))
-            yield from (Patch(layer_window, together, head) for head in range(int(model.cfg.n_heads)))
+            yield from (
+                Patch(layer_window, together, head) for head in range(int(model.cfg.n_heads))
+            )
         else:
             yield from (Patch(layer_window, group) for group in groups)
 
 
 def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[tuple[int, ...]]:
-    """The positions that are patched together, group by group. Raises `InputError` for one outside of the prompt."""
+    """The positions that are patched together, group by group. Raises `InputError` for one outside
+    of the prompt.
+    """
     listed = range(pos) if positions is None else positions
     groups = [tuple(entry) if isinstance(entry, Sequence) else (entry,) for entry in listed]
-    wrong = [place for group in groups for place in group if not is_whole(place) or not 0 <= place < pos]
+    wrong = [
+        place for group in groups for place in group if not is_whole(place) or not 0 <= place < pos
+    ]
     if wrong or not groups or not all(groups):
         raise InputError(
             f"positions: expected some out of 0..{pos - 1}, found {short_repr(wrong[0]) if wrong else 'none'}"
         )
     whole_groups = [tuple(map(int, group)) for group in groups]
-    if len(set(whole_groups)) < len(whole_groups) or any(len(set(group)) < len(group) for group in whole_groups):
-        raise InputError("positions: expected each position or group once, found one twice: it would weigh double")
+    if len(set(whole_groups)) < len(whole_groups) or any(
+        len(set(group)) < len(group) for group in whole_groups
+    ):
+        raise InputError(
+            "positions: expected each position or group once, found one twice: it would weigh double"
+        )
     return whole_groups
 
 
@@ -257,7 +340,9 @@ def _queries(what: str, queries: Sequence[int] | None, pos: int) -> tuple[int, .
 
 
 def _answer(
-    model: TransformerBridge, mitigated: MitigatedPrompts, logit: str | int | Sequence[str | int] | None
+    model: TransformerBridge,
+    mitigated: MitigatedPrompts,
+    logit: str | int | Sequence[str | int] | None,
 ) -> tuple[int, ...]:
     """The token that is scored, and the one that it is held against where there are two."""
     if logit is not None:
@@ -272,7 +357,9 @@ def _answer(
 
 
 def _answer_of(model: TransformerBridge, mitigated: MitigatedPrompts, index: int) -> int:
-    """The first token of a question's right answer; after any other prompt the token that the model ranks first."""
+    """The first token of a question's right answer; after any other prompt the token that the model
+    ranks first.
+    """
     read = mitigated.questions[index]
     if read is None or not read.answer:
         with mitigations.running(model, mitigated.mitigation):
@@ -289,7 +376,9 @@ def _answer_of(model: TransformerBridge, mitigated: MitigatedPrompts, index: int
 def _runs(
     patcher: Patcher, clean_ids: tuple[int, ...], corrupt_ids: tuple[int, ...], texts: Sequence[str]
 ) -> tuple[Run, Run]:
-    """The clean and the corrupt run. Raises `InputError` where rounding alone keeps their numbers apart."""
+    """The clean and the corrupt run. Raises `InputError` where rounding alone keeps their numbers
+    apart.
+    """
     clean, corrupt = patcher.run(clean_ids), patcher.run(corrupt_ids)
     dtype = next(patcher.model.parameters()).dtype
     rounding = _ROUNDINGS * torch.finfo(dtype).eps * max(clean.logit_size, corrupt.logit_size)
@@ -311,22 +400,33 @@ def _named(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
         name = f"{window}.{head}" if head is not None else f"{window} at {places}"
         token = "" if head is not None else "".join(prompt.tokens[place] for place in positions)
         position = pd.NA if head is not None else positions[0]
-        columns = {"part": name, "layer": layers[0], "position": position, "positions": places, "token": token}
+        columns = {
+            "part": name,
+            "layer": layers[0],
+            "position": position,
+            "positions": places,
+            "token": token,
+        }
         rows.append(columns | {"head": pd.NA if head is None else head})
     return pd.DataFrame(rows).astype({"position": "Int64", "head": "Int64"})
 
 
 def patch_memory(model: Unloaded, pos: int) -> int:
-    """Bytes of a batch of patched passes, or of the graph of one pass: the inputs of every product, and the patterns."""
+    """Bytes of a batch of patched passes, or of the graph of one pass: the inputs of every product,
+    and the patterns.
+    """
     element = max(4, model.shape.element)
     graph = model.shape.n_layers * pos * (3 * model.shape.d_mlp + 8 * model.shape.d_model) * element
     return max(
-        batch_bytes(model.shape, TOKENS, pos, element=element), patterns_bytes(model.shape, pos, element) + graph
+        batch_bytes(model.shape, TOKENS, pos, element=element),
+        patterns_bytes(model.shape, pos, element) + graph,
     )
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:
-    """The rows of a cell: a task's question of each length, and the corrupt one that its task makes."""
+    """The rows of a cell: a task's question of each length, and the corrupt one that its task
+    makes.
+    """
     tables, provenance = [], None
     for length in cell.lengths:
         clean = question(tasks.task(cell.task), length, seed=cell.seed)

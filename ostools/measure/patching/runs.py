@@ -1,12 +1,14 @@
-"""Passes over one prompt with activations of another in them, or with attention edges knocked out: many patches a pass.
+"""Passes over one prompt with activations of another in them, or with attention edges knocked out:
+many patches a pass.
 
-Row b of a batch is the host prompt with patch b alone. Its effect is taken against row b of a batch without patches: the same
-kernels add the same numbers there, so that what changes nothing has an effect of 0, bit for bit. A patch that puts in what is
-there already is not run. What the two prompts share at their start is read once, where that does no harm (`shared_prefix`):
-there the activations of both runs are the same.
+Row b of a batch is the host prompt with patch b alone. Its effect is taken against row b of a batch
+without patches: the same kernels add the same numbers there, so that what changes nothing has an
+effect of 0, bit for bit. A patch that puts in what is there already is not run. What the two
+prompts share at their start is read once, where that does no harm (`shared_prefix`): there the
+activations of both runs are the same.
 
-TransformerLens' `patching` does the same with one pass a patch, the logits of all positions and one position at a time; the
-tests hold these numbers against it.
+TransformerLens' `patching` does the same with one pass a patch, the logits of all positions and one
+position at a time; the tests hold these numbers against it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ SITES: Mapping[What, str] = {
     HEADS: "z",
     EDGES: "pattern",
 }
-"""The site at which each kind of patch acts; the residual stream that the last block leaves is its `residual_post`."""
+"""The site at which each kind of patch acts; the residual stream that the last block leaves is its
+`residual_post`.
+"""
 
 Activations = dict[int, Tensor]
 """What stands at the site in each layer, [1, pos, ...] (patterns: [1, head, query, key])."""
@@ -46,7 +50,9 @@ Numbers = Float[Tensor, "*patch quantity"]
 
 
 class Patch(NamedTuple):
-    """What is put in: the site in these layers, at these positions (edges: as keys), of one head (None: of all)."""
+    """What is put in: the site in these layers, at these positions (edges: as keys), of one head
+    (None: of all).
+    """
 
     layers: tuple[int, ...]
     positions: tuple[int, ...]
@@ -55,8 +61,8 @@ class Patch(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A batch of one prompt without patches: what stands at the site after the shared tokens, and the answer's numbers, a row
-    each. logit_size: the greatest logit."""
+    """A batch of one prompt without patches: what stands at the site after the shared tokens, and
+    the answer's numbers, a row each. logit_size: the greatest logit."""
 
     ids: tuple[int, ...]
     activations: Activations
@@ -68,8 +74,9 @@ class Run:
 class Patcher:
     """Passes of one model, patched at one kind of site.
 
-    answer: the token that is scored, or it and the one that it is held against. shared: so many first tokens are the same in
-    both prompts, and read once. size: rows of a batch. queries: of `edges`, the positions that no longer see the keys.
+    answer: the token that is scored, or it and the one that it is held against. shared: so many
+    first tokens are the same in both prompts, and read once. size: rows of a batch. queries: of
+    `edges`, the positions that no longer see the keys.
     """
 
     model: TransformerBridge
@@ -89,8 +96,13 @@ class Patcher:
     def patched(
         self, host: Run, donor: Run, patches: Sequence[Patch], progress: Progress | None
     ) -> tuple[Numbers, Numbers]:
-        """The host's numbers under each patch by itself (what the donor has there put in, or the edges cut), and the effect."""
-        numbers, effects = host.numbers[:1].repeat(len(patches), 1), torch.zeros(len(patches), 2, dtype=torch.float64)
+        """The host's numbers under each patch by itself (what the donor has there put in, or the
+        edges cut), and the effect.
+        """
+        numbers, effects = (
+            host.numbers[:1].repeat(len(patches), 1),
+            torch.zeros(len(patches), 2, dtype=torch.float64),
+        )
         acting = [index for index, patch in enumerate(patches) if self._acts(host, donor, patch)]
         for start in range(0, len(acting), self.size):
             batch = acting[start : start + self.size]
@@ -103,7 +115,8 @@ class Patcher:
         return numbers, effects
 
     def predicted(self, host: Run, donor: Run, patches: Sequence[Patch]) -> Numbers:
-        """Effect of each patch to first order: the gradient at the site, times what the patch changes there.
+        """Effect of each patch to first order: the gradient at the site, times what the patch
+        changes there.
 
         Cost: a pass over the whole prompt whose graph is kept, and one or two backward passes.
         """
@@ -122,7 +135,9 @@ class Patcher:
             for layer in patch.layers:
                 change = self._change(activations[layer], donor, patch, layer)
                 at_layer = [slope[layers.index(layer)] for slope in slopes]
-                effects[index] += torch.stack([(slope.double() * change.double()).sum().cpu() for slope in at_layer])
+                effects[index] += torch.stack(
+                    [(slope.double() * change.double()).sum().cpu() for slope in at_layer]
+                )
         return effects
 
     def _change(self, at_site: Tensor, donor: Run, patch: Patch, layer: int) -> Tensor:
@@ -132,7 +147,10 @@ class Patcher:
             cut = old.clone()
             cut[..., *self._edges(patch)] = 0.0
             # What is left of the rows, and what a sink outside of them takes, grow to 1.
-            return cut / (cut.sum(-1, keepdim=True) + (1 - old.sum(-1, keepdim=True)).clamp_min(0)) - old
+            return (
+                cut / (cut.sum(-1, keepdim=True) + (1 - old.sum(-1, keepdim=True)).clamp_min(0))
+                - old
+            )
         new, at = old.clone(), _at(patch, self.shared)
         new[0, self.shared :][at] = donor.activations[layer][0][at]
         return new - old
@@ -142,14 +160,19 @@ class Patcher:
         if self.what == EDGES:
             return any(key <= query for key in patch.positions for query in self.queries)
         return any(
-            not torch.equal(*(run.activations[layer][0][_at(patch, self.shared)] for run in (host, donor)))
+            not torch.equal(
+                *(run.activations[layer][0][_at(patch, self.shared)] for run in (host, donor))
+            )
             for layer in patch.layers
         )
 
     def _enter(self, stack: ExitStack, patches: Sequence[Patch], donor: Run, pos: int) -> None:
         """Enter the edits of one batch: row b has patch b."""
         layers = sorted({layer for patch in patches for layer in patch.layers})
-        rows_at = {layer: [row for row, patch in enumerate(patches) if layer in patch.layers] for layer in layers}
+        rows_at = {
+            layer: [row for row, patch in enumerate(patches) if layer in patch.layers]
+            for layer in layers
+        }
         if self.what == EDGES:
             for layer in layers:
                 seen = torch.ones(self.size, pos - self.shared, pos, dtype=torch.bool)
@@ -184,19 +207,24 @@ class Patcher:
         return at_layer
 
     def _recorded(self, run: Callable[[], Tensor]) -> tuple[Activations, Tensor]:
-        """What stands at the site in each layer of a pass, without a graph of the first row alone, and its last logits."""
+        """What stands at the site in each layer of a pass, without a graph of the first row alone,
+        and its last logits.
+        """
         activations: Activations = {}
 
         def keep(layer: int) -> HookBody:
             def body(tensor: Tensor) -> Tensor:
-                # The copy goes on: a pass may go around the tensor that a hook is shown, and no gradient would reach that.
+                # The copy goes on: a pass may go around the tensor that a hook is shown, and no
+                # gradient would reach that.
                 copied = tensor.clone()
                 activations[layer] = copied if copied.requires_grad else copied[:1].clone()
                 return copied
 
             return body
 
-        with attached([(point, keep(layer), Order.OBSERVE) for layer, point in self._points().items()]):
+        with attached(
+            [(point, keep(layer), Order.OBSERVE) for layer, point in self._points().items()]
+        ):
             logits = run()
         return activations, logits
 
@@ -208,6 +236,8 @@ class Patcher:
 
 
 def _at(patch: Patch, shared: int) -> tuple[Any, ...]:
-    """Index of the patch in what stands at the site after the shared tokens, where alone the two runs differ."""
+    """Index of the patch in what stands at the site after the shared tokens, where alone the two
+    runs differ.
+    """
     places = [place - shared for place in patch.positions if place >= shared]
     return (places,) if patch.head is None else (places, patch.head)

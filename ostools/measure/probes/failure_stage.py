@@ -1,7 +1,7 @@
 """Where an answer is lost: of every length and precision one verdict, with the numbers behind it.
 
-Cost: `probe`, an answer to every prompt in every precision, and a collapse curve of the begun prompts; once without, and
-once under each mitigation.
+Cost: `probe`, an answer to every prompt in every precision, and a collapse curve of the begun
+prompts; once without, and once under each mitigation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from ostools import mitigations, tasks
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
-from ostools.measure.answers.prefilled import prefilled_answers, require_telling_first_tokens, running
+from ostools.measure.answers.prefilled import (
+    prefilled_answers,
+    require_telling_first_tokens,
+    running,
+)
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.prompt_sets import RenderedPairs
@@ -49,17 +53,42 @@ from ostools.results import Chart, Frame, Provenance, Result, Row, frame_of
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
-READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = "read", "unread", "undecodable", "indistinguishable", "not tested"
+READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = (
+    "read",
+    "unread",
+    "undecodable",
+    "indistinguishable",
+    "not tested",
+)
 UNDECIDED = "not decided"
 VERDICTS = (READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
 STAGES = (SAME_VECTOR, UNDECODABLE, NOT_READ, READ)
 """How far an answer comes, the least first."""
 REPAIRS, BREAKS = "repairs", "breaks"
 COLUMNS = {
-    **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "length": "int64", "verdict": "str"},
+    **{
+        "task": "str",
+        "target": "str",
+        "mitigation": "str",
+        "dtype": "str",
+        "length": "int64",
+        "verdict": "str",
+    },
     **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
-    **{"answered": "float64", "decoded": "float64", "site": "str", "layer": "int64", "test": "str", "trained": "int64"},
-    **{"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean", "status": "str"},
+    **{
+        "answered": "float64",
+        "decoded": "float64",
+        "site": "str",
+        "layer": "int64",
+        "test": "str",
+        "trained": "int64",
+    },
+    **{
+        "distance": "float64",
+        "pair_noise": "float64",
+        "indistinguishable": "boolean",
+        "status": "str",
+    },
     **{"reason": "str"},
 }
 
@@ -73,30 +102,37 @@ _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is t
 class FailureStage(Result):
     """One row per mitigation, dtype and length: what becomes of the answers.
 
-    Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear
-    probe that has not seen its sequence says the right answer. Columns: task, target, mitigation ("none", or its name),
-    dtype, length; prompts (those that a probe was tested on); read (the share answered right), unread (answered wrong, and
-    the probe is right), undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the
-    shares right of the model and of the probe); site, layer, test and trained (prompts) of that probe: of all places from
-    the embedding to y the one with the highest accuracy over all lengths, tested on other sequences of the same lengths, or
-    where a task has one sequence a length on lengths left out (and the longest beyond them); distance, pair_noise and
-    indistinguishable (of `collapse`, n against n + 1 items at y after the begun line: whether the float64 distance is below
-    the noise of the difference in that dtype, in all sequences compared); status ("inactive": the mitigation changed
-    neither a text nor a logit at that length; "refused": it acts on the model as it was loaded and not in that dtype; else
-    "active").
+    Of every prompt it is asked whether the model's answer is right (greedily, after the begun
+    line), and whether a linear probe that has not seen its sequence says the right answer. Columns:
+    task, target, mitigation ("none", or its name), dtype, length; prompts (those that a probe was
+    tested on); read (the share answered right), unread (answered wrong, and the probe is right),
+    undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the
+    shares right of the model and of the probe); site, layer, test and trained (prompts) of that
+    probe: of all places from the embedding to y the one with the highest accuracy over all lengths,
+    tested on other sequences of the same lengths, or where a task has one sequence a length on
+    lengths left out (and the longest beyond them); distance, pair_noise and indistinguishable (of
+    `collapse`, n against n + 1 items at y after the begun line: whether the float64 distance is
+    below the noise of the difference in that dtype, in all sequences compared); status ("inactive":
+    the mitigation changed neither a text nor a logit at that length; "refused": it acts on the
+    model as it was loaded and not in that dtype; else "active").
 
-    verdict: "read", where that is the largest share; else "unread", where that is the largest share and the probe is
-    "decodable" over all lengths (`Decodability`); else "indistinguishable", where the pair is; else "undecodable". "not
-    tested": answered wrong, the pair is apart, and no probe could be tested there (the shortest length of a task with one
-    sequence a length). "not decided", with its `reason`: it would be unread, but a probe of random weights is right as often at
-    that place (its accuracy is not below the 95% interval of the model's own); or the pair is indistinguishable, but the probe
-    is right on most prompts. Undecodable means not linearly decodable from so many examples, and no more.
+    verdict: "read", where that is the largest share; else "unread", where that is the largest share
+    and the probe is "decodable" over all lengths (`Decodability`); else "indistinguishable", where
+    the pair is; else "undecodable". "not tested": answered wrong, the pair is apart, and no probe
+    could be tested there (the shortest length of a task with one sequence a length). "not decided",
+    with its `reason`: it would be unread, but a probe of random weights is right as often at that
+    place (its accuracy is not below the 95% interval of the model's own); or the pair is
+    indistinguishable, but the probe is right on most prompts. Undecodable means not linearly
+    decodable from so many examples, and no more.
 
-    `answers`: a row per prompt. `probes`: what `probe` found without a mitigation, and `under` by the name of each.
+    `answers`: a row per prompt. `probes`: what `probe` found without a mitigation, and `under` by
+        the name of each.
     """
 
     tables: ClassVar = (
-        TableHead(columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"),
+        TableHead(
+            columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"
+        ),
     )
 
     answers: pd.DataFrame
@@ -105,20 +141,29 @@ class FailureStage(Result):
 
     @property
     def verdicts(self) -> pd.DataFrame:
-        """The verdict by length and mitigation: a row a dtype and length, a column "none" and one a mitigation."""
+        """The verdict by length and mitigation: a row a dtype and length, a column "none" and one a
+        mitigation.
+        """
         table: Any = self.frame
         wide = table.pivot(index=["dtype", "length"], columns="mitigation", values="verdict")
         order = list(dict.fromkeys(zip(table["dtype"], table["length"], strict=True)))
-        return wide.loc[order, list(dict.fromkeys(table["mitigation"]))].rename_axis(columns=None).reset_index()
+        return (
+            wide.loc[order, list(dict.fromkeys(table["mitigation"]))]
+            .rename_axis(columns=None)
+            .reset_index()
+        )
 
     def repaired(self) -> pd.DataFrame:
-        """A row per mitigation, dtype and length at which it acts and the verdict changes: without it (before), under it
-        (after), and change: "repairs" where the answer comes further (indistinguishable, undecodable, unread, read), "breaks"
-        where it does not come as far; "not tested" and "not decided" are no stages, and in no row."""
+        """A row per mitigation, dtype and length at which it acts and the verdict changes: without
+        it (before), under it (after), and change: "repairs" where the answer comes further
+        (indistinguishable, undecodable, unread, read), "breaks" where it does not come as far; "not
+        tested" and "not decided" are no stages, and in no row."""
         table: Any = self.frame
         table = table[table["verdict"].isin(list(STAGES))]
         keys = ["dtype", "length"]
-        without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(columns={"verdict": "before"})
+        without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(
+            columns={"verdict": "before"}
+        )
         mitigated_rows = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
         joined = (
             mitigated_rows[["mitigation", *keys, "verdict"]]
@@ -127,7 +172,9 @@ class FailureStage(Result):
         )
         joined = joined[joined["before"] != joined["after"]].reset_index(drop=True)
         come = joined["after"].map(STAGES.index) > joined["before"].map(STAGES.index)
-        return joined[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
+        return joined[["mitigation", *keys, "before", "after"]].assign(
+            change=np.where(come, REPAIRS, BREAKS)
+        )
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.components import failure_stage_chart
@@ -168,38 +215,61 @@ def failure_stage(
     """Say whether answers are lost before they can be decoded, or can be decoded and are not
     read, at every length and dtype.
 
-    Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is measured without a
-    mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`. All is read at the token from which the answer is
-    predicted. There is no other position: a stage compares what a probe decodes there with what the model writes from there.
+    Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is
+    measured without a mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`. All
+    is read at the token from which the answer is predicted. There is no other position: a stage
+    compares what a probe decodes there with what the model writes from there.
 
-    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse, and with target="token" for right answers that begin
-    with the same token: a probe that says it does not say the answer. n + 1 items have to fit into the context too.
+    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse, and with target="token"
+    for right answers that begin with the same token: a probe that says it does not say the answer.
+    n + 1 items have to fit into the context too.
     """
     lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
     arms = [None, *_mitigations(mitigation)]
     precisions = [precision.name for precision in checked_precisions(dtypes)]
     parts: list[tuple[pd.DataFrame, pd.DataFrame, Decodability]] = []
     for number, mitigation_object in enumerate(arms):
-        probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation_object, **encoding)
+        probe_task = ProbeTask.of(
+            model, task, lengths, seeds, target, mitigation_object, **encoding
+        )
         arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(arm(probe_task, precisions, encoding, random_weights=random_weights, progress=arm_progress))
+        parts.append(
+            arm(
+                probe_task,
+                precisions,
+                encoding,
+                random_weights=random_weights,
+                progress=arm_progress,
+            )
+        )
     frames, answers, (probes, *probes_under) = zip(*parts, strict=True)
     table: Any = pd.concat(frames, ignore_index=True)
     names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
     mitigated_probes = dict(zip(names[1:], probes_under, strict=True))
-    parameters = probes.provenance.parameters | {"measurement": "failure-stage", "pair_seeds": PAIR_SEEDS}
+    parameters = probes.provenance.parameters | {
+        "measurement": "failure-stage",
+        "pair_seeds": PAIR_SEEDS,
+    }
     provenance = Provenance.collect(model, **(parameters | {"mitigation": names}))
     answer_rows = pd.concat(answers, ignore_index=True)
-    return FailureStage(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, probes, mitigated_probes)
+    return FailureStage(
+        table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, probes, mitigated_probes
+    )
 
 
-def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
+def _mitigations(
+    mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None,
+) -> list[Mitigation]:
     """Mitigations of the argument, each once. Raises `InputError` for what is none."""
     if mitigations_or_names is None:
         return []
-    is_single = isinstance(mitigations_or_names, str | Mitigation) or not isinstance(mitigations_or_names, Sequence)
+    is_single = isinstance(mitigations_or_names, str | Mitigation) or not isinstance(
+        mitigations_or_names, Sequence
+    )
     candidates: Any = [mitigations_or_names] if is_single else mitigations_or_names
-    return list({mitigations.label(part): part for part in map(mitigations.mitigation, candidates)}.values())
+    return list(
+        {mitigations.label(part): part for part in map(mitigations.mitigation, candidates)}.values()
+    )
 
 
 def arm(
@@ -210,25 +280,39 @@ def arm(
     random_weights: bool = False,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, Decodability]:
-    """Measure one mitigation, or none, in the dtypes of these names: rows of `FailureStage`, a row a prompt, and the probes."""
+    """Measure one mitigation, or none, in the dtypes of these names: rows of `FailureStage`, a row
+    a prompt, and the probes.
+    """
     part_progress = partial(part_of, progress, shares=4, units=100)
-    if probe_task.target == "token":  # a probe of the first token is held against answers that are read whole
+    if (
+        probe_task.target == "token"
+    ):  # a probe of the first token is held against answers that are read whole
         require_telling_first_tokens(probe_task.model, probe_task.prompts)
     model, form, seeds = probe_task.model, probe_task.form, probe_task.described["seeds"]
     common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names}
     common["mitigation"] = probe_task.mitigation
     options: dict[str, Any] = {"target": probe_task.target, "random_weights": random_weights}
-    probes = probe(model, form, **common, **options, **encoding, seeds=seeds, progress=part_progress(0, 2))
+    probes = probe(
+        model, form, **common, **options, **encoding, seeds=seeds, progress=part_progress(0, 2)
+    )
     answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
-    answer_tables = [_answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)]
+    answer_tables = [
+        _answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)
+    ]
     answer_rows = pd.concat(answer_tables, ignore_index=True)
     pairs = RenderedPairs(model, form, probe_task.mitigation, encoding=encoding)
     curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
     frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
-    status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))
+    status = answer_rows.groupby(["dtype", "length"])["status"].agg(
+        lambda statuses: min(statuses, key=_STATUS.index)
+    )
     frame = frame.join(status, on=["dtype", "length"])
     names_of_task = probe_task.names
-    return frame.assign(**names_of_task, target=probe_task.target), answer_rows.assign(**names_of_task), probes
+    return (
+        frame.assign(**names_of_task, target=probe_task.target),
+        answer_rows.assign(**names_of_task),
+        probes,
+    )
 
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
@@ -256,7 +340,9 @@ def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) ->
 
 
 def _pairs(frame: Frame) -> Frame:
-    """Mean distance and noise at y for every dtype and length, and whether all pairs are below the noise."""
+    """Mean distance and noise at y for every dtype and length, and whether all pairs are below the
+    noise.
+    """
     at_y = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
     hidden = is_hidden(at_y["float64_distance"], at_y["pair_noise"], at_y["mean"])
     columns = {
@@ -271,21 +357,30 @@ def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[di
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)
-        joined = dtype_rows.merge(tested[["length", "seed", "right", "test"]], on=["length", "seed"], how="left")
+        joined = dtype_rows.merge(
+            tested[["length", "seed", "right", "test"]], on=["length", "seed"], how="left"
+        )
         for length, prompts in joined.groupby("length"):
             pair = pairs.loc[(dtype, length)].to_dict()
             row = (
-                {"dtype": dtype, "length": length} | {name: best[name] for name in ("site", "layer", "trained")} | pair
+                {"dtype": dtype, "length": length}
+                | {name: best[name] for name in ("site", "layer", "trained")}
+                | pair
             )
             yield row | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
 
 
 def best_probe(probes: Decodability, dtype: str) -> tuple[Row, Frame]:
-    """The row of the place from which most right answers are decoded over all lengths, and what was said there of each prompt,
+    """The row of the place from which most right answers are decoded over all lengths, and what was
+    said there of each prompt,
     once: on the same lengths, or lengths between, or the longest beyond them."""
     table, every = frame_of(probes), cast(Frame, probes.predictions)
     table, every = (
-        part[(part["control"] == "none") & (part["dtype"] == dtype) & ~part["site"].isin([LENGTH.site, LOGITS])]
+        part[
+            (part["control"] == "none")
+            & (part["dtype"] == dtype)
+            & ~part["site"].isin([LENGTH.site, LOGITS])
+        ]
         for part in (table, every)
     )
     main = SAME if (table["test"] == SAME).any() else BETWEEN
@@ -298,7 +393,9 @@ def best_probe(probes: Decodability, dtype: str) -> tuple[Row, Frame]:
 
 
 def untrained_as_good(probes: Decodability, best: Row) -> str:
-    """Reason why a probe shows nothing: one of random weights is right as often, by the 95% interval; empty without one."""
+    """Reason why a probe shows nothing: one of random weights is right as often, by the 95%
+    interval; empty without one.
+    """
     table = frame_of(probes)
     keys = ["dtype", "site", "layer", "test"]
     same = (table[keys] == best[keys]).all(axis=1) & (table["control"] == "random weights")
@@ -308,19 +405,36 @@ def untrained_as_good(probes: Decodability, best: Row) -> str:
     least = best["accuracy"] if pd.isna(best["low"]) else best["low"]
     if untrained < least:
         return ""
-    return f"the probe of random weights is as good ({untrained:.0%} against {best['accuracy']:.0%})"
+    return (
+        f"the probe of random weights is as good ({untrained:.0%} against {best['accuracy']:.0%})"
+    )
 
 
 def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
     tested = prompts[prompts["right"].notna()]
     counted_rows = tested if len(tested) else prompts
-    correct, right = counted_rows["correct"].to_numpy(bool), counted_rows["right"].eq(True).to_numpy(bool)
-    shares = {READ: correct.mean(), NOT_READ: (~correct & right).mean(), UNDECODABLE: (~correct & ~right).mean()}
-    row: dict[str, Any] = {"prompts": len(tested), **shares, "answered": correct.mean(), "decoded": right.mean()}
+    correct, right = (
+        counted_rows["correct"].to_numpy(bool),
+        counted_rows["right"].eq(True).to_numpy(bool),
+    )
+    shares = {
+        READ: correct.mean(),
+        NOT_READ: (~correct & right).mean(),
+        UNDECODABLE: (~correct & ~right).mean(),
+    }
+    row: dict[str, Any] = {
+        "prompts": len(tested),
+        **shares,
+        "answered": correct.mean(),
+        "decoded": right.mean(),
+    }
     row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
         row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
-    verdict_name, reason = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0), ""
+    verdict_name, reason = (
+        _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0),
+        "",
+    )
     if verdict_name == NOT_READ and as_good:
         verdict_name, reason = UNDECIDED, as_good
     elif verdict_name == SAME_VECTOR and len(tested) and right.mean() > 0.5:
@@ -351,21 +465,30 @@ def failure_stage_memory(
     random_weights: bool = True,
     **encoding: Unpack[EncodingOptions],
 ) -> int:
-    """Bytes of the probes, of a batch of answers or of the pairs, under the mitigation that makes the longest prompt."""
+    """Bytes of the probes, of a batch of answers or of the pairs, under the mitigation that makes
+    the longest prompt.
+    """
     form = tasks.task(task)
     seed_list = seeds_asked(form, seeds)
     arms: Sequence[Any] = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
-    prompts = [model.longest(form, lengths, mitigation=arm, seed=seed_list[0], **encoding) for arm in (None, *arms)]
+    prompts = [
+        model.longest(form, lengths, mitigation=arm, seed=seed_list[0], **encoding)
+        for arm in (None, *arms)
+    ]
     longest = max(prompts, key=lambda prompt: prompt.tokens)
     counts = {"lengths": len(lengths), "seeds": len(seed_list)}
     probes = probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
     pos, answers = longest.tokens + longest.answer, len(lengths) * len(seed_list)
-    answer_bytes = batch_bytes(model.shape, answers, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
+    answer_bytes = batch_bytes(
+        model.shape, answers, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS
+    )
     return max(probes, answer_bytes, collapse_bytes(model.shape, pos, len(lengths), dtypes))
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:
-    """The verdict of each length, under the cell's mitigation alone: the arm without one is another cell."""
+    """The verdict of each length, under the cell's mitigation alone: the arm without one is another
+    cell.
+    """
     target = cell.arguments["target"]
     probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated)
     frame, _, probes = arm(probe_task, [cell.dtype], EncodingOptions())

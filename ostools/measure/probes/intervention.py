@@ -1,7 +1,7 @@
 """Is the answer read? What the output makes of the direction that a probe decodes.
 
-Cost, in every dtype: one pass over every prompt with all positions of the streams, one more from every layer for each of two
-directions, and a probe a layer.
+Cost, in every dtype: one pass over every prompt with all positions of the streams, one more from
+every layer for each of two directions, and a probe a layer.
 """
 
 from __future__ import annotations
@@ -42,9 +42,27 @@ from ostools.tasks import Task
 DIRECTIONS = ("probe", "data")
 _RANDOM = 200  # directions of the representations' covariance
 COLUMNS = {
-    **{"task": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "int64", "direction": "str"},
-    **{"prompts": "int64", "moved": "int64", "cosine": "float64", "random_low": "float64", "random_high": "float64"},
-    **{"arrived": "float64", "predicted": "float64", "intervention": "float64", "log_odds": "float64"},
+    **{
+        "task": "str",
+        "mitigation": "str",
+        "dtype": "str",
+        "site": "str",
+        "layer": "int64",
+        "direction": "str",
+    },
+    **{
+        "prompts": "int64",
+        "moved": "int64",
+        "cosine": "float64",
+        "random_low": "float64",
+        "random_high": "float64",
+    },
+    **{
+        "arrived": "float64",
+        "predicted": "float64",
+        "intervention": "float64",
+        "log_odds": "float64",
+    },
     **{"asked": "int64", "followed": "float64"},
     **{"rank": "float64", "log_probability": "float64"},
 }
@@ -52,27 +70,33 @@ COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class ProbeIntervention(Result):
-    """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
+    """One row per dtype, place and direction: whether the output reads the number that a probe
+    decodes there.
 
-    An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.
+    An answer is known by its first token after the begun line: no two answers that were asked begin
+    with the same one.
 
-    Columns: task, mitigation, dtype, site and layer (residual: v^(l); y), direction ("probe": the ridge probe's own weights w;
-    "data": S w, with S the covariance of the representations, along which they differ where the number does), prompts (on all
-    of them the probe is fitted), moved (those with a next answer: all but the prompts of the largest).
+    Columns: task, mitigation, dtype, site and layer (residual: v^(l); y), direction ("probe": the
+    ridge probe's own weights w; "data": S w, with S the covariance of the representations, along
+    which they differ where the number does), prompts (on all of them the probe is fitted), moved
+    (those with a next answer: all but the prompts of the largest).
 
-    cosine: the largest |cosine| of the direction with an output row of an answer's token, the mean of these rows taken out (at
-    v^(l) the rows with the final norm's gain). random_low and random_high: where that lies for 95% of random directions of the
-    same covariance (for "probe" of its inverse: their weights have it).
+    cosine: the largest |cosine| of the direction with an output row of an answer's token, the mean
+    of these rows taken out (at v^(l) the rows with the final norm's gain). random_low and
+    random_high: where that lies for 95% of random directions of the same covariance (for "probe" of
+    its inverse: their weights have it).
 
-    Moved along the direction by as much as makes the probe say the next answer: arrived (how much of the move is left once the
-    dtype has rounded the sum; 1 is all), predicted (by how much the probe's number moves: 1 where every number was asked),
-    intervention (by how much the expected answer of the output moves, over the first tokens of the answers), log_odds (by how
-    much log p(next) - log p(right) moves), followed (of the `asked` prompts at which the right answer's first token
-    was likelier than those of the other answers, at how many that of the next answer then is). An answer is not read to its
-    end here: after the 2 of a right answer a model may go on to 20.
+    Moved along the direction by as much as makes the probe say the next answer: arrived (how much
+    of the move is left once the dtype has rounded the sum; 1 is all), predicted (by how much the
+    probe's number moves: 1 where every number was asked), intervention (by how much the expected
+    answer of the output moves, over the first tokens of the answers), log_odds (by how much log
+    p(next) - log p(right) moves), followed (of the `asked` prompts at which the right answer's
+    first token was likelier than those of the other answers, at how many that of the next answer
+    then is). An answer is not read to its end here: after the 2 of a right answer a model may go on
+    to 20.
 
-    rank and log_probability of the first token of the right answer at that place, read by the final norm and the output (logit
-    lens): the median rank (1 is the first), and the mean.
+    rank and log_probability of the first token of the right answer at that place, read by the final
+    norm and the output (logit lens): the median rank (1 is the first), and the mean.
     """
 
     tables: ClassVar = (
@@ -117,12 +141,13 @@ def probe_intervention(
     """Test whether the output reads the number that a probe decodes at the last token: cosine,
     logit lens, and intervention.
 
-    Args: as in `probe`. In 16 bits the probe is fitted on the rounded representations. The representation that the
-    intervention moves is rounded again, and the column `arrived` says how much of the move is left.
+    Args: as in `probe`. In 16 bits the probe is fitted on the rounded representations. The
+    representation that the intervention moves is rounded again, and the column `arrived` says how
+    much of the move is left.
 
-    Raises `InputError` for what `probe` refuses, for a task whose answer is not a number, and for two right answers that
-    begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
-    answers.
+    Raises `InputError` for what `probe` refuses, for a task whose answer is not a number, and for
+    two right answers that begin with the same token (1 and 10, if digits are tokens): there the
+    first token does not say which of the two the output answers.
     """
     probe_task = ProbeTask.of(model, task, lengths, seeds, "number", mitigation, **encoding)
     precisions = checked_precisions(dtypes)
@@ -140,7 +165,9 @@ def probe_intervention(
         dtypes=[precision.name for precision in precisions],
         tokens={str(number): token for number, token in tokens.items()},
     )
-    frame: Any = pd.concat(parts, ignore_index=True).assign(**probe_task.names, prompts=len(probe_task.prompts))
+    frame: Any = pd.concat(parts, ignore_index=True).assign(
+        **probe_task.names, prompts=len(probe_task.prompts)
+    )
     return ProbeIntervention(frame[list(COLUMNS)].astype(COLUMNS), provenance)
 
 
@@ -150,9 +177,16 @@ def _rows(
     numbers = np.array([int(prompt.task_prompt.key) for prompt in probe_task.prompts])
     groups = np.array([prompt.group for prompt in probe_task.prompts])
     representations = probe_task.captured(precision)
-    places = [place for place in representations if place.site == FINAL or (place.site == RESIDUAL and place.layer)]
+    places = [
+        place
+        for place in representations
+        if place.site == FINAL or (place.site == RESIDUAL and place.layer)
+    ]
     rows = []
-    with torch.no_grad(), running(probe_task.model, probe_task.prompts, precision, probe_task.mitigation) as prepared:
+    with (
+        torch.no_grad(),
+        running(probe_task.model, probe_task.prompts, precision, probe_task.mitigation) as prepared,
+    ):
         output = _Output.of(prepared, probe_task.prompts, tokens, representations)
         for number, place in enumerate(places):
             probe = fitted("number", representations[place].double().numpy(), numbers, groups)
@@ -164,14 +198,19 @@ def _rows(
 
 
 def first_tokens(probe_task: ProbeTask) -> dict[int, int]:
-    """First token of every right answer, in order. Raises `InputError` where two begin with the same."""
+    """First token of every right answer, in order. Raises `InputError` where two begin with the
+    same.
+    """
     require_telling_first_tokens(probe_task.model, probe_task.prompts)
     answers = [(int(prompt.task_prompt.key), prompt.token) for prompt in probe_task.prompts]
     return dict(sorted(answers, key=lambda answer: answer[0]))
 
 
-def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:
-    """Step of a representation that makes the probe w predict one more: w / w.w, or along S w: S w / w.S w.
+def along(
+    rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str
+) -> Float[Tensor, " d"]:
+    """Step of a representation that makes the probe w predict one more: w / w.w, or along S w: S w
+    / w.S w.
 
     Raises `InputError` for a probe without weights: it decodes nothing, in no direction.
     """
@@ -194,7 +233,9 @@ def largest_cosine(
 
 
 def arrived(rows: Float[Tensor, "prompt d"], steps: Float[Tensor, "prompt d"]) -> float:
-    """Share of the moves that is left once the sum is rounded to the dtype of `rows`: along them, of their squared length."""
+    """Share of the moves that is left once the sum is rounded to the dtype of `rows`: along them,
+    of their squared length.
+    """
     actual_steps = (rows + steps.to(rows)).double() - rows.double()
     return float((actual_steps * steps).sum() / (steps**2).sum())
 
@@ -205,15 +246,17 @@ def moved_answers(
     numbers: Int[Tensor, " answer"],
     right: Int[Tensor, " prompt"],
 ) -> dict[str, float | int]:
-    """Columns of the logits of answers before and after a move to the next: intervention, log_odds, asked, followed; see
-    `ProbeIntervention`.
+    """Columns of the logits of answers before and after a move to the next: intervention, log_odds,
+    asked, followed; see `ProbeIntervention`.
 
     `right`: the index of the right answer; the next one stands after it.
     """
     before, after = before.double(), after.double()
     expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]
     row_indices = torch.arange(len(right))
-    odds = [logits[row_indices, right + 1] - logits[row_indices, right] for logits in (before, after)]
+    odds = [
+        logits[row_indices, right + 1] - logits[row_indices, right] for logits in (before, after)
+    ]
     was_right = before.argmax(1) == right
     follows = (after.argmax(1) == right + 1)[was_right].double()
     return {
@@ -226,8 +269,8 @@ def moved_answers(
 
 @dataclass(frozen=True)
 class _Output:
-    """Output that reads y, and the answers: their numbers, in order, and their first tokens. `moves`: the prompts that have a
-    next answer; `gaps`: by how much that is larger."""
+    """Output that reads y, and the answers: their numbers, in order, and their first tokens.
+    `moves`: the prompts that have a next answer; `gaps`: by how much that is larger."""
 
     model: TransformerBridge
     prompts: list[ReadPrompt]
@@ -240,18 +283,35 @@ class _Output:
 
     @classmethod
     def of(
-        cls, model: TransformerBridge, prompts: list[ReadPrompt], tokens: dict[int, int], representations: Captured
+        cls,
+        model: TransformerBridge,
+        prompts: list[ReadPrompt],
+        tokens: dict[int, int],
+        representations: Captured,
     ) -> _Output:
         numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
-        right = torch.searchsorted(numbers, torch.tensor([int(prompt.task_prompt.key) for prompt in prompts]))
+        right = torch.searchsorted(
+            numbers, torch.tensor([int(prompt.task_prompt.key) for prompt in prompts])
+        )
         moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
         gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
         return cls(
-            model, prompts, numbers, ids, right, moves, gaps, representations[max(representations)][moves][:, ids]
+            model,
+            prompts,
+            numbers,
+            ids,
+            right,
+            moves,
+            gaps,
+            representations[max(representations)][moves][:, ids],
         )
 
-    def logits(self, rows: Float[Tensor, "prompt d"], place: Place) -> Float[Tensor, "prompt d_vocab"]:
-        """Of rows at a place behind which nothing but the final norm is left. A norm of transformers computes in float32."""
+    def logits(
+        self, rows: Float[Tensor, "prompt d"], place: Place
+    ) -> Float[Tensor, "prompt d_vocab"]:
+        """Of rows at a place behind which nothing but the final norm is left. A norm of
+        transformers computes in float32.
+        """
         y = rows.to(next(self.model.parameters()).device)
         if place.site != FINAL and rows.dtype == torch.float64:
             y = hooks.norms(self.model)["ln_final"](y)
@@ -277,7 +337,9 @@ class _Output:
         norm = hooks.norms(self.model)["ln_final"]
         return weights * norm.gain.detach().double().cpu()
 
-    def after(self, rows: Float[Tensor, "prompt d"], place: Place, step: Float[Tensor, " d"]) -> Tensor:
+    def after(
+        self, rows: Float[Tensor, "prompt d"], place: Place, step: Float[Tensor, " d"]
+    ) -> Tensor:
         """The logits of the answers once the last token of every moved prompt is moved there."""
         steps = self.gaps[:, None] * step
         if place.site == FINAL or place.layer == int(self.model.cfg.n_layers):
@@ -286,7 +348,9 @@ class _Output:
         lengths = [len(self.prompts[index].ids) for index in self.moves.tolist()]
         for batch in batches(lengths, False, chunk(TOKENS)):
             ids = torch.tensor([self.prompts[int(self.moves[index])].ids for index in batch])
-            logits_after[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(logits_after)
+            logits_after[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(
+                logits_after
+            )
         return logits_after
 
     def _through(
@@ -296,7 +360,9 @@ class _Output:
         with true_arithmetic(self.model):
             with hooks.capture(self.model, "residual_pre", layers=[layer]) as record:
                 self.model(
-                    ids.to(next(self.model.parameters()).device), use_cache=False, logits_to_keep=no_logits(self.model)
+                    ids.to(next(self.model.parameters()).device),
+                    use_cache=False,
+                    logits_to_keep=no_logits(self.model),
                 )
             stream = record["residual_pre"][layer].clone()
             stream[:, -1] += steps.to(stream)
@@ -304,15 +370,22 @@ class _Output:
                 return run_from(self.model, stream, layer)[:, -1].cpu()
 
 
-def _row(output: _Output, representations: Captured, place: Place, probe: Probe, direction: str) -> dict[str, Any]:
+def _row(
+    output: _Output, representations: Captured, place: Place, probe: Probe, direction: str
+) -> dict[str, Any]:
     rows = representations[place].double()
     weights = torch.from_numpy(probe.weights[0])
     step = along(rows, weights, direction)
     outputs = output.rows(place)
     centred = rows - rows.mean(0)
-    random_weights = torch.randn(_RANDOM, len(rows), generator=torch.Generator().manual_seed(0)).double()
-    # Of covariance S; weights of a probe have its inverse, here on the directions in which the prompts differ.
-    random = random_weights @ (centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T)
+    random_weights = torch.randn(
+        _RANDOM, len(rows), generator=torch.Generator().manual_seed(0)
+    ).double()
+    # Of covariance S; weights of a probe have its inverse, here on the directions in which the
+    # prompts differ.
+    random = random_weights @ (
+        centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T
+    )
     ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
     after = output.after(representations[place], place, step)
     return {
@@ -330,8 +403,12 @@ def _row(output: _Output, representations: Captured, place: Place, probe: Probe,
 
 
 def _swept_rows(result: ProbeIntervention, cell: Cell) -> Frame:
-    """A number is of all lengths together: it stands at the longest, and `over_lengths` says of which it is."""
-    return result.frame.assign(length=max(cell.lengths), over_lengths=", ".join(map(str, cell.lengths)))
+    """A number is of all lengths together: it stands at the longest, and `over_lengths` says of
+    which it is.
+    """
+    return result.frame.assign(
+        length=max(cell.lengths), over_lengths=", ".join(map(str, cell.lengths))
+    )
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> ProbeIntervention:

@@ -1,7 +1,9 @@
-"""Is the answer in the representation? Linear probes at the last token of every layer, after a begun answer line.
+"""Is the answer in the representation? Linear probes at the last token of every layer, after a
+begun answer line.
 
-Cost: one pass over every prompt in every dtype, and as many through random weights; then at every place some nine probes for
-the true labels and as many for each control, each with an inner search for its penalty. Memory: the last token of every prompt.
+Cost: one pass over every prompt in every dtype, and as many through random weights; then at every
+place some nine probes for the true labels and as many for each control, each with an inner search
+for its penalty. Memory: the last token of every prompt.
 """
 
 from __future__ import annotations
@@ -50,7 +52,14 @@ from ostools.tasks.base import seeds_of
 Target = Literal["number", "token"]
 FLOAT32 = "float32"
 COLUMNS = {
-    **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "Int64"},
+    **{
+        "task": "str",
+        "target": "str",
+        "mitigation": "str",
+        "dtype": "str",
+        "site": "str",
+        "layer": "Int64",
+    },
     **{"test": "str", "control": "str", "trained": "int64", "tested": "int64", "groups": "int64"},
     **{"accuracy": "float64", "low": "float64", "high": "float64", "chance": "float64"},
     **{"selectivity": "float64", "selectivity_low": "float64", "selectivity_high": "float64"},
@@ -62,29 +71,37 @@ COLUMNS = {
 class Decodability(Result):
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
-    Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
-    first token of the right answer, by logistic regression), mitigation, dtype, site and layer (embedding; residual: v^(l);
-    residual_mid: after the attention of block l, before its MLP; y; logits; length: no representation, the number of items
-    and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths
-    between them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels,
-    permuted, in training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the
-    probes), tested (prompts), groups (sequences, or lengths where a task has one sequence a length); accuracy with its
-    interval (low, high: 95%, groups resampled whole), chance (the accuracy of always saying what was most common in
-    training), selectivity (accuracy minus that on shuffled labels) with its interval, NaN of controls; penalty (the median
-    chosen); finding: "decodable" where accuracy is above chance and selectivity above 0, both with their whole interval, else
-    "not linearly decodable from k examples"; "as the length alone from k examples" where it is not above what the length
-    alone gives, of a task whose answers differ at one length.
+    Columns: task, target ("number": the answer as a number, by ridge regression, right where it
+    rounds to it; "token": the first token of the right answer, by logistic regression), mitigation,
+    dtype, site and layer (embedding; residual: v^(l);
+    residual_mid: after the attention of block l, before its MLP; y; logits; length: no
+    representation, the number of items and its square alone), test ("same lengths": other sequences
+    of the lengths trained on; "interpolated": of lengths between them; "extrapolated": longer than
+    all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
+    training and test; "random weights": the same architecture, untrained), trained (prompts, the
+    fewest of the probes), tested (prompts), groups (sequences, or lengths where a task has one
+    sequence a length); accuracy with its interval (low, high: 95%, groups resampled whole), chance
+    (the accuracy of always saying what was most common in training), selectivity (accuracy minus
+    that on shuffled labels) with its interval, NaN of controls; penalty (the median chosen);
+    finding: "decodable" where accuracy is above chance and selectivity above 0, both with their
+    whole interval, else "not linearly decodable from k examples"; "as the length alone from k
+    examples" where it is not above what the length alone gives, of a task whose answers differ at
+    one length.
 
-    An interval is of these probes over sequences such as these: training on other sequences would give other probes. The three
-    folds train on each other's prompts, for which every half-width is multiplied by sqrt(1 + tested / trained) (Nadeau and
-    Bengio 2003): on pure noise intervals held chance in 96% of 250 trials (88% without), and "decodable" was said in none.
+    An interval is of these probes over sequences such as these: training on other sequences would
+    give other probes. The three folds train on each other's prompts, for which every half-width is
+    multiplied by sqrt(1 + tested / trained) (Nadeau and Bengio 2003): on pure noise intervals held
+    chance in 96% of 250 trials (88% without), and "decodable" was said in none.
 
-    `predictions`: a row per prompt, with what the probe said that had not seen it: dtype, site, layer, test, control, length,
-    seed, label, said, right. `steps`: a row per sublayer, dtype and test, attention and MLP apart: the accuracy
-    before and behind it, and by how much it differs (step, low, high).
+    `predictions`: a row per prompt, with what the probe said that had not seen it: dtype, site,
+    layer, test, control, length, seed, label, said, right. `steps`: a row per sublayer, dtype and
+    test, attention and MLP apart: the accuracy before and behind it, and by how much it differs
+    (step, low, high).
     """
 
-    tables: ClassVar = (TableHead(columns="dtype site layer test control accuracy low high chance selectivity"),)
+    tables: ClassVar = (
+        TableHead(columns="dtype site layer test control accuracy low high chance selectivity"),
+    )
 
     predictions: pd.DataFrame
     steps: pd.DataFrame
@@ -126,30 +143,42 @@ def probe(
     """Fit linear probes for the right answer to the last token's representation, at every layer.
 
     Args:
-        task: a `tasks.Task`, or its name with options. Its right answers must differ between prompts.
-        lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of them.
-        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the block's MLP is probed too.
-            So are y and the logits.
+        task: a `tasks.Task`, or its name with options. Its right answers must differ between
+            prompts.
+        lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
+            them.
+        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
+            block's MLP is probed too. So are y and the logits.
         dtypes: precisions by name, as in `collapse`, which round the representations.
-        seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
-            on a sequence that it was trained on, or on the beginning of one.
-        target: what probes decode: "number" or "token" (the answer's first, which is not the answer where others begin
-            with it); by default the number where the task's answer is one, else the token.
+        seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by
+            default. A probe is never tested on a sequence that it was trained on, or on the
+            beginning of one.
+        target: what probes decode: "number" or "token" (the answer's first, which is not the answer
+            where others begin with it); by default the number where the task's answer is one, else
+            the token.
         mitigation: as in `evaluate`.
         position: the token that is probed, as in `collapse`.
-        random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
+        random_weights: whether the same architecture with random weights is probed too. A second
+            model is then in memory.
         progress: called as progress(done, total), in percent.
 
     How prompts are encoded: `EncodingOptions`.
 
-    Raises `InputError` for a task without the target, for right answers that are all the same, for too few lengths or sequences
-    to give intervals, and for numbers that are not finite. Source: arXiv 1610.01644, 1909.03368 (selectivity).
+    Raises `InputError` for a task without the target, for right answers that are all the same, for
+    too few lengths or sequences to give intervals, and for numbers that are not finite. Source:
+    arXiv 1610.01644, 1909.03368 (selectivity).
     """
-    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, checked_position(position), **encoding)
+    probe_task = ProbeTask.of(
+        model, task, lengths, seeds, target, mitigation, checked_position(position), **encoding
+    )
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
     labelled = probe_task.labelled
-    tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
-    probed: list[tuple[ProbeTask, tuple[str, ...], dict[str, str]]] = [(probe_task, ("none", "shuffled"), {})]
+    tables = [
+        said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")
+    ]
+    probed: list[tuple[ProbeTask, tuple[str, ...], dict[str, str]]] = [
+        (probe_task, ("none", "shuffled"), {})
+    ]
     if random_weights:
         untrained = replace(probe_task, model=untrained_model(model, seed=0))
         probed.append((untrained, ("none",), {"control": "random weights"}))
@@ -172,7 +201,9 @@ def probe(
         layers=list(layer_indices),
         random_weights=random_weights,
     )
-    return of_predictions(pd.concat(tables, ignore_index=True), names, probe_task.form.random, provenance)
+    return of_predictions(
+        pd.concat(tables, ignore_index=True), names, probe_task.form.random, provenance
+    )
 
 
 def of_predictions(
@@ -183,11 +214,15 @@ def of_predictions(
     `names`: task, mitigation, target; `is_random`: the task draws sequences.
     """
     frame: Any = rows_of(predictions, is_random).assign(**names)
-    return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions))
+    return Decodability(
+        frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions)
+    )
 
 
 def in_layers(representations: Captured, layers: Sequence[int]) -> Captured:
-    """Without the v^(l) that were not asked for, and without the places before the MLPs that write them."""
+    """Without the v^(l) that were not asked for, and without the places before the MLPs that write
+    them.
+    """
     dropped = {"residual": 0, "embedding": 0, "residual_mid": 1}
     return {
         place: rows
@@ -233,7 +268,9 @@ class ProbeTask:
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
             )
         lengths = checked_lengths(lengths)
-        prompts = prefilled_prompts(model, form, lengths, seed_list, mitigation_object, position, **encoding)
+        prompts = prefilled_prompts(
+            model, form, lengths, seed_list, mitigation_object, position, **encoding
+        )
         return cls(model, form, prompts, target, mitigation_object)
 
     @property
@@ -243,7 +280,10 @@ class ProbeTask:
             [prompt.task_prompt.length for prompt in self.prompts],
             [prompt.task_prompt.seed for prompt in self.prompts],
             [prompt.group for prompt in self.prompts],
-            [int(prompt.task_prompt.key) if self.target == "number" else prompt.token for prompt in self.prompts],
+            [
+                int(prompt.task_prompt.key) if self.target == "number" else prompt.token
+                for prompt in self.prompts
+            ],
             self.target,
             self.form.random,
         )
@@ -255,7 +295,9 @@ class ProbeTask:
 
     def next_tokens(self, places: Captured) -> list[tuple[int, int, str]]:
         """Number of items, seed and likeliest next token of each prompt, out of its logits."""
-        ids = next(rows.argmax(-1).tolist() for place, rows in places.items() if place.site == LOGITS)
+        ids = next(
+            rows.argmax(-1).tolist() for place, rows in places.items() if place.site == LOGITS
+        )
         texts = token_texts(self.model.tokenizer, ids)
         asked = [prompt.task_prompt for prompt in self.prompts]
         return [(one.length, one.seed, texts[index]) for one, index in zip(asked, ids, strict=True)]
@@ -287,11 +329,15 @@ def probes_bytes(
     seeds: int,
     random: bool = True,
 ) -> int:
-    """Bytes that probes hold, of so many lengths and sequences of each: a batch of prompts of one length, and of each prompt
-    the last token at every place. `random`: the control on random weights, whose model stands beside the other."""
+    """Bytes that probes hold, of so many lengths and sequences of each: a batch of prompts of one
+    length, and of each prompt the last token at every place. `random`: the control on random
+    weights, whose model stands beside the other."""
     prompts, places = lengths * seeds, 2 * shape.n_layers + 3
     pos = longest.tokens + longest.answer
-    batch = max(batch_bytes(shape, seeds, pos, element=Precision.of_name(name).dtype.itemsize) for name in dtypes)
+    batch = max(
+        batch_bytes(shape, seeds, pos, element=Precision.of_name(name).dtype.itemsize)
+        for name in dtypes
+    )
     base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     return bytes_with_untrained(base_bytes, shape) if random else base_bytes
 
@@ -316,26 +362,44 @@ def probe_memory(
 
 
 def _swept_rows(result: Decodability, cell: Cell) -> Frame:
-    """The predictions: what is said of all prompts together, with its intervals, is made of them when they are read. A row's
-    seed is the sweep's: that of the drawn sequence stands beside it."""
+    """The predictions: what is said of all prompts together, with its intervals, is made of them
+    when they are read. A row's seed is the sweep's: that of the drawn sequence stands beside it."""
     target = result.provenance.parameters["target"]
     return result.predictions.rename(columns={"seed": "sequence"}).assign(target=target)
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
-    """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of several."""
+    """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of
+    several.
+    """
     names = {name: the_one(rows, name) for name in ("task", "mitigation", "target")}
     columns = [name for name in rows if name in _PREDICTION_COLUMNS]
     predictions: Any = rows[columns].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
     # The length alone is in no dtype: every cell has the same rows of it.
     of_length = predictions["site"] == LENGTH.site
-    alone = predictions[of_length].drop_duplicates(["test", "control", "length", "seed"]).assign(dtype="none")
+    alone = (
+        predictions[of_length]
+        .drop_duplicates(["test", "control", "length", "seed"])
+        .assign(dtype="none")
+    )
     predictions = pd.concat([alone, predictions[~of_length]], ignore_index=True)
     return of_predictions(predictions, names, tasks.task(names["task"]).random, provenance)
 
 
 _PREDICTION_COLUMNS = (
-    *("dtype", "test", "length", "sequence", "group", "label", "said", "right", "common", "trained", "penalty"),
+    *(
+        "dtype",
+        "test",
+        "length",
+        "sequence",
+        "group",
+        "label",
+        "said",
+        "right",
+        "common",
+        "trained",
+        "penalty",
+    ),
     *("control", "depth", "site", "layer"),
 )
 SWEPT_SEQUENCES = {SEQUENCES: (Annotated[int, Field(ge=FEWEST_GROUPS, le=10_000)], 24)}

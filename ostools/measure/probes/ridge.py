@@ -1,8 +1,10 @@
-"""Linear probes: ridge regression for a number, logistic regression for a class; the penalty is chosen on training groups.
+"""Linear probes: ridge regression for a number, logistic regression for a class; the penalty is
+chosen on training groups.
 
-Representations are centred and divided by one number, their root mean squared length in training: a probe is then the same
-in every rotated basis, and its penalty means the same at every place. Cost: one fit a penalty and inner fold, and one more.
-scikit-learn is imported by the first fit: `import ostools` and every other measurement do without.
+Representations are centred and divided by one number, their root mean squared length in training: a
+probe is then the same in every rotated basis, and its penalty means the same at every place. Cost:
+one fit a penalty and inner fold, and one more. scikit-learn is imported by the first fit: `import
+ostools` and every other measurement do without.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _CONSTANT = 1e-9  # of the mean's own length: what varies less is rounding
 
 @dataclass(frozen=True)
 class Probe:
-    """scores = (x - mean) W^T + b. Of a number the one score is the number; of a class the greatest says which.
+    """scores = (x - mean) W^T + b. Of a number the one score is the number; of a class the greatest
+    says which.
 
     `classes`: None for a number. `penalty`: the one chosen.
     """
@@ -42,14 +45,16 @@ class Probe:
     def predict(self, rows: Rows) -> Float[np.ndarray, " prompt"]:
         """Predict the number, not rounded; or the class."""
         scores = (rows - self.mean) @ self.weights.T + self.offset
-        return scores[:, 0] if self.classes is None else self.classes[scores.argmax(1)].astype(float)
+        return (
+            scores[:, 0] if self.classes is None else self.classes[scores.argmax(1)].astype(float)
+        )
 
 
 def fitted(target: str, rows: Rows, labels: Labels, groups: Labels) -> Probe:
     """A probe of these prompts. `target`: "number" (ridge) or "token" (logistic).
 
-    The penalty is the one with the least error on groups that an inner probe has not seen; with fewer groups than folds there
-    is nothing to choose by, and the strongest stands.
+    The penalty is the one with the least error on groups that an inner probe has not seen; with
+    fewer groups than folds there is nothing to choose by, and the strongest stands.
     """
     from sklearn.model_selection import GroupKFold
 
@@ -65,14 +70,18 @@ def fitted(target: str, rows: Rows, labels: Labels, groups: Labels) -> Probe:
     penalties = PENALTIES if target == "number" else INVERSE_PENALTIES
     errors = np.zeros(len(penalties))
     folds = min(_INNER[target], len(np.unique(groups)))
-    for train, held_out in GroupKFold(folds).split(groups[:, None], groups=groups) if folds > 1 else ():
+    for train, held_out in (
+        GroupKFold(folds).split(groups[:, None], groups=groups) if folds > 1 else ()
+    ):
         errors += _errors(target, x, labels, train, held_out)
     penalty = penalties[int(errors.argmin())]
     fit = _ridge(x, labels, (penalty,)) if target == "number" else _logistic(x, labels, penalty)
     return Probe(mean, fit[0] @ basis / size, fit[1], fit[2], penalty)
 
 
-def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+def _errors(
+    target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: np.ndarray
+) -> np.ndarray:
     """Errors of each penalty: squared errors of a number, wrong classes."""
     if target == "number":
         weights, offset, _ = _ridge(x[train], labels[train], PENALTIES)
@@ -80,11 +89,15 @@ def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: n
     wrong = []
     for penalty in INVERSE_PENALTIES:
         weights, offset, classes = _logistic(x[train], labels[train], penalty)
-        wrong.append((classes[(x[held_out] @ weights.T + offset).argmax(1)] != labels[held_out]).sum())
+        wrong.append(
+            (classes[(x[held_out] @ weights.T + offset).argmax(1)] != labels[held_out]).sum()
+        )
     return np.array(wrong)
 
 
-def _ridge(x: Rows, labels: Labels, penalties: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, None]:
+def _ridge(
+    x: Rows, labels: Labels, penalties: tuple[float, ...]
+) -> tuple[np.ndarray, np.ndarray, None]:
     """Weights [penalty, d] and offsets, of all penalties out of one decomposition."""
     from sklearn.linear_model import Ridge
 

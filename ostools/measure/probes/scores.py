@@ -1,16 +1,19 @@
-"""Representations of the last token of every prompt, which prompts a probe of them is trained on and tested on, what it says of
-those that it had not seen, and how often that is right, with intervals over sequences.
+"""Representations of the last token of every prompt, which prompts a probe of them is trained on
+and tested on, what it says of those that it had not seen, and how often that is right, with
+intervals over sequences.
 
 Those of one group are never on both sides. Three tests answer three questions and are never mixed:
 
 - "same lengths": other sequences of the lengths that the probe was trained on;
 - "interpolated": other sequences, of lengths between those that it was trained on;
-- "extrapolated": other sequences, longer than all that it was trained on (the upper third of the lengths).
+- "extrapolated": other sequences, longer than all that it was trained on (the upper third of the
+  lengths).
 
-A task that draws nothing has one sequence a length: its groups are the lengths, and the first test does not exist.
+A task that draws nothing has one sequence a length: its groups are the lengths, and the first test
+does not exist.
 
-Cost of the representations: one pass over every prompt, those of one length in batches. Memory: of each prompt the last token
-alone is kept, d_model numbers a site and d_vocab logits.
+Cost of the representations: one pass over every prompt, those of one length in batches. Memory: of
+each prompt the last token alone is kept, d_model numbers a site and d_vocab logits.
 """
 
 from __future__ import annotations
@@ -40,14 +43,20 @@ from ostools.theory.statistics.intervals import bootstrap_share, widened
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
 SUBLAYERS = {MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}
 """Sublayer that wrote to the stream last, by site."""
-_SITES = {"embedding": EMBEDDING, "residual_mid": MIDDLE, "residual_post": RESIDUAL, "final_norm": FINAL}
+_SITES = {
+    "embedding": EMBEDDING,
+    "residual_mid": MIDDLE,
+    "residual_post": RESIDUAL,
+    "final_norm": FINAL,
+}
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Place where a representation is read. `depth` orders places as the forward pass does. `layer` counts the blocks that are
-    complete before it: 0 is the embedding, l is v^(l), and `residual_mid` of layer l lies after the attention of block l
-    (counted from 0) and before its MLP."""
+    """Place where a representation is read. `depth` orders places as the forward pass does. `layer`
+    counts the blocks that are complete before it: 0 is the embedding, l is v^(l), and
+    `residual_mid` of layer l lies after the attention of block l (counted from 0) and before its
+    MLP."""
 
     depth: int
     site: str
@@ -55,20 +64,27 @@ class Place:
 
 
 Captured = Mapping[Place, Float[Tensor, "prompt _"]]
-"""The representations by place, in the order of the forward pass; rows are the prompts in their order."""
+"""The representations by place, in the order of the forward pass; rows are the prompts in their
+order.
+"""
 
 
-def captured(model: TransformerBridge, prompts: Sequence[ReadPrompt], progress: Progress | None = None) -> Captured:
-    """Every place at the last token of every prompt, under whatever is active, on the CPU, as the dtype rounded it.
+def captured(
+    model: TransformerBridge, prompts: Sequence[ReadPrompt], progress: Progress | None = None
+) -> Captured:
+    """Every place at the last token of every prompt, under whatever is active, on the CPU, as the
+    dtype rounded it.
 
-    A model without a place between attention and MLP (parallel blocks) has none of those. Raises `InputError` for numbers that
-    are not finite.
+    A model without a place between attention and MLP (parallel blocks) has none of those. Raises
+    `InputError` for numbers that are not finite.
     """
     sites = [name for name in _SITES if name in hooks.available_sites(model)]
     parts: dict[Place, list[Tensor]] = {}
     order: list[int] = []
     for batch in batches([len(prompt.ids) for prompt in prompts], False, chunk(TOKENS)):
-        ids = torch.tensor([prompts[index].ids for index in batch], device=next(model.parameters()).device)
+        ids = torch.tensor(
+            [prompts[index].ids for index in batch], device=next(model.parameters()).device
+        )
         for place, rows in _last(model, ids, sites):
             parts.setdefault(place, []).append(rows.cpu())
         order += batch
@@ -116,15 +132,20 @@ FEWEST_GROUPS, FEWEST_LENGTHS = 6, 5
 
 @dataclass(frozen=True)
 class Split:
-    """One probe: the test it is for, and the numbers of the prompts that it is trained on and tested on."""
+    """One probe: the test it is for, and the numbers of the prompts that it is trained on and
+    tested on.
+    """
 
     test: str
     train: Int[np.ndarray, " trained"]
     held_out: Int[np.ndarray, " tested"]
 
 
-def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], is_random: bool) -> list[Split]:
-    """Every probe's prompts. `is_random`: groups are drawn sequences (seeds); else each length is a group of its own.
+def splits(
+    lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], is_random: bool
+) -> list[Split]:
+    """Every probe's prompts. `is_random`: groups are drawn sequences (seeds); else each length is a
+    group of its own.
 
     Raises `InputError` for too few groups or lengths.
     """
@@ -136,7 +157,11 @@ def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt
     masks: list[tuple[str, np.ndarray, np.ndarray]] = []
     for fold in range(FOLDS):
         everywhere = np.full(len(rank), True)
-        in_fold, out_of_fold = (group % FOLDS == fold, group % FOLDS != fold) if is_random else (everywhere, everywhere)
+        in_fold, out_of_fold = (
+            (group % FOLDS == fold, group % FOLDS != fold)
+            if is_random
+            else (everywhere, everywhere)
+        )
         left_out = inner & (rank % FOLDS == fold)
         if is_random:
             masks.append((SAME, out_of_fold, in_fold))
@@ -157,7 +182,9 @@ def _require_enough(groups: int, lengths: int, is_random: bool) -> None:
             f"{lengths}; for example range(4, 33, 4)"
         )
     if groups < FEWEST_GROUPS:
-        what, example = ("seeds", "seeds=range(12)") if is_random else ("lengths", "lengths=range(1, 33)")
+        what, example = (
+            ("seeds", "seeds=range(12)") if is_random else ("lengths", "lengths=range(1, 33)")
+        )
         raise InputError(
             f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {groups}: of fewer there is no "
             f"interval; for example {example}"
@@ -193,7 +220,9 @@ class Labelled:
         is_random: bool,
     ) -> Labelled:
         """Raises `InputError` for too few lengths or groups."""
-        n, drawn_by, group, label = (np.array(column, dtype=np.int64) for column in (lengths, seeds, groups, labels))
+        n, drawn_by, group, label = (
+            np.array(column, dtype=np.int64) for column in (lengths, seeds, groups, labels)
+        )
         return cls(n, drawn_by, group, label, target, splits(n, group, is_random))
 
     def of_length(self) -> Float[torch.Tensor, "prompt 2"]:
@@ -203,21 +232,34 @@ class Labelled:
         return (powers - powers.mean(0)) / powers.std(0)
 
 
-def said_by_probes(labelled: Labelled, representations: Captured, controls: Sequence[str]) -> pd.DataFrame:
-    """A row per prompt, place, test and control ("none", "shuffled"): what the probe said that had not seen it."""
+def said_by_probes(
+    labelled: Labelled, representations: Captured, controls: Sequence[str]
+) -> pd.DataFrame:
+    """A row per prompt, place, test and control ("none", "shuffled"): what the probe said that had
+    not seen it.
+    """
     permuted = labelled.labels[np.random.default_rng(_SHUFFLED).permutation(len(labelled.labels))]
     labels = {"none": labelled.labels, "shuffled": permuted}
     tables = []
     for place, rows in representations.items():
-        x, layer = rows.double().numpy(), pd.array([place.layer if place != LENGTH else pd.NA], dtype="Int64")[0]
+        x, layer = (
+            rows.double().numpy(),
+            pd.array([place.layer if place != LENGTH else pd.NA], dtype="Int64")[0],
+        )
         for control in controls:
             for split in labelled.splits:
                 predictions = _predictions(labelled, x, labels[control], split)
-                tables.append(predictions.assign(control=control, depth=place.depth, site=place.site, layer=layer))
+                tables.append(
+                    predictions.assign(
+                        control=control, depth=place.depth, site=place.site, layer=layer
+                    )
+                )
     return pd.concat(tables, ignore_index=True)
 
 
-def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> pd.DataFrame:
+def _predictions(
+    labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split
+) -> pd.DataFrame:
     """Train one probe; its predictions on the prompts held out."""
     train, held_out = split.train, split.held_out
     probe = fitted(labelled.target, x[train], labels[train], labelled.groups[train])
@@ -241,16 +283,27 @@ def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: S
 
 
 def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
-    """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of one length differ."""
+    """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of
+    one length differ.
+    """
     all_rows: Any = predictions
-    by_length = all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict() if is_random else {}
+    by_length = (
+        all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict()
+        if is_random
+        else {}
+    )
     groups: Any = all_rows.groupby(_PLACE, sort=False, dropna=False)
     shuffled = {key: rows for key, rows in groups if key[-1] == "shuffled"}
     rows = []
     for key, place_rows in groups:
         control_rows = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
-        rows.append(dict(zip(_PLACE, key, strict=True)) | _row(place_rows, control_rows, by_length.get(key[4], 0.0)))
-    return pd.DataFrame(rows).sort_values(["dtype", "control", "test", "depth"], kind="stable", ignore_index=True)
+        rows.append(
+            dict(zip(_PLACE, key, strict=True))
+            | _row(place_rows, control_rows, by_length.get(key[4], 0.0))
+        )
+    return pd.DataFrame(rows).sort_values(
+        ["dtype", "control", "test", "depth"], kind="stable", ignore_index=True
+    )
 
 
 def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dict[str, Any]:
@@ -269,7 +322,10 @@ def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dic
     }
     gained, gained_low, gained_high = np.nan, np.nan, np.nan
     if control_rows is not None:
-        difference = place_rows["right"].astype(float).to_numpy() - control_rows["right"].astype(float).to_numpy()
+        difference = (
+            place_rows["right"].astype(float).to_numpy()
+            - control_rows["right"].astype(float).to_numpy()
+        )
         gained = float(difference.mean())
         gained_low, gained_high = interval_of(
             pd.Series(difference), place_rows["group"].reset_index(drop=True), trained, -1.0
@@ -288,22 +344,31 @@ def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dic
 
 
 def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:
-    """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were trained on each other's
-    prompts (each on `trained`); within `least` and 1. NaN with too few groups for one."""
+    """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were
+    trained on each other's prompts (each on `trained`); within `least` and 1. NaN with too few
+    groups for one."""
     by_group = pd.DataFrame({"value": values, "group": groups}).groupby("group")["value"]
     sums_and_counts: Any = by_group.agg(["sum", "count"])
-    sums, counts = (torch.tensor(sums_and_counts[name].to_numpy(dtype=float)) for name in ("sum", "count"))
+    sums, counts = (
+        torch.tensor(sums_and_counts[name].to_numpy(dtype=float)) for name in ("sum", "count")
+    )
     if len(sums) < 3:
         return np.nan, np.nan
     mean = float(sums.sum() / counts.sum())
-    interval = widened(bootstrap_share(sums, counts), mean, tested=int(counts.sum()), trained=trained)
+    interval = widened(
+        bootstrap_share(sums, counts), mean, tested=int(counts.sum()), trained=trained
+    )
     return max(float(interval.low), least), min(float(interval.high), 1.0)
 
 
 def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
-    """A row per dtype, test and sublayer: the accuracy before and behind it, and its step with an interval over groups."""
+    """A row per dtype, test and sublayer: the accuracy before and behind it, and its step with an
+    interval over groups.
+    """
     all_rows: Any = predictions
-    all_rows = all_rows[(all_rows["control"] == "none") & ~all_rows["site"].isin([LENGTH.site, LOGITS])]
+    all_rows = all_rows[
+        (all_rows["control"] == "none") & ~all_rows["site"].isin([LENGTH.site, LOGITS])
+    ]
     rows = []
     for (dtype, test), group_rows in all_rows.groupby(["dtype", "test"], sort=False):
         before: Frame | None = None
@@ -319,7 +384,9 @@ def _step(before: Frame, after: Frame) -> dict[str, Any]:
     before_row, after_row = before.iloc[0], after.iloc[0]
     difference = after["right"].astype(float).to_numpy() - before["right"].astype(float).to_numpy()
     trained = int(after["trained"].min())
-    low, high = interval_of(pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0)
+    low, high = interval_of(
+        pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0
+    )
     block = int(after_row["layer"]) - (after_row["site"] == "residual")
     return {
         "sublayer": SUBLAYERS[str(after_row["site"])],

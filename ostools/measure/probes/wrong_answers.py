@@ -1,11 +1,14 @@
-"""Do a model's wrong answers fall where collapse would put them? The one rule for the report's first screen and for pages.
+"""Do a model's wrong answers fall where collapse would put them? The one rule for the report's
+first screen and for pages.
 
-Corollary 6.2 says of n and n + 1 items that rounding hides from each other at the token from which the answer is predicted
-that at least one of the two is answered wrong. So an error at a length n may be collapse where either of its pairs is hidden,
-n and n + 1 or n - 1 and n, and is none where both are told apart. Where only the first was measured, the rule is of that one.
-It counts lengths, as all answers of one length share its pair's distance.
+Corollary 6.2 says of n and n + 1 items that rounding hides from each other at the token from which
+the answer is predicted that at least one of the two is answered wrong. So an error at a length n
+may be collapse where either of its pairs is hidden, n and n + 1 or n - 1 and n, and is none where
+both are told apart. Where only the first was measured, the rule is of that one. It counts lengths,
+as all answers of one length share its pair's distance.
 
-A distance below the noise is not yet "unreadable": the noise is spread over all directions, and a probe may read one of them.
+A distance below the noise is not yet "unreadable": the noise is spread over all directions, and a
+probe may read one of them.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ UNTOLD = "cannot be told"
 
 @dataclass(frozen=True)
 class ErrorVerdict:
-    """Where wrong answers fall. verdict: `NONE_WRONG`, `APART`, `HIDDEN` or `UNTOLD`. apart, hidden: at how many lengths with a
-    wrong answer its pairs are told apart, and one is hidden. reason: why it cannot be told; else ""."""
+    """Where wrong answers fall. verdict: `NONE_WRONG`, `APART`, `HIDDEN` or `UNTOLD`. apart,
+    hidden: at how many lengths with a wrong answer its pairs are told apart, and one is hidden.
+    reason: why it cannot be told; else ""."""
 
     verdict: str
     apart: int
@@ -37,9 +41,7 @@ class ErrorVerdict:
         if self.verdict == NONE_WRONG:
             return f"{self.verdict[0].upper()}{self.verdict[1:]}."
         lengths = self.apart + self.hidden
-        counted = (
-            f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer the pair is told apart at {self.apart}"
-        )
+        counted = f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer the pair is told apart at {self.apart}"
         if self.verdict == UNTOLD:
             return f"Whether wrong answers come from hidden pairs cannot be told: {self.reason} ({counted})."
         return f"The answers are {self.verdict}: {counted}."
@@ -51,21 +53,29 @@ def explain_errors(
     hidden: Mapping[int, bool],
     probe_reads: bool | None = None,
 ) -> ErrorVerdict:
-    """Say whether wrong answers fall where the last token still tells n from n + 1, where it does not, or neither.
+    """Say whether wrong answers fall where the last token still tells n from n + 1, where it does
+    not, or neither.
 
     Args:
         right, wrong: answers that were read, right and not, by length.
-        hidden: by length, whether rounding hides n from n + 1 at the token from which the answer is predicted: the distance is
-            below the noise of the difference, in every sequence that was measured. Lengths without an entry do not count.
-        probe_reads: whether a probe reads the count at the hidden lengths by more than its controls; None: not tried.
+        hidden: by length, whether rounding hides n from n + 1 at the token from which the answer is
+            predicted: the distance is below the noise of the difference, in every sequence that was
+            measured. Lengths without an entry do not count.
+        probe_reads: whether a probe reads the count at the hidden lengths by more than its
+            controls; None: not tried.
 
-    A verdict needs more than half of the lengths with a wrong answer on its side, with the whole 95% interval (Wilson): all of
-    four, 7 of 8. "No longer tells" needs as well that the right answers do not fall on hidden pairs too, at as large a share of
-    their lengths, and that no probe reads the count there. Raises `InputError` where no length has both answers and a distance.
+    A verdict needs more than half of the lengths with a wrong answer on its side, with the whole
+    95% interval (Wilson): all of four, 7 of 8. "No longer tells" needs as well that the right
+    answers do not fall on hidden pairs too, at as large a share of their lengths, and that no probe
+    reads the count there. Raises `InputError` where no length has both answers and a distance.
     """
-    counted = [n for n in sorted({*right, *wrong} & set(hidden)) if right.get(n, 0) + wrong.get(n, 0)]
+    counted = [
+        n for n in sorted({*right, *wrong} & set(hidden)) if right.get(n, 0) + wrong.get(n, 0)
+    ]
     if not counted:
-        raise InputError("explain_errors: expected lengths with answers and with a distance, found none")
+        raise InputError(
+            "explain_errors: expected lengths with answers and with a distance, found none"
+        )
     with_errors = [n for n in counted if wrong.get(n, 0)]
     among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
     apart = len(with_errors) - among
@@ -84,7 +94,9 @@ def explain_errors(
     return ErrorVerdict(UNTOLD if reason else HIDDEN, apart, among, reason)
 
 
-def _share_hidden(counted: list[int], answers: Mapping[int, int], hidden: Mapping[int, bool]) -> float:
+def _share_hidden(
+    counted: list[int], answers: Mapping[int, int], hidden: Mapping[int, bool]
+) -> float:
     """Share of the lengths with such an answer whose pair is hidden; 0 without any."""
     lengths = [n for n in counted if answers.get(n, 0)]
     return sum(hidden[n] for n in lengths) / len(lengths) if lengths else 0.0

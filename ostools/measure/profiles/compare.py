@@ -1,8 +1,10 @@
-"""Hold bounds and predictions against the measured profile: does it hold, how loose is it, does its shape predict?
+"""Hold bounds and predictions against the measured profile: does it hold, how loose is it, does its
+shape predict?
 
-Three different questions, always all three. Rows are joined on linearisation and norm, at the embeddings (layer 0), and a
-missing partner is an error: a frozen bound says nothing about the real derivative. An estimated norm decides only what its
-interval decides. Two results of one kind are `change`'s.
+Three different questions, always all three. Rows are joined on linearisation and norm, at the
+embeddings (layer 0), and a missing partner is an error: a frozen bound says nothing about the real
+derivative. An estimated norm decides only what its interval decides. Two results of one kind are
+`change`'s.
 """
 
 from __future__ import annotations
@@ -33,20 +35,23 @@ from ostools.theory.profiles import rank_correlation
 class Comparison(Result):
     """Measured, certified, the paper's and predicted values of one prompt on one axis.
 
-    `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation for measured rows, a variant
-    for the others), kind (measured | estimated | certified | paper | predicted), linearisation, norm, value.
+    `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation
+    for measured rows, a variant for the others), kind (measured | estimated | certified | paper |
+    predicted), linearisation, norm, value.
 
-    `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it stands beside: exact |
-    sketch | estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
-    max_log10_looseness (log10 of value / measured; NA where the variant's constant is unknown), spearman (rank correlation
-    with the measured profile; NA where a profile is flat), believed and words (of a form that is no bound: whether its order
-    and size are right on this prompt, by the rules of `measure.bounds.variants`, and the verdict in words; NA and "" for
-    a certified bound).
+    `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it
+    stands beside: exact | sketch | estimate), holds (certified variants; NA for the others, which
+    promise nothing), median_log10_looseness and max_log10_looseness (log10 of value / measured; NA
+    where the variant's constant is unknown), spearman (rank correlation with the measured profile;
+    NA where a profile is flat), believed and words (of a form that is no bound: whether its order
+    and size are right on this prompt, by the rules of `measure.bounds.variants`, and the verdict in
+    words; NA and "" for a certified bound).
 
-    `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside a sketch or
-    an estimate: True where it is nowhere below the interval's upper end (at the confidence of the estimate), False where it is
-    below the lower end somewhere, else NA, undecided. An estimated operator norm stands at its lower end, so that looseness
-    beside it is an upper limit.
+    `holds` is True where the variant is nowhere below the measured norm, False where it is below
+    somewhere. Beside a sketch or an estimate: True where it is nowhere below the interval's upper
+    end (at the confidence of the estimate), False where it is below the lower end somewhere, else
+    NA, undecided. An estimated operator norm stands at its lower end, so that looseness beside it
+    is an upper limit.
     """
 
     summary: pd.DataFrame
@@ -85,21 +90,25 @@ def compare(
     *,
     corresponding: bool = False,
 ) -> Comparison | Change | AnswerDifference:
-    """Compare two results: a measured profile with path sums or with attention, or two results of one kind.
+    """Compare two results: a measured profile with path sums or with attention, or two results of
+    one kind.
 
-    A `Sensitivity` and a `Bounds` of one run give a `Comparison`: does the bound hold, how loose is it, and does its shape
-    predict the measured one? Beside an `Attention` the last token's weights, mean over layers and heads, stand as a prediction
-    of the order of each linearisation's Frobenius norms. Two results of one kind (before and after an edit, of two models, of
-    two dtypes) give a `Change`: the ratio of each token's norms, second / first. Two evaluations of the same questions give an
-    `AnswerDifference`: the difference of their shares of right answers, question by question, with an exact interval.
+    A `Sensitivity` and a `Bounds` of one run give a `Comparison`: does the bound hold, how loose is
+    it, and does its shape predict the measured one? Beside an `Attention` the last token's weights,
+    mean over layers and heads, stand as a prediction of the order of each linearisation's Frobenius
+    norms. Two results of one kind (before and after an edit, of two models, of two dtypes) give a
+    `Change`: the ratio of each token's norms, second / first. Two evaluations of the same questions
+    give an `AnswerDifference`: the difference of their shares of right answers, question by
+    question, with an exact interval.
 
-    corresponding: for two results of one kind, also where the prompts differ. A token then has a ratio if both prompts begin,
-        or both end, with the same tokens up to it. Other tokens have none. Each norm is that of its own prompt's last token.
+    corresponding: for two results of one kind, also where the prompts differ. A token then has a
+        ratio if both prompts begin, or both end, with the same tokens up to it. Other tokens have
+        none. Each norm is that of its own prompt's last token.
 
-    Raises `InputError` if a profile and path sums do not share weights, configuration, tokens and edits, or if the
-    linearisation that a variant belongs to was not measured; if two results of one kind do not share their tokens,
-    linearisations (or variants), norms, layers and last tokens; if path sums are given before a profile; and if two evaluations
-    are not of the same questions.
+    Raises `InputError` if a profile and path sums do not share weights, configuration, tokens and
+    edits, or if the linearisation that a variant belongs to was not measured; if two results of one
+    kind do not share their tokens, linearisations (or variants), norms, layers and last tokens; if
+    path sums are given before a profile; and if two evaluations are not of the same questions.
     """
     if isinstance(first, Evaluation) and isinstance(second, Evaluation) and not corresponding:
         return answer_difference(first, second)
@@ -108,7 +117,11 @@ def compare(
             raise InputError(
                 "compare: expected two results of one prompt, token by token, found corresponding=True: leave it out"
             )
-        return _beside_attention(first, second) if isinstance(second, Attention) else _comparison(first, second)
+        return (
+            _beside_attention(first, second)
+            if isinstance(second, Attention)
+            else _comparison(first, second)
+        )
     for kind in (Sensitivity, Bounds):
         if isinstance(first, kind) and isinstance(second, kind) and type(first) is type(second):
             return change(first, second, corresponding)
@@ -119,7 +132,9 @@ def compare(
 
 
 def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison:
-    """The mean attention of the last token as a prediction of the order of the Frobenius norms, for each linearisation."""
+    """The mean attention of the last token as a prediction of the order of the Frobenius norms, for
+    each linearisation.
+    """
     require_same_run("compare", measured.provenance, attention.provenance, "the attention")
     profile = _long(measured)
     profile = profile[profile["norm"] == "frobenius"]
@@ -132,12 +147,17 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
     # The same weights stand beside each linearisation: the table has them once.
     first_linearisation = profile[profile["linearisation"] == profile["linearisation"].iloc[0]]
     return _compared(
-        measured, profile, first_linearisation.assign(source=ATTENTION, kind="predicted", value=weights), rows
+        measured,
+        profile,
+        first_linearisation.assign(source=ATTENTION, kind="predicted", value=weights),
+        rows,
     )
 
 
 def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
-    require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole_output=False)
+    require_same_run(
+        "compare", measured.provenance, paths.provenance, "the path sum", whole_output=False
+    )
     profile = _long(measured)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
     of_last = _of_the_measured(measured.provenance, paths)
@@ -151,13 +171,19 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
                 f"variant {variant!r} stands beside the {needed!r} derivative, the profile has {linearisation_names}: "
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
-        rows.append(_summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding))
+        rows.append(
+            _summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding)
+        )
     return _compared(measured, profile, of_last.rename(columns={"variant": "source"}), rows)
 
 
-def _compared(measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[dict[str, object]]) -> Comparison:
+def _compared(
+    measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[dict[str, object]]
+) -> Comparison:
     """The measured profile and what stands beside it in one table, and the summary's rows."""
-    norms = profile.assign(source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS))
+    norms = profile.assign(
+        source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS)
+    )
     columns = [*named_by(bound_rows), "source", "kind", "linearisation", "norm", "value"]
     frame = pd.concat([norms, bound_rows], ignore_index=True).reindex(columns=columns)
     summary = pd.DataFrame(rows).astype({"believed": "boolean"})
@@ -165,7 +191,9 @@ def _compared(measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[d
 
 
 def _of_the_measured(measured: Provenance, paths: Bounds) -> Any:
-    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 >= ||w^T J|| / ||J||."""
+    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 >= ||w^T
+    J|| / ||J||.
+    """
     frame: Any = paths.frame
     last = measured.parameters.get("position", frame["last"].max())
     last_rows = frame.loc[frame["last"] == last].drop(columns="last")
@@ -199,10 +227,15 @@ def _long(measured: Sensitivity) -> Any:
 
 
 def require_same_run(
-    caller: str, measured: Provenance, second: Provenance, its_name: str, *, whole_output: bool = True
+    caller: str,
+    measured: Provenance,
+    second: Provenance,
+    its_name: str,
+    *,
+    whole_output: bool = True,
 ) -> None:
-    """Require the same tokens, weights, configuration and edits, and, where `whole_output`, a profile of all of y_n, n the last
-    token; else `InputError` in the name of `caller`."""
+    """Require the same tokens, weights, configuration and edits, and, where `whole_output`, a
+    profile of all of y_n, n the last token; else `InputError` in the name of `caller`."""
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != second.token_ids,
         "of different models (their weight hashes differ)": measured.model["weight_hash"]
@@ -222,7 +255,9 @@ def require_same_run(
 
 
 def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) -> None:
-    """A profile of all of y_n, n the last token, measured `without` these of position and logit; else `InputError`."""
+    """A profile of all of y_n, n the last token, measured `without` these of position and logit;
+    else `InputError`.
+    """
     # The parts of a logit (`attribution`) have a `logit` too.
     keys = {"position": "position", "logit": "logit_norm"}
     if narrowed := [name for name in without if keys[name] in measured.parameters]:
@@ -232,7 +267,9 @@ def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) ->
         )
 
 
-def _summarise(variant: str, group: Any, partner: Any, scaled: bool, rounding: float = 0.0) -> dict[str, object]:
+def _summarise(
+    variant: str, group: Any, partner: Any, scaled: bool, rounding: float = 0.0
+) -> dict[str, object]:
     value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
     kind = group["kind"].iloc[0]
     loose = _log10_ratio(value, measured) if scaled else np.full_like(value, np.nan)
@@ -254,7 +291,9 @@ def _summarise(variant: str, group: Any, partner: Any, scaled: bool, rounding: f
 
 
 def _holds(value: np.ndarray, partner: Any, rounding: float) -> object:
-    """True: nowhere below the upper end; False: somewhere below the lower end; NA: the interval does not decide."""
+    """True: nowhere below the upper end; False: somewhere below the lower end; NA: the interval
+    does not decide.
+    """
     lower, upper = partner["lower"].to_numpy(), partner["upper"].to_numpy()
     # Below this a measured norm is rounding of the larger ones, so that it can break no bound.
     floor = rounding * partner["value"].max() * 1e-3
@@ -265,7 +304,9 @@ def _holds(value: np.ndarray, partner: Any, rounding: float) -> object:
 
 
 def _log10_ratio(value: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """log10(value / measured); 0 where both are exactly 0 (a token out of every window's reach), else infinite."""
+    """log10(value / measured); 0 where both are exactly 0 (a token out of every window's reach),
+    else infinite.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log10(value) - np.log10(measured)
     return np.where((value == 0) & (measured == 0), 0.0, ratio)

@@ -1,11 +1,13 @@
 """Over-squashing by position, on natural text, with the identity of the tokens taken out.
 
-In one prompt, position and content are confounded: the paper's copy prompt has a question at its end and equal digits in its
-middle. Here every passage of n tokens is measured in three rotations, by a third of its length each. Every token then stands
-once in each third. The difference of two thirds, averaged over the rotations, holds no token's own size: only position is left.
+In one prompt, position and content are confounded: the paper's copy prompt has a question at its
+end and equal digits in its middle. Here every passage of n tokens is measured in three rotations,
+by a third of its length each. Every token then stands once in each third. The difference of two
+thirds, averaged over the rotations, holds no token's own size: only position is left.
 
-The token whose y is read is the same in all three rotations (the passage's next token), and so is what stands before the text.
-A passage is one sample. Cost: three sensitivities a passage, and as many of an untrained model where that stands beside.
+The token whose y is read is the same in all three rotations (the passage's next token), and so is
+what stands before the text. A passage is one sample. Cost: three sensitivities a passage, and as
+many of an untrained model where that stands beside.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from ostools.theory.profiles import ProfileShape, TestedValue, by_student, named
 
 KINDS = ("facts", "code", "digits", "story")
 NATURAL = ("facts", "code", "story")
-"""The kinds whose tokens differ from place to place: there, position is not confounded with repetition."""
+"""The kinds whose tokens differ from place to place: there, position is not confounded with
+repetition.
+"""
 THIRDS = ("start", "middle", "end")
 MODEL, UNTRAINED, SHUFFLED = "model", "untrained", "shuffled"
 FEWEST_PASSAGES = 3
@@ -53,35 +57,47 @@ class Passage:
 
 
 PASSAGES = tuple(
-    Passage(**json.loads(line)) for line in Path(__file__).with_name("passages.jsonl").read_text("utf-8").splitlines()
+    Passage(**json.loads(line))
+    for line in Path(__file__).with_name("passages.jsonl").read_text("utf-8").splitlines()
 )
-"""Five passages of each kind, in the order of `KINDS`, each of at least 128 tokens under the tokenizers of Gemma and SmolLM2.
-They were written for this project, so that no model was trained on them."""
+"""Five passages of each kind, in the order of `KINDS`, each of at least 128 tokens under the
+tokenizers of Gemma and SmolLM2. They were written for this project, so that no model was trained on
+them."""
 
 
 @dataclass(frozen=True, eq=False)
 class PositionEffect(Result):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
-    `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same architecture before training;
-    "shuffled": the model on the passages' tokens in random order), passage (its number), passage_kind, rotation (0, 1, 2),
-    third, position (in the text, from 0), text_position (where the token stands in the passage as it was written, or shuffled),
-    token_id, token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
+    `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same
+    architecture before training; "shuffled": the model on the passages' tokens in random order),
+    passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0),
+    text_position (where the token stands in the passage as it was written, or shuffled), token_id,
+    token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
     """
 
     @property
     def contrasts(self) -> Frame:
-        """One row a source, and one for the difference of both: `start` and `end`, how far that third stands above the middle
-        one (decades: differences of mean log10 norms), with a 95% interval over passages (Student's t) and a p-value; the
-        number of passages; and the shape, which is named only where the intervals exclude 0.
+        """One row a source, and one for the difference of both: `start` and `end`, how far that
+        third stands above the middle one (decades: differences of mean log10 norms), with a 95%
+        interval over passages (Student's t) and a p-value; the number of passages; and the shape,
+        which is named only where the intervals exclude 0.
         """
         logs: Any = self.frame.assign(log=np.log10(self.frame["norm"].to_numpy(dtype=float)))
-        thirds = logs.pivot_table(index=["source", "passage"], columns="third", values="log", sort=False)
-        by_passage: Any = pd.DataFrame({end: thirds[end] - thirds["middle"] for end in ("start", "end")}).reset_index()
+        thirds = logs.pivot_table(
+            index=["source", "passage"], columns="third", values="log", sort=False
+        )
+        by_passage: Any = pd.DataFrame(
+            {end: thirds[end] - thirds["middle"] for end in ("start", "end")}
+        ).reset_index()
         samples = {str(source): group for source, group in by_passage.groupby("source", sort=False)}
         if UNTRAINED in samples:
-            model_ends, untrained = (samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED))
-            samples["model minus untrained"] = pd.DataFrame(model_ends - untrained, columns=["start", "end"])
+            model_ends, untrained = (
+                samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED)
+            )
+            samples["model minus untrained"] = pd.DataFrame(
+                model_ends - untrained, columns=["start", "end"]
+            )
         return pd.DataFrame([_contrast(source, group) for source, group in samples.items()])
 
     @property
@@ -116,21 +132,24 @@ def position_effect(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PositionEffect:
-    """Measure ||d y / d v_i^(0)||_F at every token of passages in three rotations, and test thirds against each other.
+    """Measure ||d y / d v_i^(0)||_F at every token of passages in three rotations, and test thirds
+    against each other.
 
     Args:
-        texts: passages of your own, each of more than `tokens` tokens. None: the natural ones of `PASSAGES` (facts, code,
-            story), which were written for this project.
+        texts: passages of your own, each of more than `tokens` tokens. None: the natural ones of
+            `PASSAGES` (facts, code, story), which were written for this project.
         passages: how many of them, spread over the kinds; None: all.
         tokens: tokens of each passage that are rotated; a multiple of three.
         linearisation, method, cotangents, seed: as in `ost.sensitivity`.
-        untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the same prompts. What it
-            shows too was not learnt. It needs the memory of a second model.
-        shuffled: whether the model is measured on the passages' tokens in random order too, a control without syntax.
+        untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the
+            same prompts. What it shows too was not learnt. It needs the memory of a second model.
+        shuffled: whether the model is measured on the passages' tokens in random order too, a
+            control without syntax.
         progress: called as progress(done, total), in percent.
 
-    Raises `InputError` for fewer than three passages, a passage that is too short, a length that is no multiple of three, an
-    active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
+    Raises `InputError` for fewer than three passages, a passage that is too short, a length that is
+    no multiple of three, an active edit together with `untrained`, and norms of zero (a token out
+    of every window's reach has no logarithm).
     """
     seed = whole_number("seed", seed)
     passage_list = _checked_passages(texts, passages)
@@ -141,15 +160,26 @@ def position_effect(
         )
     rotations = _rotated(model, passage_list, tokens)
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
-    settings: dict[str, Any] = {"passages": len(passage_list), "own_texts": texts is not None, "tokens": tokens}
-    settings |= {"linearisation": linearisation, "untrained": untrained, "shuffled": shuffled, **options}
+    settings: dict[str, Any] = {
+        "passages": len(passage_list),
+        "own_texts": texts is not None,
+        "tokens": tokens,
+    }
+    settings |= {
+        "linearisation": linearisation,
+        "untrained": untrained,
+        "shuffled": shuffled,
+        **options,
+    }
     subjects = {MODEL: (model, rotations)}
     if untrained:  # first: it may not fit into memory
         subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed), rotations
     if shuffled:
         subjects[SHUFFLED] = (
             model,
-            _rotated(model, passage_list, tokens, order=np.random.default_rng(seed).permutation(tokens)),
+            _rotated(
+                model, passage_list, tokens, order=np.random.default_rng(seed).permutation(tokens)
+            ),
         )
     tables = []
     for index, (source, (subject, prompts)) in enumerate(subjects.items()):
@@ -157,7 +187,9 @@ def position_effect(
         table = _norms(subject, prompts, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)
-    return PositionEffect(pd.concat(tables, ignore_index=True), Provenance.collect(model, **settings))
+    return PositionEffect(
+        pd.concat(tables, ignore_index=True), Provenance.collect(model, **settings)
+    )
 
 
 def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
@@ -166,7 +198,9 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
     else:
         own_texts = checked_list("position_effect: texts", texts, "['one text', 'another']")
         if wrong := [text for text in own_texts if not isinstance(text, str)]:
-            raise InputError(f"position_effect: texts: expected texts, found {short_repr(wrong[0])}")
+            raise InputError(
+                f"position_effect: texts: expected texts, found {short_repr(wrong[0])}"
+            )
         available = [Passage("own", text) for text in own_texts]
     passage_count = len(available) if count is None else whole_number("passages", count)
     if not FEWEST_PASSAGES <= passage_count <= len(available):
@@ -182,14 +216,20 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
 
 
 def _rotated(
-    model: TransformerBridge, passages: Sequence[Passage], tokens: int, order: Int[np.ndarray, " pos"] | None = None
+    model: TransformerBridge,
+    passages: Sequence[Passage],
+    tokens: int,
+    order: Int[np.ndarray, " pos"] | None = None,
 ) -> list[tuple[Prompt, dict[str, Any]]]:
-    """Three prompts a passage, its tokens in this order, each with the columns that its rows have before any is measured.
+    """Three prompts a passage, its tokens in this order, each with the columns that its rows have
+    before any is measured.
 
     A prompt: special tokens, the rotated text, and the passage's next token, whose y is read.
     """
     if model.tokenizer is None:
-        raise InputError("position_effect: expected a model with a tokenizer, found none: passages are texts")
+        raise InputError(
+            "position_effect: expected a model with a tokenizer, found none: passages are texts"
+        )
     before, _ = special_tokens(model.tokenizer)
     if whole_number("tokens", tokens) < 6 or tokens % 3:
         raise InputError(
@@ -220,7 +260,9 @@ def _rotated(
     return rotations
 
 
-def _norms(model: TransformerBridge, rotations: Sequence[tuple[Prompt, Mapping[str, Any]]], **options: Any) -> Frame:
+def _norms(
+    model: TransformerBridge, rotations: Sequence[tuple[Prompt, Mapping[str, Any]]], **options: Any
+) -> Frame:
     """Norms of every token of the rotated texts; `options`: those of `sensitivity`."""
     measured = sensitivity(model, [prompt for prompt, _ in rotations], **options)
     tables = []
@@ -250,5 +292,10 @@ def _contrast(source: str, by_passage: Frame) -> dict[str, Any]:
         values = by_passage[name].to_numpy(dtype=float)
         error = float(values.std(ddof=1) / np.sqrt(len(values)))
         tested = ends[name] = by_student(float(values.mean()), error, float(len(values) - 1))
-        row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high, f"{name}_p": tested.p}
+        row |= {
+            name: tested.value,
+            f"{name}_low": tested.low,
+            f"{name}_high": tested.high,
+            f"{name}_p": tested.p,
+        }
     return row | {"shape": named_by_ends(ends["start"], ends["end"])}

@@ -1,9 +1,10 @@
 """Which tokens a measured profile says matter, whether it is a U, and what freezing changed in it.
 
-Everything is read off a `Sensitivity`; no model is run. The first token is the sink of most trained models: nearly every
-head attends to it, whatever it says. The last token is y_n's own: its residual stream is carried up by every skip. Both can
-hide what lies between them, so that every share and every shape is given with and without. In a chat template the last token
-is the template's, and so are many others: what is said of the text is said of the user's own tokens.
+Everything is read off a `Sensitivity`; no model is run. The first token is the sink of most trained
+models: nearly every head attends to it, whatever it says. The last token is y_n's own: its residual
+stream is carried up by every skip. Both can hide what lies between them, so that every share and
+every shape is given with and without. In a chat template the last token is the template's, and so
+are many others: what is said of the text is said of the user's own tokens.
 """
 
 from __future__ import annotations
@@ -40,23 +41,28 @@ _SHAPE_COLUMNS = (
 class Profile(Result):
     """Which tokens matter to y_n, of d y_n / d v_i^(0).
 
-    `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of `models.ORIGINS`),
-    linearisation, method (exact | sketch | estimate), norm, value, share (of the sum over all tokens), share_without_sink (the
-    first token taken out and the shares renormalised; NaN for it), rank (1 the largest), over_frozen (value / the same token's
-    frozen value; NaN where frozen was not measured).
+    `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of
+    `models.ORIGINS`), linearisation, method (exact | sketch | estimate), norm, value, share (of the
+    sum over all tokens), share_without_sink (the first token taken out and the shares renormalised;
+    NaN for it), rank (1 the largest), over_frozen (value / the same token's frozen value; NaN where
+    frozen was not measured).
 
-    `summary`, one row a linearisation: sink_share, last_share, text_share (of all the user's own tokens; NaN where it is not
-    known whose the tokens are) and effective_tokens (exp of the entropy of the shares).
+    `summary`, one row a linearisation: sink_share, last_share, text_share (of all the user's own
+    tokens; NaN where it is not known whose the tokens are) and effective_tokens (exp of the entropy
+    of the shares).
 
-    `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without sink and last | the text),
-    in decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle
-    one), each with _low, _high (95%) and _p; verdict.
+    `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without
+    sink and last | the text), in decades: start, middle, end (mean log10 norm of each third);
+    start_contrast, end_contrast (that third minus the middle one), each with _low, _high (95%) and
+    _p; verdict.
     """
 
     tables: ClassVar = (
         TableHead("top", "position token origin value share share_without_sink over_frozen"),
         TableHead("summary", "linearisation sink_share last_share text_share effective_tokens"),
-        TableHead("shapes", "linearisation kept verdict start middle end start_contrast end_contrast"),
+        TableHead(
+            "shapes", "linearisation kept verdict start middle end start_contrast end_contrast"
+        ),
     )
 
     summary: pd.DataFrame
@@ -66,12 +72,18 @@ class Profile(Result):
     def by_token(self) -> Frame:
         """The norm of each token: position, token, source (the linearisation), norm, kind."""
         rows: Frame = self.frame
-        return by_token(rows, rows["linearisation"], rows["value"], rows["method"].map(METHOD_KINDS))
+        return by_token(
+            rows, rows["linearisation"], rows["value"], rows["method"].map(METHOD_KINDS)
+        )
 
-    def top(self, k: int = 10, *, linearisation: str | None = None, origin: str | None = None) -> pd.DataFrame:
-        """The k tokens with the largest shares, largest first; of the first linearisation if none is named.
+    def top(
+        self, k: int = 10, *, linearisation: str | None = None, origin: str | None = None
+    ) -> pd.DataFrame:
+        """The k tokens with the largest shares, largest first; of the first linearisation if none
+        is named.
 
-        origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they are, none is."""
+        origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they
+            are, none is."""
         linearisation_names = list(dict.fromkeys(self.frame["linearisation"]))
         linearisation_name = linearisation_names[0] if linearisation is None else linearisation
         if linearisation_name not in linearisation_names:
@@ -97,16 +109,18 @@ class Profile(Result):
 
 @measurement()
 def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
-    """The shape of a measured sensitivity over the tokens: shares, ranks, and whether it is a U, with and without the sink.
+    """The shape of a measured sensitivity over the tokens: shares, ranks, and whether it is a U,
+    with and without the sink.
 
     Args:
-        norm: which norm of J_i = d y_n / d v_i^(0) is read: "operator", the theorem's, or "frobenius". None: the operator
-            norm, or the Frobenius norm for a sketch, which gives only bounds of the operator norm. The column `norm`
-            says which.
+        norm: which norm of J_i = d y_n / d v_i^(0) is read: "operator", the theorem's, or
+            "frobenius". None: the operator norm, or the Frobenius norm for a sketch, which gives
+            only bounds of the operator norm. The column `norm` says which.
 
-    A shape is named only if the intervals of both contrasts exclude zero. Prompts of fewer than `theory.profiles.SHORTEST`
-    tokens, and profiles with exact zeros (tokens out of every window's reach), have no shape; their `verdict` says so. Raises
-    `InputError` for an unknown norm, for operator norms of a sketch (bounds), and if rows of layer 0 are missing.
+    A shape is named only if the intervals of both contrasts exclude zero. Prompts of fewer than
+    `theory.profiles.SHORTEST` tokens, and profiles with exact zeros (tokens out of every window's
+    reach), have no shape; their `verdict` says so. Raises `InputError` for an unknown norm, for
+    operator norms of a sketch (bounds), and if rows of layer 0 are missing.
     """
     rows: Any = measured.frame[measured.frame["layer"] == 0]
     if rows.empty:
@@ -116,7 +130,9 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
     available_norm = known_norm(rows["method"])
     norm = norm or available_norm
     if norm == "operator" and available_norm == "frobenius":
-        raise InputError("profile: a sketch knows bounds of the operator norms only; use norm='frobenius'")
+        raise InputError(
+            "profile: a sketch knows bounds of the operator norms only; use norm='frobenius'"
+        )
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
     if "origin" not in rows:  # of a table that was made elsewhere
         rows = rows.assign(origin=pd.array([None] * len(rows), dtype="str"))
@@ -127,10 +143,16 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
         part = _with_shares(group, frozen)
         parts.append(part)
         summary.append({"linearisation": name, "norm": norm} | _summary(part))
-        shapes += [{"linearisation": name, "norm": norm} | _shape(part, token_set) for token_set in TOKEN_SETS]
+        shapes += [
+            {"linearisation": name, "norm": norm} | _shape(part, token_set)
+            for token_set in TOKEN_SETS
+        ]
     frame = pd.concat(parts, ignore_index=True)
     return Profile(
-        frame, measured.provenance, pd.DataFrame(summary), pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS))
+        frame,
+        measured.provenance,
+        pd.DataFrame(summary),
+        pd.DataFrame(shapes, columns=list(_SHAPE_COLUMNS)),
     )
 
 
@@ -175,19 +197,35 @@ def places(part: Any, token_set: str) -> np.ndarray:
 
 
 def _shape(part: Any, token_set: str) -> dict[str, Any]:
-    """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be none."""
+    """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be
+    none.
+    """
     if token_set == OF_TEXT and part["origin"].isna().any():
         return {"kept": token_set, "verdict": "not tested: it is not known whose the tokens are"}
     values = part["value"].to_numpy()[places(part, token_set)]
     zeros = int((values == 0).sum())
     if len(values) < theory.SHORTEST:
-        return {"kept": token_set, "verdict": f"not tested: {len(values)} tokens, {theory.SHORTEST} needed"}
+        return {
+            "kept": token_set,
+            "verdict": f"not tested: {len(values)} tokens, {theory.SHORTEST} needed",
+        }
     if zeros:
-        return {"kept": token_set, "verdict": f"not tested: {zeros} of {len(values)} tokens have sensitivity 0"}
+        return {
+            "kept": token_set,
+            "verdict": f"not tested: {zeros} of {len(values)} tokens have sensitivity 0",
+        }
     shape = theory.u_shape(np.log10(values))
     start, middle, end = shape.thirds
-    row: dict[str, Any] = {"kept": token_set, "verdict": shape.verdict, "start": start, "middle": middle, "end": end}
+    row: dict[str, Any] = {
+        "kept": token_set,
+        "verdict": shape.verdict,
+        "start": start,
+        "middle": middle,
+        "end": end,
+    }
     for name, interval in zip(_INTERVALS, (shape.start, shape.end), strict=True):
         for field in fields(interval):
-            row[name if field.name == "value" else f"{name}_{field.name}"] = getattr(interval, field.name)
+            row[name if field.name == "value" else f"{name}_{field.name}"] = getattr(
+                interval, field.name
+            )
     return row

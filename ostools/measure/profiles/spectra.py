@@ -1,8 +1,10 @@
-"""Spectra of the attention that a model really has: Lemmas B.6 and B.7 and Proposition 5.2 on its patterns.
+"""Spectra of the attention that a model really has: Lemmas B.6 and B.7 and Proposition 5.2 on its
+patterns.
 
-Purpose: how fast the pattern alone, and its lazy version (A + I) / 2, would move all mass to the first token, and whether the
-measured sensitivity goes there too. Cost: one forward pass, the mean patterns (layers x n^2 numbers) and O(layers n^3) for
-their products. The model's heads differ; the mean over heads is the paper's alpha.
+Purpose: how fast the pattern alone, and its lazy version (A + I) / 2, would move all mass to the
+first token, and whether the measured sensitivity goes there too. Cost: one forward pass, the mean
+patterns (layers x n^2 numbers) and O(layers n^3) for their products. The model's heads differ; the
+mean over heads is the paper's alpha.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import edits_beyond_patterns, full_precision, no_logits, true_arithmetic
+from ostools.measure.passes.contexts import (
+    edits_beyond_patterns,
+    full_precision,
+    no_logits,
+    true_arithmetic,
+)
 from ostools.measure.profiles.compare import require_same_run
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
@@ -50,22 +57,26 @@ _Layers = dict[str, list[Float[Tensor, "query key"]]]
 class Spectra(Result):
     """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.
 
-    `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and quantity, `value`:
-    second_eigenvalue (max_{i>=2} of the diagonal: the rate), multiplicity (how often 1 is an eigenvalue; 1 is Lemma B.6's
-    simple one), first_mass_last (the last token's weight on the first), first_mass_mean (its
-    mean over all tokens), effective_tokens (exp of the entropy of the last token's row).
+    `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and
+    quantity, `value`: second_eigenvalue (max_{i>=2} of the diagonal: the rate), multiplicity (how
+    often 1 is an eigenvalue; 1 is Lemma B.6's simple one), first_mass_last (the last token's weight
+    on the first), first_mass_mean (its mean over all tokens), effective_tokens (exp of the entropy
+    of the last token's row).
 
-    `depth`, one row a matrix and number of `blocks` multiplied, from the embeddings up (mean over heads): first_mass_last,
-    first_mass_mean, effective_tokens, second_eigenvalue of the product, defect (from row-stochastic and triangular: rounding).
+    `depth`, one row a matrix and number of `blocks` multiplied, from the embeddings up (mean over
+    heads): first_mass_last, first_mass_mean, effective_tokens, second_eigenvalue of the product,
+    defect (from row-stochastic and triangular: rounding).
 
-    `limit`, one row a matrix, `layer` (that block's matrix repeated; "all": the product of the whole stack) and `power`:
-    remainder (1 - mass on the first token, of the last one), observed_rate (remainder / remainder one power before; NaN where
-    nothing is left), predicted_rate (the second eigenvalue).
+    `limit`, one row a matrix, `layer` (that block's matrix repeated; "all": the product of the
+    whole stack) and `power`: remainder (1 - mass on the first token, of the last one),
+    observed_rate (remainder / remainder one power before; NaN where nothing is left),
+    predicted_rate (the second eigenvalue).
 
-    `against`, empty without a measured profile; one row a layer l below the top, matrix, linearisation and norm (the operator
-    norm only where it is exact), with the measurement's method: rollout_first_share, the entry of token 1 in the last row
-    of A_{L-1} ... A_l; measured_first_share, its part of the sum of the measured norms of d y_n / d v_i^(l); spearman, the
-    rank correlation of the two profiles over all tokens.
+    `against`, empty without a measured profile; one row a layer l below the top, matrix,
+    linearisation and norm (the operator norm only where it is exact), with the measurement's
+    method: rollout_first_share, the entry of token 1 in the last row of A_{L-1} ... A_l;
+    measured_first_share, its part of the sum of the measured norms of d y_n / d v_i^(l); spearman,
+    the rank correlation of the two profiles over all tokens.
     """
 
     tables: ClassVar = (TableHead("depth"),)
@@ -102,26 +113,37 @@ def spectra(
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Spectra:
-    """Eigenvalues of the patterns, the mass that their products move to the first token, and the limit of their powers.
+    """Eigenvalues of the patterns, the mass that their products move to the first token, and the
+    limit of their powers.
 
     Args:
-        measured: a sensitivity of the same model and prompt with which the products are compared, at the layers that it has.
+        measured: a sensitivity of the same model and prompt with which the products are compared,
+            at the layers that it has.
         position: where a task's question is read, as in `collapse`.
-        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
-            are those under its hooks. It has to change the prompt or a logit, or it is refused.
-        powers: how often each block's matrix, and that of the whole stack, is repeated (L in Proposition 5.2).
+        mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
+            rewrites, and the patterns are those under its hooks. It has to change the prompt or a
+            logit, or it is refused.
+        powers: how often each block's matrix, and that of the whole stack, is repeated (L in
+            Proposition 5.2).
 
-    Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular matrices. Raises `InputError` for
-    patterns with rows that do not sum to 1 (an edit has cut edges), for edits that the pattern does not show (ablated heads),
-    for prompts of one token, for numbers that are not finite, and for a measured profile of another run.
+    Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular
+    matrices. Raises `InputError` for patterns with rows that do not sum to 1 (an edit has cut
+    edges), for edits that the pattern does not show (ablated heads), for prompts of one token, for
+    numbers that are not finite, and for a measured profile of another run.
     """
     if powers < 2:
-        raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")
+        raise InputError(
+            f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them"
+        )
     mitigated = MitigatedPrompts.of("spectra", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
     if len(tokens.ids) < 2:
-        raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.described(model))
+        raise InputError(
+            "spectra: expected a prompt of at least two tokens, found one: the first token has no other"
+        )
+    provenance = Provenance.collect(
+        model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.described(model)
+    )
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     work = full_precision(model, "spectra")
@@ -151,7 +173,9 @@ def _refuse_unseen(model: TransformerBridge) -> None:
 def _patterns(
     model: TransformerBridge, tokens: Prompt
 ) -> tuple[list[dict[str, Any]], list[Float[Tensor, "query key"]]]:
-    """Rows of every head and of their mean, and the mean patterns; one layer's heads are in memory at a time."""
+    """Rows of every head and of their mean, and the mean patterns; one layer's heads are in memory
+    at a time.
+    """
     rows: list[dict[str, Any]] = []
 
     def reduce(tensor: Tensor, layer: int | None) -> Tensor:
@@ -161,15 +185,28 @@ def _patterns(
         heads = {"mean": mean, **{str(head): matrix for head, matrix in enumerate(pattern)}}
         for head, matrix in heads.items():
             # What the dtype rounds to 1 in A is half as far from 1 in (A + I) / 2.
-            for name, of, within in (("pattern", matrix, rounding), ("lazy", theory.lazy(matrix), rounding / 2)):
+            for name, of, within in (
+                ("pattern", matrix, rounding),
+                ("lazy", theory.lazy(matrix), rounding / 2),
+            ):
                 rows.extend(
-                    {"layer": layer, "head": head, "matrix": name, "quantity": quantity, "value": value}
+                    {
+                        "layer": layer,
+                        "head": head,
+                        "matrix": name,
+                        "quantity": quantity,
+                        "value": value,
+                    }
                     for quantity, value in _quantities(of, within).items()
                 )
         return mean
 
     ids = tokens.ids[None].to(next(model.parameters()).device)
-    with torch.no_grad(), true_arithmetic(model), hooks.capture(model, "pattern", reduce=reduce) as record:
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        hooks.capture(model, "pattern", reduce=reduce) as record,
+    ):
         model(ids, use_cache=False, logits_to_keep=no_logits(model))
     return rows, [record["pattern"][layer] for layer in range(int(model.cfg.n_layers))]
 
@@ -209,7 +246,10 @@ def _depth(layers: _Layers) -> list[dict[str, Any]]:
     return [
         {"matrix": name, "blocks": blocks}
         | _mass(product)
-        | {"second_eigenvalue": float(theory.second_eigenvalue(product)), "defect": theory.defect(product)}
+        | {
+            "second_eigenvalue": float(theory.second_eigenvalue(product)),
+            "defect": theory.defect(product),
+        }
         for name in MATRICES
         for blocks, product in enumerate(theory.upward(layers[name]), start=1)
     ]
@@ -220,10 +260,15 @@ def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
     rows = []
     for name in MATRICES:
         *_, stack = theory.upward(layers[name])
-        repeated: dict[str, Tensor] = {str(layer): matrix for layer, matrix in enumerate(layers[name])} | {"all": stack}
+        repeated: dict[str, Tensor] = {
+            str(layer): matrix for layer, matrix in enumerate(layers[name])
+        } | {"all": stack}
         for layer, matrix in repeated.items():
             remainders = theory.remainders(matrix, powers).cpu().numpy()
-            rate, before = float(theory.second_eigenvalue(matrix)), np.concatenate([[1.0], remainders[:-1]])
+            rate, before = (
+                float(theory.second_eigenvalue(matrix)),
+                np.concatenate([[1.0], remainders[:-1]]),
+            )
             rows += [
                 {
                     "matrix": name,
@@ -241,9 +286,13 @@ def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
 
 
 def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
-    """The last row of the product above each layer beside the measured norms there; above the last block both are trivial."""
+    """The last row of the product above each layer beside the measured norms there; above the last
+    block both are trivial.
+    """
     frame: Any = measured.frame
-    products: Mapping[str, list[Tensor]] = {name: theory.downward_row(layers[name]) for name in MATRICES}
+    products: Mapping[str, list[Tensor]] = {
+        name: theory.downward_row(layers[name]) for name in MATRICES
+    }
     below = frame[frame["layer"] < len(layers["pattern"])]
     rows = []
     for (layer, linearisation), group in below.groupby(["layer", "linearisation"], sort=False):
@@ -255,6 +304,18 @@ def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
             share = float(profiles.shares(norms)[0])
             for name in MATRICES:
                 row = products[name][int(layer)].cpu().numpy()
-                values = (int(layer), name, linearisation, norm, group["method"].iloc[0], float(row[0]), share)
-                rows.append(dict(zip(_AGAINST, (*values, profiles.rank_correlation(row, norms)), strict=True)))
+                values = (
+                    int(layer),
+                    name,
+                    linearisation,
+                    norm,
+                    group["method"].iloc[0],
+                    float(row[0]),
+                    share,
+                )
+                rows.append(
+                    dict(
+                        zip(_AGAINST, (*values, profiles.rank_correlation(row, norms)), strict=True)
+                    )
+                )
     return rows

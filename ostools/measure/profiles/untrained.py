@@ -1,6 +1,7 @@
 """A profile beside those of untrained models: which of its shape was there before training?
 
-Cost: one sensitivity for the model and one for every null (kinds times seeds), one null in memory at a time.
+Cost: one sensitivity for the model and one for every null (kinds times seeds), one null in memory
+at a time.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ TRAINED = "model"
 class UntrainedBaselines(Result):
     """Profiles over the tokens of one prompt: of the model, and of its untrained models.
 
-    `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the
-    model), linearisation, norm, method (as in `ost.sensitivity`), value, share (of the sum over all tokens: norms of different
-    weights have different sizes, shares compare).
+    `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of
+    null), seed (NA of the model), linearisation, norm, method (as in `ost.sensitivity`), value,
+    share (of the sum over all tokens: norms of different weights have different sizes, shares
+    compare).
 
-    `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
-    end_contrast (decades), sink_share, last_share, spearman (rank
+    `summary`, one row a profile: source, seed, verdict (the shape without the first token;
+    `ost.profile`), start_contrast, end_contrast (decades), sink_share, last_share, spearman (rank
     correlation with the model's own profile), weight_hash.
 
     `band`, one row a token and kind of null: low, median, high of the shares over the seeds.
@@ -109,14 +111,31 @@ def untrained_baselines(
     require_no_edits("untrained_baselines", model, "untrained models would not have it")
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kind_names for seed in seed_list]
-    options: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
+    options: dict[str, Any] = {
+        "linearisations": [linearisation],
+        "method": method,
+        "mitigation": mitigation,
+    }
     options |= {"max_memory": max_memory, "position": position}
     profiles: list[Profile] = []
     for index, (source, seed) in enumerate(cases):
-        case_model = model if seed is None else untrained_model(model, cast(Kind, source), seed=seed)
+        case_model = (
+            model if seed is None else untrained_model(model, cast(Kind, source), seed=seed)
+        )
         case_progress = part_of(progress, index, index + 1, len(cases), units=100)
         profiles.append(profile(sensitivity(case_model, prompt, **options, progress=case_progress)))
-    columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method", "value", "share"]
+    columns = [
+        "position",
+        "token_id",
+        "token",
+        "source",
+        "seed",
+        "linearisation",
+        "norm",
+        "method",
+        "value",
+        "share",
+    ]
     tables = [
         case_profile.frame.assign(source=source, seed=seed).astype({"seed": "Int64"})
         for (source, seed), case_profile in zip(cases, profiles, strict=True)
@@ -136,7 +155,9 @@ def untrained_baselines(
 def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, Any]:
     """Shape and shares of one profile, and its rank correlation with the model's own."""
     shapes: Any = case_profile.shapes
-    values, trained_values = (result.frame["value"].to_numpy() for result in (case_profile, trained_profile))
+    values, trained_values = (
+        result.frame["value"].to_numpy() for result in (case_profile, trained_profile)
+    )
     return {
         **shapes[shapes["kept"] == NO_SINK].iloc[0][["verdict", "start_contrast", "end_contrast"]],
         **case_profile.summary.iloc[0][["sink_share", "last_share"]],
@@ -153,7 +174,9 @@ def _require_one_norm(table: Frame) -> None:
         )
 
 
-def untrained_memory(model: Unloaded, pos: int, *, linearisation: str = "full", method: str = "auto") -> int:
+def untrained_memory(
+    model: Unloaded, pos: int, *, linearisation: str = "full", method: str = "auto"
+) -> int:
     """Bytes of a prompt's Jacobians, and of an untrained model beside the model."""
     return bytes_with_untrained(
         sensitivity_memory(model, pos, linearisations=linearisation, method=method), model.shape

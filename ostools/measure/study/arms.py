@@ -23,7 +23,13 @@ from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import ANSWER, Position, read_at
-from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
+from ostools.measure.task_prompt import (
+    Elicitation,
+    TaskPrompt,
+    carrier_positions,
+    elicit,
+    render_prompt,
+)
 from ostools.mitigations import Mitigation, changes_pass, label, running
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions, context_length
@@ -36,7 +42,9 @@ Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One number. `rounding`: below which size it is rounding; `status`, `reason` and `kind` as in a `Study`'s table."""
+    """One number. `rounding`: below which size it is rounding; `status`, `reason` and `kind` as in
+    a `Study`'s table.
+    """
 
     value: float
     status: str = ACTIVE
@@ -47,7 +55,9 @@ class StudyCell:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The questions, what is measured (of `verdicts.ABOUT`), the precisions, the lengths at which sensitivity is measured."""
+    """The questions, what is measured (of `verdicts.ABOUT`), the precisions, the lengths at which
+    sensitivity is measured.
+    """
 
     form: Task
     lengths: list[int]
@@ -63,9 +73,11 @@ class StudyPlan:
 
 @dataclass
 class Arm:
-    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64 where sensitivity is measured.
+    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64
+    where sensitivity is measured.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed). `next_tokens`: of each question whose distance was measured.
+    `cells`: what was measured, by (quantity, dtype, length, seed). `next_tokens`: of each question
+        whose distance was measured.
     """
 
     model: TransformerBridge
@@ -76,16 +88,22 @@ class Arm:
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Make all prompts, and try the hooks, so that what does not fit is refused before anything is measured.
+        """Make all prompts, and try the hooks, so that what does not fit is refused before anything
+        is measured.
 
         `no_pair`: why the questions of n and n + 1 items cannot be compared; None where they can.
         """
         plan = self.plan
-        self.questions = {(n, seed): self._task_prompt(n, seed) for n in plan.lengths for seed in plan.seeds}
+        self.questions = {
+            (n, seed): self._task_prompt(n, seed) for n in plan.lengths for seed in plan.seeds
+        }
         self.asked = self._task_answers()
         self.read = {}
         if {"collapse", "sensitivity"} & set(plan.measures):
-            self.read = {key: read_at(self.model, question, plan.position) for key, question in self.questions.items()}
+            self.read = {
+                key: read_at(self.model, question, plan.position)
+                for key, question in self.questions.items()
+            }
         self.no_pair: str | None = None
         pairs = RenderedPairs(self.model, plan.form, self.mitigation, plan.position, plan.encoding)
         try:
@@ -104,14 +122,29 @@ class Arm:
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(
-            self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, **self.plan.encoding
+            self.model,
+            self.plan.form,
+            length,
+            seed=seed,
+            mitigation=self.mitigation,
+            **self.plan.encoding,
         )
 
     def _task_answers(self) -> TaskAnswers:
-        """The questions as they are asked. Raises `InputError` for one that does not fit the context with its answer."""
+        """The questions as they are asked. Raises `InputError` for one that does not fit the
+        context with its answer.
+        """
         plan = self.plan
         task_prompts = [
-            elicit(self.model, plan.form, n, plan.elicitation, seed=seed, mitigation=self.mitigation, **plan.encoding)
+            elicit(
+                self.model,
+                plan.form,
+                n,
+                plan.elicitation,
+                seed=seed,
+                mitigation=self.mitigation,
+                **plan.encoding,
+            )
             for n, seed in self.questions
         ]
         asked = TaskAnswers(
@@ -135,19 +168,29 @@ class Arm:
         dtypes = list(dict.fromkeys(("float64", *self.plan.dtypes)))
         close = [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
         steps: list[Callable[[], None]] = []
-        steps += [self._measure_answers] if {"answers", "log_probability"} & set(self.plan.measures) else []
-        steps += [partial(self._measure_collapse, dtypes)] if "collapse" in self.plan.measures else []
+        steps += (
+            [self._measure_answers]
+            if {"answers", "log_probability"} & set(self.plan.measures)
+            else []
+        )
+        steps += (
+            [partial(self._measure_collapse, dtypes)] if "collapse" in self.plan.measures else []
+        )
         steps += [partial(self._measure_sensitivity, n, seed) for n, seed in close]
         for step_count, step in enumerate(steps, start=1):
             step()
             tell(progress, step_count, len(steps))
 
     def status(self, length: int, seed: int) -> str:
-        """Effect status of the mitigation on that question: whether it changed its text, or a logit of the user's model."""
+        """Effect status of the mitigation on that question: whether it changed its text, or a logit
+        of the user's model.
+        """
         return self.acted.status(self.questions[length, seed])[0]
 
     def _measure_answers(self) -> None:
-        """Measure answers: right or not, and, where the plan asks for it, how likely the right line was."""
+        """Measure answers: right or not, and, where the plan asks for it, how likely the right line
+        was.
+        """
         rows = _answer_rows(self.asked)
         quantities = ["correct"] if "answers" in self.plan.measures else []
         quantities += ["log_probability"] if self.asked.scored else []
@@ -160,12 +203,15 @@ class Arm:
         if self.asked.probability and self.asked.task_prompts[0].counts:
             reason = "the model writes counts before the answer line, which has no probability right after the prompt"
             refused = StudyCell(float("nan"), REFUSED, reason=reason)
-            self.cells |= {("log_probability", None, n, seed): refused for n, seed in self.questions}
+            self.cells |= {
+                ("log_probability", None, n, seed): refused for n, seed in self.questions
+            }
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
 
-        What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
+        What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the
+        unembedding, is refused there alone.
         """
         plan = self.plan
         if self.no_pair is not None:
@@ -195,7 +241,11 @@ class Arm:
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
         refused = StudyCell(float("nan"), REFUSED, reason=reason)
-        self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
+        self.cells |= {
+            ("collapse_distance", name, n, seed): refused
+            for name in dtypes
+            for n, seed in self.questions
+        }
 
     def _keep_distances(self, result: Collapse) -> None:
         self.next_tokens += next_tokens(result)
@@ -208,25 +258,42 @@ class Arm:
         tables |= dict(iter(frame[frame["dtype"] != "float64"].groupby("dtype")))
         for dtype, table in tables.items():
             statuses = self._pair_statuses(dtype)
-            for n, seed, distance, noise in table[["length", "seed", "mean", "pair_noise"]].itertuples(index=False):
+            for n, seed, distance, noise in table[
+                ["length", "seed", "mean", "pair_noise"]
+            ].itertuples(index=False):
                 status, reason = statuses[n, seed]
                 value = float("nan") if status == REFUSED else float(distance)
-                self.cells["collapse_distance", dtype, n, seed] = StudyCell(value, status, float(noise), reason)
+                self.cells["collapse_distance", dtype, n, seed] = StudyCell(
+                    value, status, float(noise), reason
+                )
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
-        """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and the reason of a refusal."""
-        copy = Precision.of_name(dtype).prepared(self.model) if changes_pass(self.mitigation) else self.model
+        """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and
+        the reason of a refusal.
+        """
+        copy = (
+            Precision.of_name(dtype).prepared(self.model)
+            if changes_pass(self.mitigation)
+            else self.model
+        )
         questions = {
             (task_prompt.length, task_prompt.seed): task_prompt
             for task_prompt in (*self.questions.values(), *self.extended.values())
         }
-        statuses = {key: self.acted.status(task_prompt, copy) for key, task_prompt in questions.items()}
-        return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
+        statuses = {
+            key: self.acted.status(task_prompt, copy) for key, task_prompt in questions.items()
+        }
+        return {
+            (n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed])
+            for n, seed in self.questions
+        }
 
     def _measure_sensitivity(self, n: int, seed: int) -> None:
-        """Sensitivity of the tokens that carry the answer, mean over them: the operator norm, or of a large model a sketch.
+        """Sensitivity of the tokens that carry the answer, mean over them: the operator norm, or of
+        a large model a sketch.
 
-        A sketch's cotangents are drawn by the length: the same with a mitigation and without, others at the next length.
+        A sketch's cotangents are drawn by the length: the same with a mitigation and without,
+        others at the next length.
         """
         task_prompt = self.questions[n, seed]
         status, reason = self.acted.status(task_prompt, self.work)
@@ -253,17 +320,27 @@ def _answer_rows(asked: TaskAnswers) -> list[dict[str, Any]]:
 
 
 def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:
-    """Whether the model's card says that it was trained on such lengths of the task; missing where it lists none."""
+    """Whether the model's card says that it was trained on such lengths of the task; missing where
+    it lists none.
+    """
     trained = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
-    return pd.Series([pd.NA if trained is None else length <= trained for length in lengths], dtype="boolean")
+    return pd.Series(
+        [pd.NA if trained is None else length <= trained for length in lengths], dtype="boolean"
+    )
 
 
 def sensitivity_method(d_model: int) -> str:
-    """Method of a study's sensitivity: that of `sensitivity(method="auto")`, by the size of the model alone."""
+    """Method of a study's sensitivity: that of `sensitivity(method="auto")`, by the size of the
+    model alone.
+    """
     return choose_method(d_model, exact_fits=True).method
 
 
 def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind: str) -> StudyCell:
-    """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the greatest value."""
+    """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the
+    greatest value.
+    """
     values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
-    return StudyCell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind)
+    return StudyCell(
+        float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind
+    )

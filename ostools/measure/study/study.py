@@ -1,8 +1,9 @@
 """Mitigations against none on one task, question by question.
 
-Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a verdict that may
-be "not decided". Cost, for each mitigation and without one: answers to every question, a pass over each with its right
-line, one `collapse`, and at a few lengths `sensitivity`; with measures=["answers"] the answers alone.
+Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a
+verdict that may be "not decided". Cost, for each mitigation and without one: answers to every
+question, a pass over each with its right line, one `collapse`, and at a few lengths `sensitivity`;
+with measures=["answers"] the answers alone.
 """
 
 from __future__ import annotations
@@ -54,23 +55,27 @@ COLUMNS = [
 class Study(Result):
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
-    Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
-    kind (measured | estimated), value (with the mitigation) and baseline (the same question without), rounding (a
-    value below it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with
-    the reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
-    within_training (up to the length that the model's card lists; missing where it lists none).
+    Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a
+    collapse distance), quantity, kind (measured | estimated), value (with the mitigation) and
+    baseline (the same question without), rounding (a value below it is rounding), status ("active";
+    "inactive": it changed no text and no logit of this question; "refused", with the reason, such
+    as a mitigation that acts on the model as given, but not in the dtype in which the quantity is
+    measured), within_training (up to the length that the model's card lists; missing where it lists
+    none).
 
-    Quantities: correct (1 or 0) and log_probability (natural, of the right line), both of the model in its own dtype, as people
-    run it; collapse_distance (L2 at y between the questions
-    of n and n + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the answer; above
-    d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
+    Quantities: correct (1 or 0) and log_probability (natural, of the right line), both of the model
+    in its own dtype, as people run it; collapse_distance (L2 at y between the questions of n and n
+    + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
+    answer; above d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
 
     `effects` and `verdicts`: see `ostools.measure.study.verdicts`.
     """
 
     tables: ClassVar = (
         TableHead("verdicts", "mitigation answers log_probability collapse sensitivity"),
-        TableHead("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
+        TableHead(
+            "effects", "mitigation quantity dtype kind scale effect low high lengths inactive"
+        ),
     )
 
     effects: pd.DataFrame
@@ -89,8 +94,14 @@ class Study(Result):
 
 @measurement(
     command="mitigate",
-    examples=("--task count-ones --mitigations separator:every=3 --mitigations hint --lengths 4:64 --out study.html",),
-    defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
+    examples=(
+        "--task count-ones --mitigations separator:every=3 --mitigations hint --lengths 4:64 --out study.html",
+    ),
+    defaults={
+        "task": "copy-last",
+        "mitigations": "separator:every=3 hint interleave",
+        "lengths": "4:64",
+    },
     lines_of=(evaluate,),
     memory=lambda: study_memory,
 )
@@ -115,11 +126,13 @@ def study(
 
     Args:
         task: a `tasks.Task`, or its name with options.
-        mitigations: one or more, each a `mitigations.Mitigation` or its name with options: "separator:every=3".
+        mitigations: one or more, each a `mitigations.Mitigation` or its name with options:
+            "separator:every=3".
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
-        measures: what is measured: "answers" (right or not), "log_probability" (of the right line), "collapse" and
-            "sensitivity"; None: all. "answers" alone needs no float32 or float64 copy of a large model.
+        measures: what is measured: "answers" (right or not), "log_probability" (of the right line),
+            "collapse" and "sensitivity"; None: all. "answers" alone needs no float32 or float64
+            copy of a large model.
         dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
         elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
             examples stand before the question for the answers alone.
@@ -130,19 +143,26 @@ def study(
 
     How questions are encoded: `EncodingOptions`.
 
-    Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
-    `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
-    does not fit the context with n + 1 items or with its answer, and a layer that is not there.
+    Effects and verdicts leave lengths beyond training out, unless there are no others. Raises
+    `InputError` or `MitigationError`, before anything is measured, for unknown names, inserted text
+    that the tokenizer merges, a prompt that does not fit the context with n + 1 items or with its
+    answer, and a layer that is not there.
     """
     if not isinstance(level, int | float) or not 0 < level < 1:
-        raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
+        raise InputError(
+            f"study: expected a level between 0 and 1, found {level!r}; for example 0.95"
+        )
     mitigation_by_name = _checked_mitigations(mitigations)
     form, length_list = tasks.task(task), checked_lengths(lengths)
     measure_names = judging.ABOUT if measures is None else distinct("measures", measures)
     seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
     close_lengths = close_lengths if "sensitivity" in measure_names else []
     require_batch_size(batch_size)
-    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
+    dtype_list = (
+        ()
+        if dtypes in ((), [])
+        else tuple(precision.name for precision in checked_precisions(dtypes))
+    )
     resolved = elicitation_for(
         form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, encoding.get("chat")
     )
@@ -160,7 +180,9 @@ def study(
     )
     work = full_precision(model, "study") if "sensitivity" in measure_names else model
     plain = Arm(model, work, plan, None)
-    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
+    arms = {
+        name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()
+    }
     verdict_level = judging.corrected(level, len(arms) * len(plan.measures))
     if progress is not False:
         _tell_if_too_few(plan, fewest_at(verdict_level))
@@ -168,12 +190,27 @@ def study(
         arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
     frame = _frame(arms, plain)
     effects = judging.effects(frame, level, verdict_level)
-    settings: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
+    settings: dict[str, Any] = {
+        "task": tasks.label(form),
+        "mitigations": list(arms),
+        "lengths": length_list,
+    }
     settings |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
-    settings |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
-    settings |= {"measures": list(plan.measures), "batch_size": batch_size, "answer_tokens": plain.asked.room}
+    settings |= {
+        "sensitivity_lengths": close_lengths,
+        "level": level,
+        "verdict_level": verdict_level,
+    }
+    settings |= {
+        "measures": list(plan.measures),
+        "batch_size": batch_size,
+        "answer_tokens": plain.asked.room,
+    }
     if plain.read:
-        settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
+        settings |= {
+            "read_at": reading(model, list(plain.read.values())),
+            "next_tokens": plain.next_tokens,
+        }
     first = plain.questions[length_list[0], seed_list[0]]
     settings |= {"chat": first.chat, **first.prompt.provenance, "resamples": judging.RESAMPLES}
     provenance = Provenance.collect(model, measurement="study", **settings)
@@ -184,7 +221,10 @@ def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, M
     """The mitigations by their labels."""
     if isinstance(mitigations, str | Mitigation):
         mitigations = [mitigations]
-    parsed = [m.mitigation(value) for value in checked_list("mitigations", mitigations, "['separator:every=3']")]
+    parsed = [
+        m.mitigation(value)
+        for value in checked_list("mitigations", mitigations, "['separator:every=3']")
+    ]
     names = [m.label(mitigation) for mitigation in parsed]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -212,7 +252,9 @@ def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
 
 
 def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
-    """`Study.frame`: each measured number beside the one of the same question without the mitigation."""
+    """`Study.frame`: each measured number beside the one of the same question without the
+    mitigation.
+    """
     rows = [
         _row(name, key, cell, plain.cells.get(key, cell))
         for name, arm in arms.items()
@@ -254,12 +296,16 @@ def study_memory(
     batch_size: int | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> int:
-    """Bytes of what is measured of answers, distances and sensitivity: without, and with each mitigation."""
+    """Bytes of what is measured of answers, distances and sensitivity: without, and with each
+    mitigation.
+    """
     form, names, sizes = tasks.task(task), judging.ABOUT if measures is None else measures, [0]
     options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "batch_size": batch_size}
     for mitigation in (None, *mitigations):
         if {"answers", "log_probability"} & set(names):
-            sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options, **encoding))
+            sizes.append(
+                evaluate_memory(model, form, lengths, mitigation=mitigation, **options, **encoding)
+            )
         longest = model.longest(form, lengths, mitigation=mitigation, **encoding)
         pos = longest.tokens + longest.answer
         if "collapse" in names:

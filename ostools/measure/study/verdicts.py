@@ -1,7 +1,8 @@
 """Effects with intervals from paired measurements, and a verdict for each mitigation.
 
-A pair is one question with a mitigation and without. Seeds of one length belong together, so lengths are what is resampled. An
-interval says how the effect varies over lengths such as these, on this model and task; nothing about others.
+A pair is one question with a mitigation and without. Seeds of one length belong together, so
+lengths are what is resampled. An interval says how the effect varies over lengths such as these, on
+this model and task; nothing about others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,23 @@ from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Frame
-from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+from ostools.theory.statistics.intervals import (
+    FEWEST,
+    bootstrap_mean,
+    expanded,
+    fewest_at,
+    sign_flip,
+)
 from ostools.theory.statistics.paired import paired_difference
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
-HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
+HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = (
+    "helps",
+    "hurts",
+    "no measurable effect",
+    "inactive",
+    "not decided",
+)
 LARGER, SMALLER, NOT_MEASURED = "larger", "smaller", "not measured"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
 About = Literal["answers", "log_probability", "collapse", "sensitivity"]
@@ -44,8 +57,10 @@ class Quantity:
     """A number that is measured with and without a mitigation.
 
     scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
-    effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged. words: for a reader.
-    margin: an effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a ratio x1.1.
+    effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged.
+    words: for a reader.
+    margin: an effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a
+        ratio x1.1.
     """
 
     name: str
@@ -60,8 +75,12 @@ QUANTITIES = {
     quantity.name: quantity
     for quantity in (
         Quantity("correct", DIFFERENCE, "answers", "share of right answers", SMALL),
-        Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)", 0.1),
-        Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH),
+        Quantity(
+            "log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)", 0.1
+        ),
+        Quantity(
+            "collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH
+        ),
         Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens", _TENTH),
         Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
     )
@@ -69,36 +88,47 @@ QUANTITIES = {
 
 
 def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
-    """The effect of each mitigation on each quantity: the mean over lengths of the mean over seeds, where it acted.
+    """The effect of each mitigation on each quantity: the mean over lengths of the mean over seeds,
+    where it acted.
 
-    Columns: mitigation, quantity, dtype, kind, scale, about ("" where no verdict is read from it); effect with its interval low
-    to high at `level`; with a verdict, verdict_low to verdict_high at `verdict_level` and p_value, of a sign-flip test; value
-    and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
-    in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
-    reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
-    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`); of answers whose mean
-    effect is the same at every length, where the bootstrap would be empty, the exact paired interval over the questions
+    Columns: mitigation, quantity, dtype, kind, scale, about ("" where no verdict is read from it);
+    effect with its interval low to high at `level`; with a verdict, verdict_low to verdict_high at
+    `verdict_level` and p_value, of a sign-flip test; value and baseline (means over the same
+    pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs in a ratio
+    of which rounding stands in place of what is below it: the effect is a bound); active, inactive,
+    refused (pairs); reason (of the first refusal); beyond_training (whether every length is, and so
+    none is left out). Intervals are NaN for fewer than three lengths: percentile bootstrap over
+    lengths, expanded for few (`theory.intervals`); of answers whose mean effect is the same at
+    every length, where the bootstrap would be empty, the exact paired interval over the questions
     (`theory.statistics.paired`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
-        dict(zip(keys, key, strict=True)) | _effect(QUANTITIES[str(key[1])], group, level, verdict_level)
+        dict(zip(keys, key, strict=True))
+        | _effect(QUANTITIES[str(key[1])], group, level, verdict_level)
         for key, group in frame.groupby(keys, sort=False, dropna=False)
     ]
     return pd.DataFrame(rows)
 
 
 def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
-    counts = {status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)}
+    counts = {
+        status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)
+    }
     active_rows = group[group["status"] == ACTIVE]
-    # A failure at a length never trained says nothing of over-squashing: left out, unless nothing else was asked.
+    # A failure at a length never trained says nothing of over-squashing: left out, unless nothing
+    # else was asked.
     within = group["within_training"].astype("boolean").fillna(True).astype(bool)
     beyond = not bool(within.any())
     used = active_rows if beyond else active_rows[within[active_rows.index]]
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]
-    changed = (int((change == 1).sum()), int((change == -1).sum()), len(used)) if quantity.name == "correct" else None
+    changed = (
+        (int((change == 1).sum()), int((change == -1).sum()), len(used))
+        if quantity.name == "correct"
+        else None
+    )
     interval = partial(_interval, of_length, changed)
     low, high = interval(level)
     dtype = group["dtype"].iloc[0]
@@ -126,7 +156,9 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
 
 
 def _changes(quantity: Quantity, used: Frame) -> Any:
-    """Effect on each pair. A value smaller than its own rounding counts as that: a ratio to it would be one of rounding."""
+    """Effect on each pair. A value smaller than its own rounding counts as that: a ratio to it
+    would be one of rounding.
+    """
     if quantity.scale == DIFFERENCE:
         return used["value"] - used["baseline"]
     value, baseline = (np.maximum(used[name], used["rounding"]) for name in ("value", "baseline"))
@@ -138,31 +170,41 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
     return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
-def _interval(samples: np.ndarray, changed: tuple[int, int, int] | None, level: float) -> tuple[float, float]:
-    """Interval of the mean over lengths. `changed`, of answers alone: questions gained, lost, and all of them."""
+def _interval(
+    samples: np.ndarray, changed: tuple[int, int, int] | None, level: float
+) -> tuple[float, float]:
+    """Interval of the mean over lengths. `changed`, of answers alone: questions gained, lost, and
+    all of them.
+    """
     if len(samples) < FEWEST:
         return np.nan, np.nan
     if changed is not None and bool((samples == samples[0]).all()):
         return paired_difference(*changed, level)
     wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
-    low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)
+    low, high = bootstrap_mean(
+        torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES
+    )
     return float(low), float(high)
 
 
 def corrected(level: float, verdict_count: int) -> float:
-    """The level of each verdict's interval, so that all of them hold together at `level` (Bonferroni)."""
+    """The level of each verdict's interval, so that all of them hold together at `level`
+    (Bonferroni).
+    """
     return 1 - (1 - level) / verdict_count
 
 
 def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
     """One row a mitigation: its verdict on each of `ABOUT`, and one sentence that says why.
 
-    "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
-    leaves 0 out and a sign-flip test, which few lengths do not mislead, rejects at that level too, on at least
-    `fewest_at(verdict_level)` lengths; "no measurable effect" where the whole interval is within the quantity's `margin` of 0,
-    on as many lengths; "inactive" where the mitigation changed no prompt and no logit; "not decided" otherwise: what the
-    interval leaves room for was neither shown nor ruled out; "not measured" of what was not asked for.
+    "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's
+    interval at `verdict_level` leaves 0 out and a sign-flip test, which few lengths do not mislead,
+    rejects at that level too, on at least `fewest_at(verdict_level)` lengths; "no measurable
+    effect" where the whole interval is within the quantity's `margin` of 0, on as many lengths;
+    "inactive" where the mitigation changed no prompt and no logit; "not decided" otherwise: what
+    the interval leaves room for was neither shown nor ruled out; "not measured" of what was not
+    asked for.
     """
     rows = []
     for mitigation, group in effect_table.groupby("mitigation", sort=False):
@@ -172,7 +214,11 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
             judged = group[group["about"] == about].to_dict("records")
             row[about], why = _verdict(judged[0], verdict_level) if judged else (NOT_MEASURED, "")
             sentences += [f"{ABOUT_WORDS[about]}: {row[about]} ({why})"] if judged else []
-        beyond = "; every length is beyond the trained ones" if bool(group["beyond_training"].any()) else ""
+        beyond = (
+            "; every length is beyond the trained ones"
+            if bool(group["beyond_training"].any())
+            else ""
+        )
         rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(sentences) + beyond + "."})
     return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
 
@@ -180,7 +226,9 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     """Verdict on one effect, and why: the interval's where there are pairs on enough lengths."""
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
-        return UNCHANGED, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
+        return UNCHANGED, "it changed neither a prompt nor a logit" + (
+            " within training" if row[ACTIVE] else ""
+        )
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     limit, effect = at_limit(row), in_words(row, "verdict_low", "verdict_high")
@@ -224,14 +272,17 @@ def at_limit(row: Mapping[str, Any]) -> str:
 
 
 def bound(row: Mapping[str, Any]) -> str:
-    """Bound that an effect is where some of its pairs are ratios to a rounding, in words; "" where it is itself."""
+    """Bound that an effect is where some of its pairs are ratios to a rounding, in words; "" where
+    it is itself.
+    """
     if row["value_floored"] and row["baseline_floored"]:
         return "rounding on both sides,"
     return "at most" if row["value_floored"] else "at least" if row["baseline_floored"] else ""
 
 
 def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") -> str:
-    """A row of `effects` with its interval: percentage points of answers, factors of a ratio, else plain numbers.
+    """A row of `effects` with its interval: percentage points of answers, factors of a ratio, else
+    plain numbers.
 
     A bound has no interval: its would be that of the rounding.
     """
@@ -239,7 +290,9 @@ def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") ->
     if limit := bound(row):
         return f"{limit} ×{number(10**effect)}"
     if quantity == "correct":
-        return _interval_words([f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low)
+        return _interval_words(
+            [f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low
+        )
     if QUANTITIES[quantity].scale == RATIO:
         return _interval_words([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
     return _interval_words([f"{value:+.3g}" for value in (effect, low, high)], "", low)

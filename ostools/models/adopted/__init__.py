@@ -1,1 +1,3 @@
-"""A model that a user has in memory: `adopt` takes it, `parts` says what it is made of and refuses what nobody could load."""
+"""A model that a user has in memory: `adopt` takes it, `parts` says what it is made of and refuses
+what nobody could load.
+"""

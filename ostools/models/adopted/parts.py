@@ -1,4 +1,6 @@
-"""What a model in memory is made of: modules, saved tensors, hooks; and what of them no configuration gives is refused."""
+"""What a model in memory is made of: modules, saved tensors, hooks; and what of them no
+configuration gives is refused.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,28 @@ _OBSERVERS = (
     "transformers.modeling_utils.PreTrainedModel.enable_input_require_grads.",
     "transformer_lens.model_bridge.generalized_components.block.BlockBridge._maybe",
 )
-"""What output_hidden_states=True, gradient checkpointing, and a bridge's first pass, leave on modules: no number changes."""
+"""What output_hidden_states=True, gradient checkpointing, and a bridge's first pass, leave on
+modules: no number changes.
+"""
 _NOT_COMPUTED_WITH = {"training", "gradient_checkpointing", "vocab_size"}
-"""Settings of modules that change no logits. `resize_token_embeddings` leaves the old vocab_size on the inner model, where
-transformers reads none but for a loss."""
-_OF_LENS = {"q", "k", "v", "gate", "in", "up"}  # what TransformerLens makes of a joint weight; it adds buffers too
+"""Settings of modules that change no logits. `resize_token_embeddings` leaves the old vocab_size on
+the inner model, where transformers reads none but for a loss."""
+_OF_LENS = {
+    "q",
+    "k",
+    "v",
+    "gate",
+    "in",
+    "up",
+}  # what TransformerLens makes of a joint weight; it adds buffers too
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _HINT = ": merge adapters, dequantise, and undo what replaced modules before it is adopted"
 
 
 def parts(model: nn.Module) -> dict[str, nn.Module]:
-    """The Hugging Face modules by their names there, also where TransformerLens or torch.compile has wrapped them."""
+    """The Hugging Face modules by their names there, also where TransformerLens or torch.compile
+    has wrapped them.
+    """
     module_by_name: dict[str, nn.Module] = {}
     for name, part in model.named_modules(remove_duplicate=False):
         if not any(kind.__module__.startswith(_WRAPPERS) for kind in type(part).__mro__):
@@ -45,13 +58,19 @@ def saved_tensors(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
     return {
         f"{path}.{name}".lstrip("."): tensor
         for path, part in modules.items()
-        for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+        for name, tensor in (
+            *part.named_parameters(recurse=False),
+            *part.named_buffers(recurse=False),
+        )
         if name not in part._non_persistent_buffers_set
     }
 
 
 def weights(
-    model: PreTrainedModel | TransformerBridge, modules: dict[str, nn.Module], family: Family, config: Any
+    model: PreTrainedModel | TransformerBridge,
+    modules: dict[str, nn.Module],
+    family: Family,
+    config: Any,
 ) -> dict[str, Tensor]:
     """The saved tensors that a model of this configuration has, each of them once, and no others."""
     with torch.device("meta"):
@@ -70,7 +89,8 @@ def weights(
         seen.add(id(required))
         own_weights[path] = saved[path]
     known_ids = {id(saved[path]) for path in described if path in saved}
-    # A bridge, or a Hugging Face model inside of one: TransformerLens gives its output layer a bias of zeros, a buffer.
+    # A bridge, or a Hugging Face model inside of one: TransformerLens gives its output layer a bias
+    # of zeros, a buffer.
     lens = any(isinstance(part, GeneralizedComponent) for part in model.modules())
     extra = [
         path
@@ -84,13 +104,17 @@ def weights(
 
 
 def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
-    """Hooks and methods that the user put on a module would be lost, or would act on the user's object alone."""
+    """Hooks and methods that the user put on a module would be lost, or would act on the user's
+    object alone.
+    """
     for name, part in model.named_modules():
-        # TransformerLens' own hooks, which show what enters and leaves an MLP that is no module (OPT).
+        # TransformerLens' own hooks, which show what enters and leaves an MLP that is no module
+        # (OPT).
         mirrors = {
             handle.hook.id
             for handle in getattr(part, "fwd_hooks", ())
-            if getattr(handle.user_hook, "__module__", "") == "transformer_lens.model_bridge.component_setup"
+            if getattr(handle.user_hook, "__module__", "")
+            == "transformer_lens.model_bridge.component_setup"
         }
         for kind in _HOOKS:
             for key, hook in getattr(part, kind).items():
@@ -112,16 +136,27 @@ def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
 
 
 def _is_nnsights(forward: Any, part: nn.Module) -> bool:
-    """Whether it is what nnsight puts around the class's own forward, which runs as it is outside of a trace."""
+    """Whether it is what nnsight puts around the class's own forward, which runs as it is outside
+    of a trace.
+    """
     of_nnsight = type(forward).__module__.startswith("nnsight.") and "_hf_hook" not in vars(part)
-    return of_nnsight and getattr(getattr(forward, "state", None), "original", None) is type(part).forward
+    return (
+        of_nnsight
+        and getattr(getattr(forward, "state", None), "original", None) is type(part).forward
+    )
 
 
 def one_place(weights: dict[str, Tensor]) -> torch.device:
     """The device of all weights, which are plain tensors."""
     for name, weight in weights.items():
-        floating = weight.dtype in _DTYPES or (not weight.is_floating_point() and type(weight) is Tensor)
-        if type(weight) not in (nn.Parameter, Tensor) or not floating or weight.layout is not torch.strided:
+        floating = weight.dtype in _DTYPES or (
+            not weight.is_floating_point() and type(weight) is Tensor
+        )
+        if (
+            type(weight) not in (nn.Parameter, Tensor)
+            or not floating
+            or weight.layout is not torch.strided
+        ):
             raise InputError(
                 f"expected weights that are plain floating-point tensors, found {type(weight).__name__} of {weight.dtype} in "
                 f"{name}: dequantise the model first"
@@ -135,8 +170,12 @@ def one_place(weights: dict[str, Tensor]) -> torch.device:
     return next(iter(weights.values())).device
 
 
-def same_parts(user_modules: dict[str, nn.Module], rebuilt_modules: dict[str, nn.Module], name: str) -> None:
-    """The user's modules are those of the configuration: their kinds, their settings, their buffers, their weights."""
+def same_parts(
+    user_modules: dict[str, nn.Module], rebuilt_modules: dict[str, nn.Module], name: str
+) -> None:
+    """The user's modules are those of the configuration: their kinds, their settings, their
+    buffers, their weights.
+    """
     for path, rebuilt_part in rebuilt_modules.items():
         part = user_modules.get(path)
         if part is None or type(part) is not type(rebuilt_part):
@@ -153,7 +192,9 @@ def same_parts(user_modules: dict[str, nn.Module], rebuilt_modules: dict[str, nn
         for buffer, value in rebuilt_part._buffers.items():
             actual = part._buffers.get(buffer)
             if value is not None and not (
-                actual is not None and actual.dtype == value.dtype and torch.equal(actual.to(value.device), value)
+                actual is not None
+                and actual.dtype == value.dtype
+                and torch.equal(actual.to(value.device), value)
             ):
                 raise InputError(
                     f"expected {path}.{buffer} as the configuration says, found other numbers (`.half()` and `.to(dtype)` "
@@ -173,5 +214,7 @@ def _settings(part: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(part).items()
-        if isinstance(value, bool | int | float) and not name.startswith("_") and name not in _NOT_COMPUTED_WITH
+        if isinstance(value, bool | int | float)
+        and not name.startswith("_")
+        and name not in _NOT_COMPUTED_WITH
     }

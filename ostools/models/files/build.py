@@ -1,4 +1,6 @@
-"""The Hugging Face model that the files of a checkpoint make: whole in memory, or in several places."""
+"""The Hugging Face model that the files of a checkpoint make: whole in memory, or in several
+places.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,29 @@ from ostools.models.files.tokenizer import without_negative_ids
 
 @contextmanager
 def fitting(where: Path) -> Iterator[None]:
-    """Whatever a library raises while a model is built, for config values that no model can be built from."""
+    """Whatever a library raises while a model is built, for config values that no model can be
+    built from.
+    """
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"expected weights that fit config.json in {where}: {one_line(error)}") from None
+        raise InputError(
+            f"expected weights that fit config.json in {where}: {one_line(error)}"
+        ) from None
 
 
 def build(
-    family: Family, config: PreTrainedConfig, weights: Mapping[str, torch.Tensor], dtype: torch.dtype, where: Path
+    family: Family,
+    config: PreTrainedConfig,
+    weights: Mapping[str, torch.Tensor],
+    dtype: torch.dtype,
+    where: Path,
 ) -> PreTrainedModel:
-    """The Hugging Face model in `dtype`, every parameter one of the `weights`; `where`: what errors call it."""
+    """The Hugging Face model in `dtype`, every parameter one of the `weights`; `where`: what errors
+    call it.
+    """
     experts_one_by_one(config, family)
     module, info = getattr(transformers, family.module).from_pretrained(
         None,
@@ -44,7 +56,8 @@ def build(
         config=config,
         dtype=dtype,
         attn_implementation="eager",
-        # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in the log.
+        # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in
+        # the log.
         ignore_mismatched_sizes=True,
         output_loading_info=True,
         key_mapping=dict(family.renames) or None,
@@ -55,15 +68,23 @@ def build(
 
 
 def load_whole(
-    checkpoint: Checkpoint, family: Family, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint,
+    family: Family,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
     with fitting(checkpoint.directory):
         check_stored(config, family, checkpoint.shards, checkpoint.directory)
-        tensors = {name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)}
+        tensors = {
+            name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)
+        }
         module = build(family, config, tensors, dtype, checkpoint.directory)
         for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.dtype is not dtype:  # transformers keeps it in float32, and it still lies in the file's own pages
+            if (
+                tensor.dtype is not dtype
+            ):  # transformers keeps it in float32, and it still lies in the file's own pages
                 tensor.data = tensor.data.clone()
     module = _finished(module, checkpoint)
     module.to(device)  # pyright: ignore[reportArgumentType]
@@ -78,7 +99,9 @@ def load_in_places(
     device: torch.device,
     device_map: str,
 ) -> tuple[PreTrainedModel, PlaceByModule]:
-    """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
+    """The Hugging Face model with its weights where the map says, and the map with nothing left to
+    be found out.
+    """
     _check_storage(family, checkpoint.directory)
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
     with fitting(checkpoint.directory):
@@ -107,7 +130,9 @@ def _finished(module: PreTrainedModel, checkpoint: Checkpoint) -> PreTrainedMode
 
 def _check_storage(family: Family, directory: Path) -> None:
     """A device map asks for weights that are computed with as the file holds them."""
-    obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
+    obstacle = (
+        f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
+    )
     if family.copied:
         obstacle = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
     if obstacle is not None:

@@ -1,6 +1,8 @@
-"""The files of one model: where they lie and what they say, each read once, when something first asks for it.
+"""The files of one model: where they lie and what they say, each read once, when something first
+asks for it.
 
-The record is made by `sources.locate` and handed on to whatever reads the model. A file that changes afterwards is not seen.
+The record is made by `sources.locate` and handed on to whatever reads the model. A file that
+changes afterwards is not seen.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ostools.models.files.checks import read_json
 from ostools.models.files.shards import Shard, has_weights, read_shards, stored_dtype
 
 TEMPLATES = "additional_chat_templates"
-"""The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
+"""The folder where transformers looks for chat templates too; the one that is called default is
+then the model's.
+"""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _PARTS_OF_ONE = (
     "tokenizer*",
@@ -37,10 +41,12 @@ _PARTS_OF_ONE = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The name the user knows a model by, the directory of its files, and the hub's commit (None if local).
+    """The name the user knows a model by, the directory of its files, and the hub's commit (None if
+    local).
 
-    title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it was converted to,
-    `quantisation` what it was, `sha256` its hash, and `dtype` that of the weights that are read from it.
+    title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it
+    was converted to, `quantisation` what it was, `sha256` its hash, and `dtype` that of the weights
+    that are read from it.
     """
 
     name: str
@@ -64,8 +70,14 @@ class Checkpoint:
             settings = self._without_code(file) if (self.directory / file).exists() else {}
             listed = settings.get("added_tokens") or []
             by_id = settings.get("added_tokens_decoder") or {}
-            ids |= {(token["content"], file): token.get("id") for token in listed if "content" in token}
-            ids |= {(token["content"], file): int(index) for index, token in by_id.items() if "content" in token}
+            ids |= {
+                (token["content"], file): token.get("id") for token in listed if "content" in token
+            }
+            ids |= {
+                (token["content"], file): int(index)
+                for index, token in by_id.items()
+                if "content" in token
+            }
         return ids
 
     @cached_property
@@ -81,8 +93,12 @@ class Checkpoint:
         lengths = read_json(card).get("trained_lengths") if card.exists() else None
         if lengths is None:
             return None
-        if not isinstance(lengths, dict) or not all(type(value) is int for value in lengths.values()):
-            raise InputError(f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}")
+        if not isinstance(lengths, dict) or not all(
+            type(value) is int for value in lengths.values()
+        ):
+            raise InputError(
+                f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}"
+            )
         return lengths
 
     @cached_property
@@ -99,18 +115,23 @@ class Checkpoint:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is any file of weights, of whatever form; else it describes a model that is elsewhere."""
+        """Whether there is any file of weights, of whatever form; else it describes a model that is
+        elsewhere.
+        """
         return has_weights(self.directory)
 
     @cached_property
     def has_tokenizer(self) -> bool:
-        """Whether it brings a tokenizer of its own: without one transformers makes up a five-token one.
+        """Whether it brings a tokenizer of its own: without one transformers makes up a five-token
+        one.
 
         Raises `InputError` for part of a tokenizer.
         """
         if any((self.directory / file).exists() for file in _TOKENIZER_FILES):
             return True
-        parts = sorted({path.name for pattern in _PARTS_OF_ONE for path in self.directory.glob(pattern)})
+        parts = sorted(
+            {path.name for pattern in _PARTS_OF_ONE for path in self.directory.glob(pattern)}
+        )
         if parts:
             raise InputError(
                 f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {self.directory}, found only "

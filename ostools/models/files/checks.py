@@ -1,4 +1,6 @@
-"""JSON of a model's files, in which every key stands once; and the words of another library in one line."""
+"""JSON of a model's files, in which every key stands once; and the words of another library in one
+line.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,24 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path, JSON_LIMIT), object_pairs_hook=_each_once)
     except FileNotFoundError:
-        raise InputError(f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?") from None
+        raise InputError(
+            f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"
+        ) from None
     except InputError:
         raise
     except (OSError, ValueError, RecursionError) as error:  # brackets a hundred thousand deep
-        raise InputError(f"expected JSON in {path}, found something else: {one_line(error)}") from None
+        raise InputError(
+            f"expected JSON in {path}, found something else: {one_line(error)}"
+        ) from None
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
     return content
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand once: of a key that stands twice, readers take the one or the other."""
+    """An object whose keys stand once: of a key that stands twice, readers take the one or the
+    other.
+    """
     content = dict(pairs)
     if len(content) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]

@@ -1,7 +1,9 @@
-"""Configuration of a checkpoint: which family it is, whether ostools loads it, and what transformers makes of it.
+"""Configuration of a checkpoint: which family it is, whether ostools loads it, and what
+transformers makes of it.
 
-A config.json carries the attention kernel, the dtype, the cache, the outputs and the devices of whoever saved it. They say how
-some machine computed, and not which model it is: `without_saved` leaves them out wherever a configuration is read.
+A config.json carries the attention kernel, the dtype, the cache, the outputs and the devices of
+whoever saved it. They say how some machine computed, and not which model it is: `without_saved`
+leaves them out wherever a configuration is read.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ _SAVED_SETTINGS = """
     gradient_checkpointing chunk_size_feed_forward
 """
 SAVED = frozenset(_SAVED_SETTINGS.split())
-"""Kernels, dtypes, quantisation (weights are dequantised before the model sees them), caches, outputs, devices, training."""
+"""Kernels, dtypes, quantisation (weights are dequantised before the model sees them), caches,
+outputs, devices, training.
+"""
 
 
 @contextmanager
@@ -48,7 +52,10 @@ def quiet() -> Iterator[None]:
     """Silence transformers for one load: whatever it would report is checked here, and refused."""
     from transformers.utils import logging as transformers_logging
 
-    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
     transformers_logging.set_verbosity(logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
@@ -60,7 +67,9 @@ def quiet() -> Iterator[None]:
 
 
 def check_config(checkpoint: Checkpoint, generic: bool = False) -> Family:
-    """The family of the model, or why ostools does not load it; `generic` as in `family_of_settings`."""
+    """The family of the model, or why ostools does not load it; `generic` as in
+    `family_of_settings`.
+    """
     file = str(checkpoint.directory / "config.json")
     refuse_quantised(checkpoint.config, checkpoint.directory)
     require_own_names(checkpoint.config, file)
@@ -68,7 +77,9 @@ def check_config(checkpoint: Checkpoint, generic: bool = False) -> Family:
 
 
 def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
-    """Weights in few bits are not read, but for those of a model that transformers dequantised from a GGUF file and saved."""
+    """Weights in few bits are not read, but for those of a model that transformers dequantised from
+    a GGUF file and saved.
+    """
     settings = config.get("quantization_config")
     if settings in (None, {}):
         return
@@ -76,7 +87,10 @@ def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
     if settings.get("quant_method") == "gguf":
         return
     names = ("quant_method", "quant_type", "bits", "format")
-    message = ", ".join(f"{name} {str(settings[name])[:60]}" for name in names if name in settings) or "no quant_method"
+    message = (
+        ", ".join(f"{name} {str(settings[name])[:60]}" for name in names if name in settings)
+        or "no quant_method"
+    )
     raise InputError(
         f"expected full-precision weights, found a quantised checkpoint ({message}) in {directory}: use the original or a "
         "GGUF file of it; or load it with transformers, dequantise it there, and take it with ost.adopt"
@@ -84,12 +98,16 @@ def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
 
 
 def _check_numbers(settings: Mapping[str, Any], where: Path) -> None:
-    """Every base, factor, cap and length is a positive number, and every epsilon is at least 0 and below 1."""
+    """Every base, factor, cap and length is a positive number, and every epsilon is at least 0 and
+    below 1.
+    """
     for name, value in settings.items():
         if isinstance(value, Mapping):
             _check_numbers(value, where)
         numbers = [
-            number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int | float)
+            number
+            for number in (value if isinstance(value, list) else [value])
+            if isinstance(number, int | float)
         ]
         is_epsilon = _EPSILON.fullmatch(name) is not None
         if not is_epsilon and _POSITIVE.fullmatch(name) is None:
@@ -106,17 +124,24 @@ def _check_numbers(settings: Mapping[str, Any], where: Path) -> None:
 
 
 def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = False) -> Family:
-    """The family of a model with these settings, or why ostools does not take it; `where`: what they are settings of.
+    """The family of a model with these settings, or why ostools does not take it; `where`: what
+    they are settings of.
 
-    A model that no record describes, or any if `generic`, has a record that says so (`Family.generic`).
+    A model that no record describes, or any if `generic`, has a record that says so
+    (`Family.generic`).
     """
     _require_causal(config, where)
     family = family_of_config(config)
     if family is None:
         _require_no_record(config, where)
     refused = "" if family is None else family.refused or ""
-    # What transformers itself computes wrongly stays refused; of the rest a proof decides, where it is asked for.
-    if family is None or family.generic_instead or (generic and not refused.startswith("transformers")):
+    # What transformers itself computes wrongly stays refused; of the rest a proof decides, where it
+    # is asked for.
+    if (
+        family is None
+        or family.generic_instead
+        or (generic and not refused.startswith("transformers"))
+    ):
         return _generic_family(config, where)
     if family.refused is not None:
         raise InputError(
@@ -145,13 +170,19 @@ def _require_causal(config: Mapping[str, Any], where: str) -> None:
 
 
 def _require_no_record(config: Mapping[str, Any], where: str) -> None:
-    """Refuse settings that no record of their `model_type` describes: transformers may not read the one that differs."""
+    """Refuse settings that no record of their `model_type` describes: transformers may not read the
+    one that differs.
+    """
     kind = config.get("model_type")
     candidates = [family for family in FAMILIES if family.model_type == kind]
     if not candidates:
         return
-    settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
-    description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
+    settings = {
+        setting.name: setting.read(config) for family in candidates for setting in family.when
+    }
+    description = f"model_type {kind!r}" + "".join(
+        f", {name} {value!r}" for name, value in settings.items()
+    )
     raise InputError(
         f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found {description} in {where}: its "
         "hooks have not been held against Hugging Face's own model"
@@ -159,7 +190,9 @@ def _require_no_record(config: Mapping[str, Any], where: str) -> None:
 
 
 def _generic_family(config: Mapping[str, Any], where: str) -> Family:
-    """The record of whatever transformers loads as a causal language model; of a multimodal checkpoint its text part."""
+    """The record of whatever transformers loads as a causal language model; of a multimodal
+    checkpoint its text part.
+    """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     text = config.get("text_config")
@@ -176,7 +209,10 @@ def _generic_family(config: Mapping[str, Any], where: str) -> Family:
         )
     settings = text if isinstance(text, dict) and multimodal else config
     experts = any(isinstance(settings.get(name), int) for name in _EXPERTS)
-    prefixes = ((r"^model\.language_model\.", "model."), (r"^language_model\.(model|lm_head)\.", r"\1."))
+    prefixes = (
+        (r"^model\.language_model\.", "model."),
+        (r"^language_model\.(model|lm_head)\.", r"\1."),
+    )
     return Family(
         str(config.get("model_type")),
         (named or [module])[0],
@@ -215,9 +251,11 @@ def read_config(checkpoint: Checkpoint, family: Family) -> PreTrainedConfig:
 
 
 def saved_config(settings: Mapping[str, Any]) -> PreTrainedConfig:
-    """Configuration that transformers makes of these settings, without those of the machine that saved them.
+    """Configuration that transformers makes of these settings, without those of the machine that
+    saved them.
 
-    As `AutoConfig.from_pretrained` does, which reads a file alone: here nothing is written to a disk."""
+    As `AutoConfig.from_pretrained` does, which reads a file alone: here nothing is written to a
+    disk."""
     from transformers import AutoConfig
 
     if "configuration_files" in settings:
@@ -227,12 +265,15 @@ def saved_config(settings: Mapping[str, Any]) -> PreTrainedConfig:
     own_settings = without_saved(settings)
     name = own_settings.pop("model_type", None)
     return AutoConfig.for_model(
-        "ministral" if name == "mistral" and "layer_types" in own_settings else name, **_with_infinity(own_settings)
+        "ministral" if name == "mistral" and "layer_types" in own_settings else name,
+        **_with_infinity(own_settings),
     )
 
 
 def _with_infinity(value: Any) -> Any:
-    """The settings with the numbers that JSON cannot write, as transformers writes them: {"__float__": "Infinity"}."""
+    """The settings with the numbers that JSON cannot write, as transformers writes them:
+    {"__float__": "Infinity"}.
+    """
     if isinstance(value, Mapping):
         inner = {name: _with_infinity(setting) for name, setting in value.items()}
         return float(inner["__float__"]) if set(inner) == {"__float__"} else inner
@@ -240,16 +281,22 @@ def _with_infinity(value: Any) -> Any:
 
 
 def without_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration, and of the configurations in it, without those of the machine that saved it."""
+    """The settings of a configuration, and of the configurations in it, without those of the
+    machine that saved it.
+    """
     return {
-        name: without_saved(value) if isinstance(value, Mapping) and name.endswith("_config") else value
+        name: without_saved(value)
+        if isinstance(value, Mapping) and name.endswith("_config")
+        else value
         for name, value in settings.items()
         if name not in SAVED
     }
 
 
 def without_unread(config: PreTrainedConfig, family: Family) -> None:
-    """Remove settings that the class does not read: others ask the configuration which layers have a window."""
+    """Remove settings that the class does not read: others ask the configuration which layers have
+    a window.
+    """
     if family.generic:
         return
     if family.windows == "none" and hasattr(config, "sliding_window"):
@@ -265,8 +312,8 @@ def experts_one_by_one(config: PreTrainedConfig, family: Family) -> None:
 
 
 def _check_module(config: PreTrainedConfig, family: Family, file: Path) -> None:
-    """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
-    of Ministral."""
+    """transformers may read another model out of the settings than `model_type` names: Mistral's
+    with `layer_types` are those of Ministral."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING

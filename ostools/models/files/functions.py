@@ -1,7 +1,9 @@
-"""Functions with which a model computes attention, masks and experts: transformers' own, or the model is refused.
+"""Functions with which a model computes attention, masks and experts: transformers' own, or the
+model is refused.
 
-A configuration names them, and anybody may register another under any name, "sdpa" and "eager" too. ostools rebuilds a model
-with functions of its own choice: another would be left out, or measured as if it were transformers', without a word.
+A configuration names them, and anybody may register another under any name, "sdpa" and "eager" too.
+ostools rebuilds a model with functions of its own choice: another would be left out, or measured as
+if it were transformers', without a word.
 """
 
 from __future__ import annotations
@@ -20,26 +22,40 @@ CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
 _ATTENTION, _EXPERTS = CHOICES
 _CHOSEN = ("eager", "sdpa")
 """What ostools itself computes with, whatever a configuration names."""
-_NAMED = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+_NAMED = (
+    "attn_implementation",
+    "_attn_implementation",
+    "experts_implementation",
+    "_experts_implementation",
+)
 """Settings of a config.json that transformers reads as such a name."""
 _KERNELS = "kernels-community/"
-"""Of whom transformers takes flash attention where the package is missing (`FLASH_ATTN_KERNEL_FALLBACK`)."""
+"""Of whom transformers takes flash attention where the package is missing
+(`FLASH_ATTN_KERNEL_FALLBACK`).
+"""
 
 
 def configurations(model: nn.Module) -> list[PreTrainedConfig]:
     """Every configuration that a module of the model computes by."""
     settings = [getattr(part, "config", None) for part in model.modules()]
-    return list({id(config): config for config in settings if isinstance(config, PreTrainedConfig)}.values())
+    return list(
+        {id(config): config for config in settings if isinstance(config, PreTrainedConfig)}.values()
+    )
 
 
 def require_own_functions(model: nn.Module, what: str) -> None:
-    """Raise `InputError` if a module computes attention, its mask or experts with a function that transformers has not."""
+    """Raise `InputError` if a module computes attention, its mask or experts with a function that
+    transformers has not.
+    """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     homes = {type(part).__module__ for part in model.modules()}
-    attention = [vars(sys.modules[home]).get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS) for home in homes]
+    attention = [
+        vars(sys.modules[home]).get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
+        for home in homes
+    ]
     for config in configurations(model):
         for kind, choice, registries in (
             ("attention", _ATTENTION, attention),
@@ -54,7 +70,9 @@ def require_own_functions(model: nn.Module, what: str) -> None:
 
 
 def require_own_names(settings: Mapping[str, Any], what: str) -> None:
-    """Raise `InputError` if a config.json, or a configuration in it, names attention or experts that transformers has not."""
+    """Raise `InputError` if a config.json, or a configuration in it, names attention or experts
+    that transformers has not.
+    """
     for setting in _NAMED:
         names = settings.get(setting)
         for name in names.values() if isinstance(names, Mapping) else [names]:
@@ -77,8 +95,8 @@ def _registered(setting: str, name: str) -> Any:
 
 
 def _is_own(name: str, function: Any) -> bool:
-    """Whether it stands in a module of transformers, or of ostools, under its own name (`functools.wraps` gives names, not
-    places)."""
+    """Whether it stands in a module of transformers, or of ostools, under its own name
+    (`functools.wraps` gives names, not places)."""
     home = str(getattr(function, "__module__", None))
     stands = getattr(sys.modules.get(home), getattr(function, "__name__", ""), None) is function
     return name.startswith(_KERNELS) or (home.startswith(("transformers.", "ostools.")) and stands)

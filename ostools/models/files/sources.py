@@ -1,4 +1,6 @@
-"""From what the user wrote (nothing, a name, a directory, a GGUF file, a hub id) to a directory with a model in it."""
+"""From what the user wrote (nothing, a name, a directory, a GGUF file, a hub id) to a directory
+with a model in it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBED
 EMBEDDED_DIRECTORY = EMBEDDED_DIRECTORIES[EMBEDDED]
 ADAPTER_CONFIG = "adapter_config.json"
 
-# What loading reads, and nothing else: no pickles, no code, no second copy of the weights in another format.
+# What loading reads, and nothing else: no pickles, no code, no second copy of the weights in
+# another format.
 _WANTED_FILES = (
     "config.json",
     "model.safetensors",
@@ -42,11 +45,14 @@ _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
 
 def locate(
-    name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None = torch.float32
+    name: str | os.PathLike[str] | None,
+    revision: str | None,
+    dtype: torch.dtype | None = torch.float32,
 ) -> Checkpoint:
     """Find the files of a model, downloading them when `name` is a hub id that is not in the cache.
 
-    dtype: that in which its weights will be held, for which a GGUF file is converted; None: `Checkpoint.stored_dtype`.
+    dtype: that in which its weights will be held, for which a GGUF file is converted; None:
+        `Checkpoint.stored_dtype`.
     """
     name = EMBEDDED if name is None else name
     checkpoint = _in_a_package(name, dtype) or _on_disk(name, dtype)
@@ -62,7 +68,9 @@ def locate(
 
 
 def _require_no_adapter(directory: Path) -> None:
-    """Refuse weights that are only a change of a model's: transformers would load them onto another model's."""
+    """Refuse weights that are only a change of a model's: transformers would load them onto another
+    model's.
+    """
     if (directory / ADAPTER_CONFIG).exists():
         raise InputError(
             f"expected a whole model in {directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base "
@@ -87,9 +95,13 @@ def _in_a_package(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
 
 
 def _on_disk(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
-    """The model in that directory or GGUF file; None for a hub id. Raises `InputError` for a path where none is."""
+    """The model in that directory or GGUF file; None for a hub id. Raises `InputError` for a path
+    where none is.
+    """
     if not isinstance(name, str | os.PathLike):
-        raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
+        raise InputError(
+            f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}"
+        )
     text = os.fspath(name)
     if not text.strip() or "\0" in text:
         description = repr(text[:60]) if text.strip() else "an empty name"
@@ -116,7 +128,9 @@ def _of_gguf(name: str, model: Converted, title: str) -> Checkpoint:
 
 
 def _folder_title(folder: Path) -> str:
-    """The directory's name; of a snapshot in the hub's cache (models--ORGANISATION--NAME/snapshots/COMMIT) the hub id."""
+    """The directory's name; of a snapshot in the hub's cache
+    (models--ORGANISATION--NAME/snapshots/COMMIT) the hub id.
+    """
     *_, model, snapshots, last = ("", "", *Path(os.path.abspath(folder)).parts)
     if snapshots == "snapshots" and model.startswith("models--"):
         return model.removeprefix("models--").replace("--", "/")
@@ -141,7 +155,9 @@ def _download(name: str, revision: str | None) -> Checkpoint:
     if "/" not in name and name not in BARE_HUB_IDS:
         raise unknown_name("model", name, _KNOWN_NAMES)
     try:
-        folder = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(_WANTED_FILES))
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=list(_WANTED_FILES)
+        )
     except hub_errors.GatedRepoError:
         signed_in = huggingface_hub.get_token() is not None
         raise InputError(

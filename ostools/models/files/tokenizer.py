@@ -1,4 +1,6 @@
-"""Tokenizer of a checkpoint, and the settings that name tokens: each id stands for one token, as its file says."""
+"""Tokenizer of a checkpoint, and the settings that name tokens: each id stands for one token, as
+its file says.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,17 @@ _PLAIN_SETTINGS = frozenset(
         "unk_token",
     )
 )
-"""Settings of tokenizer_config.json that change no id of a text: transformers reads the rest from tokenizer.json."""
+"""Settings of tokenizer_config.json that change no id of a text: transformers reads the rest from
+tokenizer.json.
+"""
 _MORE_SETTINGS = ("special_tokens_map.json", "added_tokens.json", TEMPLATES)
 
 
 @collector_at_rest()
 def read_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
+    """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint
+    without one.
+    """
     if not checkpoint.has_tokenizer:
         return None
     from transformers import AutoTokenizer
@@ -42,22 +48,36 @@ def read_tokenizer(checkpoint: Checkpoint) -> Any:
     directory = checkpoint.directory
     try:
         declared_ids = checkpoint.declared_ids
-        options = {"config": saved_config(checkpoint.config)} if (directory / "config.json").exists() else {}
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
+        options = (
+            {"config": saved_config(checkpoint.config)}
+            if (directory / "config.json").exists()
+            else {}
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=False, local_files_only=True, **options
+        )
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
         _check_declared_ids(tokenizer, declared_ids, directory)
-        for copy in ("_vocab", "_merges"):  # Python's own, which nothing reads any more: 140 MB of Gemma's vocabulary
+        for copy in (
+            "_vocab",
+            "_merges",
+        ):  # Python's own, which nothing reads any more: 140 MB of Gemma's vocabulary
             vars(tokenizer).pop(copy, None)
         return tokenizer
     except InputError:
         raise
-    except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
-        raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
+    except (
+        Exception
+    ) as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
+        raise InputError(
+            f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
 class TextTokenizer:
-    """A tokenizer of plain texts with what `tokens.prompt_ids` asks of transformers' own, which takes twice as long to read.
+    """A tokenizer of plain texts with what `tokens.prompt_ids` asks of transformers' own, which
+    takes twice as long to read.
 
     named: the token of each role ("bos_token", "eos_token", "pad_token", "unk_token").
     """
@@ -67,7 +87,12 @@ class TextTokenizer:
     chat_template: str | None
 
     def __call__(
-        self, text: str, *, add_special_tokens: bool = True, split_special_tokens: bool = False, **unused: Any
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
+        **unused: Any,
     ) -> Encoded:
         self.backend.encode_special_tokens = split_special_tokens
         return Encoded(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -101,7 +126,9 @@ class Encoded(NamedTuple):
 
 
 def read_text_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Tokenizer for plain texts: `TextTokenizer` where tokenizer.json alone says what transformers would do, else its own."""
+    """Tokenizer for plain texts: `TextTokenizer` where tokenizer.json alone says what transformers
+    would do, else its own.
+    """
     directory = checkpoint.directory
     files = {file: directory / file for file in ("tokenizer.json", "tokenizer_config.json")}
     if not all(path.is_file() for path in files.values()) or any(
@@ -115,17 +142,24 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> Any:
     backend = Tokenizer.from_file(str(files["tokenizer.json"]))
     backend.no_truncation()  # transformers encodes without either, whatever the file says
     backend.no_padding()
-    if not all(isinstance(token, str) and backend.token_to_id(token) is not None for token in named.values()):
+    if not all(
+        isinstance(token, str) and backend.token_to_id(token) is not None
+        for token in named.values()
+    ):
         return read_tokenizer(checkpoint)
     template = directory / "chat_template.jinja"
-    return TextTokenizer(backend, named, template.read_text(encoding="utf-8") if template.is_file() else None)
+    return TextTokenizer(
+        backend, named, template.read_text(encoding="utf-8") if template.is_file() else None
+    )
 
 
 def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
-    """Check that each id stands for one token, the ids are rows of the embedding, and the tokenizer adds at most one BOS.
+    """Check that each id stands for one token, the ids are rows of the embedding, and the tokenizer
+    adds at most one BOS.
 
-    An embedding may have more rows than there are tokens (it is padded to a round number), and a token that
-    text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such an id if it ever appears.
+    An embedding may have more rows than there are tokens (it is padded to a round number), and a
+    token that text cannot produce (a multimodal placeholder) may lie outside; `encode` refuses such
+    an id if it ever appears.
     """
     vocabulary = tokenizer.get_vocab()
     _require_one_token_each(vocabulary, directory)
@@ -145,9 +179,11 @@ def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
         )
 
 
-def _check_declared_ids(tokenizer: Any, declared_ids: Mapping[tuple[str, str], Any], directory: Path) -> None:
-    """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
-    word where that id is taken."""
+def _check_declared_ids(
+    tokenizer: Any, declared_ids: Mapping[tuple[str, str], Any], directory: Path
+) -> None:
+    """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library
+    gives it another without a word where that id is taken."""
     for (token, file), declared_id in declared_ids.items():
         token_id = tokenizer.convert_tokens_to_ids(token)
         if token_id != declared_id:
@@ -173,18 +209,22 @@ def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> N
 def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
     """The token ids that a setting such as `eos_token_id` names: one, a list, or none.
 
-    A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises `InputError` for anything
-    that is no whole number.
+    A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises
+    `InputError` for anything that is no whole number.
     """
     values = value if isinstance(value, list | tuple) else [value]
     for index in values:
         if index is not None and type(index) is not int:
-            raise InputError(f"expected {name} to be a token id, a list of ids or null, found {short_repr(value)}")
+            raise InputError(
+                f"expected {name} to be a token id, a list of ids or null, found {short_repr(value)}"
+            )
     return tuple(index for index in values if index is not None and index >= 0)
 
 
 def without_negative_ids(settings: Any) -> None:
-    """Put None, or the ids that are left, in the place of negative ids of a generation configuration."""
+    """Put None, or the ids that are left, in the place of negative ids of a generation
+    configuration.
+    """
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = getattr(settings, name, None)
         ids = ids_of_setting(value, name)

@@ -1,9 +1,11 @@
-"""A model of no known family as a bridge: its blocks, its final norm and its output layer are found by structure, and proven.
+"""A model of no known family as a bridge: its blocks, its final norm and its output layer are found
+by structure, and proven.
 
-No module of it is computed anew: the blocks are Hugging Face's own, each with a hook point before and behind it. So v^(l) and y
-can be read, changed and differentiated; inside a block patterns and norms can, where they are proven (`inside`). The proof at
-load is one batched pass (`_prove`): the residual stream before block l, put into a pass over OTHER tokens, gives the logits of
-the first. Nothing else of the tokens reaches the logits, then, and J_i of this v^(l) is the whole derivative.
+No module of it is computed anew: the blocks are Hugging Face's own, each with a hook point before
+and behind it. So v^(l) and y can be read, changed and differentiated; inside a block patterns and
+norms can, where they are proven (`inside`). The proof at load is one batched pass (`_prove`): the
+residual stream before block l, put into a pass over OTHER tokens, gives the logits of the first.
+Nothing else of the tokens reaches the logits, then, and J_i of this v^(l) is the whole derivative.
 
 Cost: five tiny forward passes, one of them with a row for every block.
 """
@@ -42,8 +44,8 @@ _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is t
 class GenericBridge(TransformerBridge):
     """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
 
-    `unknown`: why "patterns" or "norms" are not known. `asks_interface`: whether its softmax attention, if it has any, is the
-    one that transformers' `AttentionInterface` gives it.
+    `unknown`: why "patterns" or "norms" are not known. `asks_interface`: whether its softmax
+    attention, if it has any, is the one that transformers' `AttentionInterface` gives it.
     """
 
     unknown: Mapping[str, str] = MappingProxyType({})
@@ -53,8 +55,12 @@ class GenericBridge(TransformerBridge):
         """The norms that `hooks.norms` gives; of a model whose norms are known."""
         return known_norms(self)
 
-    def forward(self, input: Any, *args: Any, start_at_layer: int | None = None, **options: Any) -> Any:
-        """The pass; without a cache unless one is asked for, and from a stream with tokens that nothing reads (`_prove`)."""
+    def forward(
+        self, input: Any, *args: Any, start_at_layer: int | None = None, **options: Any
+    ) -> Any:
+        """The pass; without a cache unless one is asked for, and from a stream with tokens that
+        nothing reads (`_prove`).
+        """
         options.setdefault("use_cache", False)
         kept = None
         if "logits_to_keep" not in inspect.signature(type(self.original_model).forward).parameters:
@@ -89,18 +95,27 @@ class Structure:
 
     @classmethod
     def of(cls, module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str) -> Structure:
-        """By one forward pass: the blocks are the list whose modules run once each, one on what the one before it gave; the
-        final norm is the module that reads what the last one gave. `InputError` where there are none."""
+        """By one forward pass: the blocks are the list whose modules run once each, one on what the
+        one before it gave; the final norm is the module that reads what the last one gave.
+        `InputError` where there are none."""
         paths = {id(part): path for path, part in module.named_modules()}
         embed, head = module.get_input_embeddings(), module.get_output_embeddings()
         if embed is None or head is None:
             missing_parts = (
-                "no embedding" if head is not None else "no output layer" if embed is not None else "neither"
+                "no embedding"
+                if head is not None
+                else "no output layer"
+                if embed is not None
+                else "neither"
             )
-            raise InputError(f"expected a token embedding and an output layer in {name}, found {missing_parts}")
+            raise InputError(
+                f"expected a token embedding and an output layer in {name}, found {missing_parts}"
+            )
         calls = _calls(module, probe)
         lists = [
-            (path, list(part)) for path, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)
+            (path, list(part))
+            for path, part in module.named_modules()
+            if isinstance(part, nn.ModuleList) and len(part)
         ]
         order = [part for part, _, _ in calls]
         chains = [(path, blocks) for path, blocks in lists if _is_chain(blocks, order)]
@@ -127,7 +142,9 @@ class Structure:
 
 
 def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
-    """Every call of a module in one pass, in the order in which they began: the module, the tensor that enters, the output."""
+    """Every call of a module in one pass, in the order in which they began: the module, the tensor
+    that enters, the output.
+    """
     calls: list[list[Any]] = []
     waiting: list[list[Any]] = []
 
@@ -152,8 +169,12 @@ def _is_chain(blocks: Sequence[nn.Module], order: Sequence[nn.Module]) -> bool:
     return all(len(found) == 1 for found in places) and places == sorted(places)
 
 
-def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str) -> GenericBridge:
-    """The bridge, proven. The module is changed in place. Raises `InputError` where v^(l) or y is not what the proof asks."""
+def generic_bridge(
+    module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str
+) -> GenericBridge:
+    """The bridge, proven. The module is changed in place. Raises `InputError` where v^(l) or y is
+    not what the proof asks.
+    """
     structure = Structure.of(module, probe, name)
     with torch.no_grad():
         plain = module(probe, use_cache=False).logits
@@ -182,7 +203,9 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
     }
     head: Any = module.get_output_embeddings()
     bridge = GenericBridge(module, adapter, None)
-    module.get_submodule(structure.head.rpartition(".")[0]).__setattr__(structure.head.rpartition(".")[2], head)
+    module.get_submodule(structure.head.rpartition(".")[0]).__setattr__(
+        structure.head.rpartition(".")[2], head
+    )
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
@@ -192,18 +215,27 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
 
 
 def _asks_for_names(module: PreTrainedModel) -> bool:
-    """Whether the model's code computes otherwise by the name of its attention: DeepSeek 3.2's leaves its selection of keys to
-    functions of other names than "eager" and "sdpa", which would have to know it."""
+    """Whether the model's code computes otherwise by the name of its attention: DeepSeek 3.2's
+    leaves its selection of keys to functions of other names than "eager" and "sdpa", which would
+    have to know it."""
     return (
-        re.search(r"_attn_implementation (not )?in \(", inspect.getsource(sys.modules[type(module).__module__]))
+        re.search(
+            r"_attn_implementation (not )?in \(",
+            inspect.getsource(sys.modules[type(module).__module__]),
+        )
         is not None
     )
 
 
 def _prove(
-    bridge: GenericBridge, probe: Int[Tensor, "1 pos"], plain: Float[Tensor, "1 pos d_vocab"], name: str
+    bridge: GenericBridge,
+    probe: Int[Tensor, "1 pos"],
+    plain: Float[Tensor, "1 pos d_vocab"],
+    name: str,
 ) -> None:
-    """Everything that reaches the logits goes through every v^(l), and through y; and nothing of a later token does."""
+    """Everything that reaches the logits goes through every v^(l), and through y; and nothing of a
+    later token does.
+    """
     last = int(bridge.cfg.n_layers)
     sites = ("residual_pre", "residual_post", "final_norm")
     with (
@@ -227,12 +259,25 @@ def _prove(
     def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
         if len(expected) % probe.shape[1] == 0:  # a row or more for each token
             expected, copies = (
-                scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :] for scores in (expected, copies)
+                scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :]
+                for scores in (expected, copies)
             )
-            _require_close(copies[0], expected, "another last token", name, f"before it, in a choice of block {block}")
+            _require_close(
+                copies[0],
+                expected,
+                "another last token",
+                name,
+                f"before it, in a choice of block {block}",
+            )
 
     with torch.no_grad(), held_choices(bridge, choices, same_choices):
-        _require_close(bridge(other)[:, :-1], logits[:, :-1], "another last token", name, "before it: it is not causal")
+        _require_close(
+            bridge(other)[:, :-1],
+            logits[:, :-1],
+            "another last token",
+            name,
+            "before it: it is not causal",
+        )
     _find_scale(bridge, y, logits, name)
 
 
@@ -245,9 +290,11 @@ def _prove_streams(
     choices: Choices | None,
     name: str,
 ) -> None:
-    """A pass over other tokens, a row for each l: row l is given v^(l) of the probe there, the last row y.
+    """A pass over other tokens, a row for each l: row l is given v^(l) of the probe there, the last
+    row y.
 
-    Of a mixture of experts, the scores of each choice behind v^(l) are held against the probe's. Then the probe's choice is
+    Of a mixture of experts, the scores of each choice behind v^(l) are held against the probe's.
+    Then the probe's choice is
     taken: rounding in a larger batch may change it.
     """
     last = int(bridge.cfg.n_layers)
@@ -255,7 +302,10 @@ def _prove_streams(
     def put(row: int, stream: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda tensor: torch.cat([tensor[:row], stream, tensor[row + 1 :]])
 
-    places = [(points(bridge, "residual_pre", [layer])[layer], put(layer, streams[layer])) for layer in range(last)]
+    places = [
+        (points(bridge, "residual_pre", [layer])[layer], put(layer, streams[layer]))
+        for layer in range(last)
+    ]
     places.append((points(bridge, "residual_post", [last - 1])[last - 1], put(last, streams[last])))
     places.append((points(bridge, "final_norm")[None], put(last + 1, y)))
     others = probe.flip(1).expand(last + 2, -1)  # another one at every position
@@ -263,7 +313,9 @@ def _prove_streams(
 
     def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
         for layer in range(block + 1):
-            _require_close(copies[layer], expected, "a pass over other tokens", name, why.format(layer))
+            _require_close(
+                copies[layer], expected, "a pass over other tokens", name, why.format(layer)
+            )
 
     edits = attached([(point, body, Order.EDIT) for point, body in places], kind="proof")
     with torch.no_grad(), edits, held_choices(bridge, choices, same_choices):
@@ -285,16 +337,24 @@ def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: 
 
 
 def _find_scale(bridge: GenericBridge, y: Tensor, logits: Tensor, name: str) -> None:
-    """The number by which the model multiplies what its output layer gives; its own head is held against its logits."""
+    """The number by which the model multiplies what its output layer gives; its own head is held
+    against its logits.
+    """
     original: Any = bridge.original_model
     config = original.config.get_text_config()
     cap = soft_cap_of(config)
-    linear = logits.double() if cap is None else cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-15, 1 - 1e-15))
+    linear = (
+        logits.double()
+        if cap is None
+        else cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-15, 1 - 1e-15))
+    )
     head: Any = bridge.unembed
     with torch.no_grad():
         bare = head(y).double()
     scale = float((bare * linear).sum() / bare.square().sum())
-    numbers = [value for value in config.to_dict().values() if isinstance(value, int | float) and value]
+    numbers = [
+        value for value in config.to_dict().values() if isinstance(value, int | float) and value
+    ]
     known = [1.0, *(float(value) for value in numbers), *(1 / float(value) for value in numbers)]
     nearest = min(known, key=lambda value: abs(value - scale))
     head._scale = nearest if abs(nearest - scale) <= _SNAP * abs(scale) else scale

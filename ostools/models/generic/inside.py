@@ -1,12 +1,15 @@
-"""What is known inside the blocks of a model by the generic route: attention patterns and norms, found by running, and proven.
+"""What is known inside the blocks of a model by the generic route: attention patterns and norms,
+found by running, and proven.
 
-Softmax attention of any kind (latent, gated, with sinks, in windows) calls one softmax a block over [head, query, key]. What it
-gives is alpha, and a hook point takes it wherever it is made. The proof: with every alpha made the identity, the last
-token's logits depend on no other token. So nothing but alpha carries one token to another, and freezing it holds all that the
-theorem holds. State-space and linear-attention blocks fail this proof.
+Softmax attention of any kind (latent, gated, with sinks, in windows) calls one softmax a block over
+[head, query, key]. What it gives is alpha, and a hook point takes it wherever it is made. The
+proof: with every alpha made the identity, the last token's logits depend on no other token. So
+nothing but alpha carries one token to another, and freezing it holds all that the theorem holds.
+State-space and linear-attention blocks fail this proof.
 
-A norm is a module of that name which is g (x - c(x)) / r(x) + b on numbers drawn at random, in one of the known forms. Code of
-a block that divides by a size of its input outside of them is a norm that is not known, and then none is held.
+A norm is a module of that name which is g (x - c(x)) / r(x) + b on numbers drawn at random, in one
+of the known forms. Code of a block that divides by a size of its input outside of them is a norm
+that is not known, and then none is held.
 
 Cost: four tiny forward passes.
 """
@@ -63,7 +66,11 @@ def known_norms(model: TransformerBridge) -> dict[str, Norm]:
     observed: dict[str, Any] = {"ln_final": model.ln_final}
     for layer, block in enumerate(model.blocks):
         module: Any = block.original_component
-        observed |= {f"blocks.{layer}.{path}": part for path, part in module.named_modules() if _is_norm(part)}
+        observed |= {
+            f"blocks.{layer}.{path}": part
+            for path, part in module.named_modules()
+            if _is_norm(part)
+        }
     return {name: part.as_norm(name, part.form) for name, part in observed.items()}
 
 
@@ -72,7 +79,9 @@ def _is_norm(part: nn.Module) -> bool:
 
 
 def _learn_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
-    """A hook point for the one softmax of each block. `UnknownError` without one, or where tokens meet outside of it."""
+    """A hook point for the one softmax of each block. `UnknownError` without one, or where tokens
+    meet outside of it.
+    """
     for layer, block in enumerate(bridge.blocks):
         patterns = Patterns(f"blocks.{layer}.attn", int(bridge.cfg.n_heads))
         block._modules["attn"] = patterns  # whatever Hugging Face calls so in its own block
@@ -99,7 +108,9 @@ def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
         block.attn.sinks = patterns[0].shape[-1] - pos
         weights = patterns[0].float()
         if block.attn.sinks not in (0, 1) or bool(weights[..., :pos].triu(1).any()):
-            raise UnknownError(f"the softmax of {where} is not one over the keys that a token may see")
+            raise UnknownError(
+                f"the softmax of {where} is not one over the keys that a token may see"
+            )
 
     def identity(layer: int, pattern: Tensor) -> Tensor:
         return torch.eye(pos, dtype=pattern.dtype, device=pattern.device).expand_as(pattern)
@@ -126,7 +137,9 @@ def _at_patterns(bridge: Any, body: Any) -> Iterator[None]:
 
 
 def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
-    """Hook points around every norm that runs in a block, and the forms of all. `UnknownError` for a norm of no known form."""
+    """Hook points around every norm that runs in a block, and the forms of all. `UnknownError` for
+    a norm of no known form.
+    """
     norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.original_component}
     for layer, block in enumerate(bridge.blocks):
         for path, part in block.original_component.named_modules():
@@ -134,7 +147,9 @@ def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
                 norms[f"blocks.{layer}.{path}"] = part
     calls, loose = _calls_of(bridge, norms, probe)
     if loose is not None:
-        raise UnknownError(f"{loose} divides by a size of what it reads, and is no module of a norm")
+        raise UnknownError(
+            f"{loose} divides by a size of what it reads, and is no module of a norm"
+        )
     forms = {name: _form(name, norms[name], inputs) for name, inputs in calls.items() if inputs}
     bridge.ln_final.form = forms.pop("ln_final")
     for name, form in forms.items():
@@ -142,14 +157,24 @@ def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
         parent, _, last = path.rpartition(".")
         observed = Observed(last)
         observed.set_original_component(norms[name])
-        observed.form, observed.hook_in.name, observed.hook_out.name = form, f"{name}.hook_in", f"{name}.hook_out"
-        setattr(bridge.blocks[int(layer)].original_component.get_submodule(parent), last, observed.eval())
+        observed.form, observed.hook_in.name, observed.hook_out.name = (
+            form,
+            f"{name}.hook_in",
+            f"{name}.hook_out",
+        )
+        setattr(
+            bridge.blocks[int(layer)].original_component.get_submodule(parent),
+            last,
+            observed.eval(),
+        )
 
 
 def _calls_of(
     bridge: Any, norms: dict[str, nn.Module], probe: Int[Tensor, "1 pos"]
 ) -> tuple[dict[str, list[tuple[Any, ...]]], str | None]:
-    """What each norm is called with in one pass; and the block that divides by a size outside of them, if any."""
+    """What each norm is called with in one pass; and the block that divides by a size outside of
+    them, if any.
+    """
     calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in norms}
     sizes = _Sizes()
     with ExitStack() as stack:
@@ -168,7 +193,9 @@ def _calls_of(
             begin = partial(sizes.__setattr__, "block", f"block {layer}")
             module = block.original_component
             stack.callback(module.register_forward_pre_hook(lambda *_, begin=begin: begin()).remove)
-            stack.callback(module.register_forward_hook(lambda *_: sizes.__setattr__("block", None)).remove)
+            stack.callback(
+                module.register_forward_hook(lambda *_: sizes.__setattr__("block", None)).remove
+            )
         stack.enter_context(torch.no_grad())
         stack.enter_context(sizes)
         bridge(probe)
@@ -205,15 +232,24 @@ def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
     wide = copy.deepcopy(module).double()
     generator = torch.Generator().manual_seed(0)
     random_inputs = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
-    random_inputs *= 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64).reshape(-1, *[1] * (x.ndim - 2))
+    random_inputs *= 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64).reshape(
+        -1, *[1] * (x.ndim - 2)
+    )
     random_inputs = random_inputs.to(x.device)
     expected = wide(random_inputs).double()
-    eps = next((float(getattr(module, key)) for key in _EPS if getattr(module, key, None) is not None), None)
-    for offset, centred, epsilon in product((0.0, 1.0), (False, True), _PLAIN_EPS if eps is None else (eps,)):
+    eps = next(
+        (float(getattr(module, key)) for key in _EPS if getattr(module, key, None) is not None),
+        None,
+    )
+    for offset, centred, epsilon in product(
+        (0.0, 1.0), (False, True), _PLAIN_EPS if eps is None else (eps,)
+    ):
         form = NormForm(offset, centred, epsilon)
         observed = Observed(name)
         observed.set_original_component(wide)
-        error = (observed.as_norm(name, form)(random_inputs) - expected).abs().amax(-1) / expected.abs().amax(-1)
+        error = (observed.as_norm(name, form)(random_inputs) - expected).abs().amax(
+            -1
+        ) / expected.abs().amax(-1)
         if bool((error <= _FORM_ERROR).all()):
             return form
     raise UnknownError(f"{kind} is no norm of a known form")

@@ -9,9 +9,13 @@ from ostools.hooks.sites import is_closed, unknown_inside
 from ostools.models.shape import setting
 
 _SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attention")
-"""What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing else."""
+"""What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing
+else.
+"""
 _NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
-"""What classes of blocks without softmax attention have in their names; of a model without `layer_types`."""
+"""What classes of blocks without softmax attention have in their names; of a model without
+`layer_types`.
+"""
 _HELD_PARTS = {
     "frozen": ("patterns", "norms"),
     "frozen-attention": ("patterns",),
@@ -22,28 +26,39 @@ _HELD_PARTS = {
 
 
 def block_notes(model: TransformerBridge) -> dict[str, str]:
-    """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
+    """What a derivative on closed blocks means, for the provenance; nothing for a model that a
+    record describes.
+    """
     if not is_closed(model):
         return {}
     reasons = {part: unknown_inside(model, part) for part in ("patterns", "norms")}
     known_parts = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
-    missing = ", ".join(name for name, parts in _HELD_PARTS.items() if unknown_inside(model, *parts))
+    missing = ", ".join(
+        name for name, parts in _HELD_PARTS.items() if unknown_inside(model, *parts)
+    )
     why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
     notes = {
         "blocks": f"closed: known of them: the residual stream between them{known_parts}; `full` is the real derivative, and "
         f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
     }
     if other := without_softmax(model):
-        notes["no_softmax"] = f"{other}: the paper's statements on softmax attention are not about these blocks"
+        notes["no_softmax"] = (
+            f"{other}: the paper's statements on softmax attention are not about these blocks"
+        )
     return notes
 
 
 def without_softmax(model: TransformerBridge) -> str:
-    """Blocks that are not of softmax attention alone: by the configuration where it says so, else by the names of classes."""
+    """Blocks that are not of softmax attention alone: by the configuration where it says so, else
+    by the names of classes.
+    """
     config: Any = model.original_model.config
     types = setting(config.get_text_config(), "layer_types")
     if types:
-        layers = {kind: [layer for layer, each in enumerate(types) if each == kind] for kind in dict.fromkeys(types)}
+        layers = {
+            kind: [layer for layer, each in enumerate(types) if each == kind]
+            for kind in dict.fromkeys(types)
+        }
         return "; ".join(
             f"{kind} in block{'s' * (len(where) > 1)} {', '.join(map(str, where))}"
             for kind, where in layers.items()

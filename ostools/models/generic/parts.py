@@ -1,4 +1,6 @@
-"""Parts of a bridge by the generic route: Hugging Face's own modules with hook points around them, and one behind a softmax."""
+"""Parts of a bridge by the generic route: Hugging Face's own modules with hook points around them,
+and one behind a softmax.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 
 
 def class_and_name(part: nn.Module, path: str) -> str:
-    """What a module calls itself: its class and its name, and 'norm' for the short names of one (ln_f)."""
+    """What a module calls itself: its class and its name, and 'norm' for the short names of one
+    (ln_f).
+    """
     return f"{type(part).__name__} {path.rpartition('.')[2]}".lower().replace("ln_", "norm_")
 
 
 class NormForm(NamedTuple):
-    """g (x - c(x)) / r(x) + b: what is added to the weight to make g, whether c is the mean (else 0), and eps in r."""
+    """g (x - c(x)) / r(x) + b: what is added to the weight to make g, whether c is the mean (else
+    0), and eps in r.
+    """
 
     offset: float
     centred: bool
@@ -33,7 +39,8 @@ class NormForm(NamedTuple):
 
 
 class Observed(GeneralizedComponent):
-    """Hugging Face's own module, with a hook point for the tensor that enters it and one for the tensor that leaves it.
+    """Hugging Face's own module, with a hook point for the tensor that enters it and one for the
+    tensor that leaves it.
 
     `form`: of a norm that is one of the known forms.
     """
@@ -54,9 +61,11 @@ class Observed(GeneralizedComponent):
 
 
 class Patterns(nn.Module):
-    """The hook point of a block's attention patterns, [batch, head, query, key], wherever its code makes them.
+    """The hook point of a block's attention patterns, [batch, head, query, key], wherever its code
+    makes them.
 
-    `sinks`: columns of the softmax behind those of the keys (a learnt sink), which no hook is shown.
+    `sinks`: columns of the softmax behind those of the keys (a learnt sink), which no hook is
+        shown.
     """
 
     def __init__(self, name: str, n_heads: int) -> None:
@@ -66,14 +75,24 @@ class Patterns(nn.Module):
         self.sinks, self._n_heads = 0, n_heads
 
     def is_pattern(self, weights: Tensor, batch: int, queries: int) -> bool:
-        """Whether weights have the shape of a pattern: of all heads of all prompts, a row for each query."""
+        """Whether weights have the shape of a pattern: of all heads of all prompts, a row for each
+        query.
+        """
         n_dims, first = weights.ndim, weights.shape[0]
-        of_all = (n_dims == 4 and first == batch) or (n_dims == 3 and first == batch * self._n_heads > batch)
+        of_all = (n_dims == 4 and first == batch) or (
+            n_dims == 3 and first == batch * self._n_heads > batch
+        )
         return of_all and weights.shape[-2] == queries and weights.shape[-1] >= queries
 
-    def through_hooks(self, stream: Float[Tensor, "batch query d_model"]) -> AbstractContextManager[object]:
-        """Hand every pattern that is made inside to the hooks; nothing is done where there are none."""
-        return _AtSoftmax(self, *stream.shape[:2]) if self.hook_pattern.has_hooks() else nullcontext()
+    def through_hooks(
+        self, stream: Float[Tensor, "batch query d_model"]
+    ) -> AbstractContextManager[object]:
+        """Hand every pattern that is made inside to the hooks; nothing is done where there are
+        none.
+        """
+        return (
+            _AtSoftmax(self, *stream.shape[:2]) if self.hook_pattern.has_hooks() else nullcontext()
+        )
 
 
 class _AtSoftmax(TorchFunctionMode):
@@ -85,7 +104,9 @@ class _AtSoftmax(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if func not in _SOFTMAX or not self._patterns.is_pattern(output, self._batch, self._queries):
+        if func not in _SOFTMAX or not self._patterns.is_pattern(
+            output, self._batch, self._queries
+        ):
             return output
         by_head = output.reshape(self._batch, -1, *output.shape[-2:])
         keys = output.shape[-1] - self._patterns.sinks
@@ -103,7 +124,8 @@ class Embedding(Observed):
 
 
 class Head(Observed):
-    """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere, Falcon-H1).
+    """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere,
+    Falcon-H1).
 
     It stands beside the Hugging Face model, which multiplies by its scale itself.
     """
@@ -112,7 +134,8 @@ class Head(Observed):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         module: Any = self.original_component
-        # Mamba keeps its stream and its final norm in float32, and rounds y where its output layer reads it.
+        # Mamba keeps its stream and its final norm in float32, and rounds y where its output layer
+        # reads it.
         logits = super().forward(hidden_states.to(module.weight.dtype))
         return logits if self._scale == 1.0 else logits * self._scale
 
@@ -126,7 +149,10 @@ class Head(Observed):
 class Block(BlockBridge):
     """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it."""
 
-    hook_aliases: ClassVar[dict[str, str | list[str]]] = {"hook_resid_pre": "hook_in", "hook_resid_post": "hook_out"}
+    hook_aliases: ClassVar[dict[str, str | list[str]]] = {
+        "hook_resid_pre": "hook_in",
+        "hook_resid_post": "hook_out",
+    }
     _start: Tensor | None = None
 
     def _extract_layer_idx(self) -> int:

@@ -1,9 +1,11 @@
 """Attention whose hooks act, where TransformerLens' bridges lack it.
 
-In OPT, GPT-J and GPT-Neo TransformerLens 4.3 lets Hugging Face's module compute, and fires the hooks of scores and patterns
-afterwards: what a hook makes of them goes nowhere, and a frozen pattern is not frozen. Its attention for rotated queries and
-keys, which it has for most families, computes step by step. It takes the place of the other here, with what these modules make
-for themselves: OPT nothing, GPT-J its rotation, GPT-Neo its windows and scores that no 1 / sqrt(d_head) multiplies.
+In OPT, GPT-J and GPT-Neo TransformerLens 4.3 lets Hugging Face's module compute, and fires the
+hooks of scores and patterns
+afterwards: what a hook makes of them goes nowhere, and a frozen pattern is not frozen. Its
+attention for rotated queries and keys, which it has for most families, computes step by step. It
+takes the place of the other here, with what these modules make for themselves: OPT nothing, GPT-J
+its rotation, GPT-Neo its windows and scores that no 1 / sqrt(d_head) multiplies.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
-from transformer_lens.model_bridge.generalized_components import LinearBridge, PositionEmbeddingsAttentionBridge
+from transformer_lens.model_bridge.generalized_components import (
+    LinearBridge,
+    PositionEmbeddingsAttentionBridge,
+)
 from transformers import PreTrainedConfig
 
 
 class PairedLinear(LinearBridge):
-    """W_Q or W_K of a head that rotates components 2k and 2k + 1 together, its outputs as rotation by halves reads them.
+    """W_Q or W_K of a head that rotates components 2k and 2k + 1 together, its outputs as rotation
+    by halves reads them.
 
-    `weight` has its rows in that order. The same order of a query and of a key changes no score. `hook_out` shows what the
-    layer itself gives.
+    `weight` has its rows in that order. The same order of a query and of a key changes no score.
+    `hook_out` shows what the layer itself gives.
     """
 
     def __init__(self, name: str, n_heads: int, d_head: int, rotary_dim: int) -> None:
@@ -43,7 +49,9 @@ class PairedLinear(LinearBridge):
 
 
 class PreparedAttention(PositionEmbeddingsAttentionBridge):
-    """Attention that makes some of its arguments itself, where the model does not hand them to it (a rotation, a window)."""
+    """Attention that makes some of its arguments itself, where the model does not hand them to it
+    (a rotation, a window).
+    """
 
     def prepared(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, with those that it makes."""
@@ -54,17 +62,23 @@ class PreparedAttention(PositionEmbeddingsAttentionBridge):
 
 
 class GPTJAttention(PreparedAttention):
-    """Rotation of the first `rotary_dim` components of a head, from the table that each of GPT-J's modules holds."""
+    """Rotation of the first `rotary_dim` components of a head, from the table that each of GPT-J's
+    modules holds.
+    """
 
     def prepared(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         original: Any = self.original_component
         angles = original.embed_positions[kwargs["position_ids"]].to(original.out_proj.weight.dtype)
         sin, cos = angles.chunk(2, dim=-1)
-        return kwargs | {"position_embeddings": (torch.cat([cos, cos], -1), torch.cat([sin, sin], -1))}
+        return kwargs | {
+            "position_embeddings": (torch.cat([cos, cos], -1), torch.cat([sin, sin], -1))
+        }
 
 
 class GPTNeoAttention(PreparedAttention):
-    """Scores q . k without a factor; in a local layer a query sees the `window_size` keys up to itself, by their places."""
+    """Scores q . k without a factor; in a local layer a query sees the `window_size` keys up to
+    itself, by their places.
+    """
 
     def set_original_component(self, component: nn.Module) -> None:
         settings: Any = component
@@ -88,7 +102,9 @@ _ATTENTION: dict[str, type[PositionEmbeddingsAttentionBridge]] = {
 
 
 def adapting(config: PreTrainedConfig) -> Callable[[ArchitectureAdapter], None]:
-    """What `build_bridge_from_module(..., post_adapter_hook=...)` does for a model of this configuration."""
+    """What `build_bridge_from_module(..., post_adapter_hook=...)` does for a model of this
+    configuration.
+    """
 
     def adapt(adapter: ArchitectureAdapter) -> None:
         # TransformerLens reads four spellings of eps, and not StarCoder 2's.
@@ -109,9 +125,15 @@ def _put_acting_attention(adapter: ArchitectureAdapter) -> None:
     parts = blocks["attn"].submodules
     if attention is GPTJAttention:
         rotary_dim = int(cfg.rotary_dim)
-        # Told, because a rotation of half of a head is otherwise taken for one whose cosines are written once.
+        # Told, because a rotation of half of a head is otherwise taken for one whose cosines are
+        # written once.
         cfg.rotary_pct = rotary_dim / cfg.d_head
-        parts |= {key: PairedLinear(parts[key].name, cfg.n_heads, cfg.d_head, rotary_dim) for key in ("q", "k")}
-    if cfg.architecture == "OPTForCausalLM":  # its MLP, and the norm before it, run on [batch * pos, d_model]
+        parts |= {
+            key: PairedLinear(parts[key].name, cfg.n_heads, cfg.d_head, rotary_dim)
+            for key in ("q", "k")
+        }
+    if (
+        cfg.architecture == "OPTForCausalLM"
+    ):  # its MLP, and the norm before it, run on [batch * pos, d_model]
         blocks["ln2"].hook_scale.hook_conversion = blocks["ln2"].hook_in.hook_conversion
     blocks["attn"] = attention(name=blocks["attn"].name, config=cfg, submodules=parts)

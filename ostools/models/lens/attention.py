@@ -1,4 +1,5 @@
-"""Classes that go before TransformerLens' attention in a 16-bit model, and transformers' attention with float32 scores.
+"""Classes that go before TransformerLens' attention in a 16-bit model, and transformers' attention
+with float32 scores.
 
 What they compute, and why: `models/precision/scores.py`.
 """
@@ -26,10 +27,12 @@ FLOAT32_SCORES = "ostools-float32-scores"
 
 
 class Float32Scores(AttentionBridge):
-    """Goes before a class of TransformerLens' attention, of which it widens what enters the scores and rounds z.
+    """Goes before a class of TransformerLens' attention, of which it widens what enters the scores
+    and rounds z.
 
-    `eager`: nothing of that. `delegates`: Hugging Face's module computes, as it would without TransformerLens, and no hook
-    inside it is called (`own_attention`). `can_delegate`: that has been seen to give the same model.
+    `eager`: nothing of that. `delegates`: Hugging Face's module computes, as it would without
+    TransformerLens, and no hook inside it is called (`own_attention`). `can_delegate`: that has
+    been seen to give the same model.
     """
 
     eager = False
@@ -58,9 +61,12 @@ class Float32Scores(AttentionBridge):
                 kwargs["alibi"] = alibi.float()
         return super().forward(*args, **kwargs)
 
-    # Every class of TransformerLens passes this between the rotation and the scores. The cache keeps 16 bits.
+    # Every class of TransformerLens passes this between the rotation and the scores. The cache
+    # keeps 16 bits.
     def _update_kv_cache(self, k: Tensor, v: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        keys, values = super()._update_kv_cache(k if self.narrow is None else k.to(self.narrow), v, **kwargs)
+        keys, values = super()._update_kv_cache(
+            k if self.narrow is None else k.to(self.narrow), v, **kwargs
+        )
         return self.widened(keys), self.widened(values)
 
 
@@ -89,7 +95,9 @@ class _JointRotated(_Joint):
 
 
 class _LastOfQueries(HookPoint):
-    """The last hook point of queries, which hands them over in float32 after all hooks have seen them."""
+    """The last hook point of queries, which hands them over in float32 after all hooks have seen
+    them.
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
         reader: Any = self._reader
@@ -97,7 +105,9 @@ class _LastOfQueries(HookPoint):
 
 
 def put_before(attention: Any) -> None:
-    """Put the class that fits before the attention's own. TransformerLens' rotated attention rounds z by itself."""
+    """Put the class that fits before the attention's own. TransformerLens' rotated attention rounds
+    z by itself.
+    """
     kind, before = type(attention), Float32Scores
     if issubclass(kind, JointQKVPositionEmbeddingsAttentionBridge):
         before = _JointRotated
@@ -110,9 +120,16 @@ def put_before(attention: Any) -> None:
 
 
 def _with_float32_scores(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The eager attention of the module's own file in transformers (soft-caps, sinks), in float32; z in the query's dtype."""
+    """The eager attention of the module's own file in transformers (soft-caps, sinks), in float32;
+    z in the query's dtype.
+    """
     eager = sys.modules[type(module).__module__].eager_attention_forward
     mask = None if attention_mask is None else cast_mask(attention_mask, torch.float32)
     z, pattern = eager(module, query.float(), key.float(), value.float(), mask, **options)

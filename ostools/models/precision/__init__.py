@@ -1,1 +1,3 @@
-"""In which numbers a model computes: its weights read in another dtype, or rounded, without a second copy of them."""
+"""In which numbers a model computes: its weights read in another dtype, or rounded, without a
+second copy of them.
+"""

@@ -1,4 +1,5 @@
-"""A model that computes in another dtype, with the weights that the user's own model holds: no second copy of them.
+"""A model that computes in another dtype, with the weights that the user's own model holds: no
+second copy of them.
 
 `bridge.to(bfloat16)` and back leaves a 0.09 error in the logits: nothing here casts in place.
 """
@@ -32,18 +33,21 @@ _CONTAINERS = frozenset({dict, OrderedDict, list, set})
 
 @checked_arguments(InputError, IN_WORDS)
 @default_torch_state()
-def view_in(model: TransformerBridge, dtype: torch.dtype, *, eager: bool = False) -> TransformerBridge:
-    """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`. `eager`: in 16
-    bits, with attention's scores rounded to them ("bfloat16-eager").
+def view_in(
+    model: TransformerBridge, dtype: torch.dtype, *, eager: bool = False
+) -> TransformerBridge:
+    """A model that computes what loading the weights of `model` in `dtype` gives, and reads them
+    from `model`. `eager`: in 16 bits, with attention's scores rounded to them ("bfloat16-eager").
 
-    A weight is rounded to `dtype` where an operation reads it, and dropped after it (`LazyCast`); a model that is in `dtype`
-    already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
-    is for one measurement: of weights that are changed meanwhile it sees some changes and others not.
+    A weight is rounded to `dtype` where an operation reads it, and dropped after it (`LazyCast`); a
+    model that is in `dtype` already is read as it is. Rotary frequencies stay float32, as
+    transformers loads them; the tokenizer is shared. The view is for one measurement: of weights
+    that are changed meanwhile it sees some changes and others not.
 
-    Memory: 24 MiB of a matrix in `dtype` where a product reads it, which the thread keeps; a whole matrix where another
-    operation does; and all weights of at most `SMALL_WEIGHT` bytes. Time: a cast of every weight at every forward or backward
-    pass. Raises `InputError` while hooks are on the model: the view would run
-    them, and they would not know it.
+    Memory: 24 MiB of a matrix in `dtype` where a product reads it, which the thread keeps; a whole
+    matrix where another operation does; and all weights of at most `SMALL_WEIGHT` bytes. Time: a
+    cast of every weight at every forward or backward pass. Raises `InputError` while hooks are on
+    the model: the view would run them, and they would not know it.
     """
     if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
@@ -58,7 +62,8 @@ def view(
     replacement: Callable[[Tensor], Tensor | None] = lambda weight: None,
     eager: bool = False,
 ) -> TransformerBridge:
-    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
+    """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function,
+    and what it reads.
 
     `replacement`: a tensor of one's own in the place of a weight, None for what `reading` makes.
     """
@@ -84,15 +89,19 @@ def view(
     memo |= _quick_copies(model)
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
-        # TransformerLens' own hooks are closures over the block that they were made for: a copied one would write into the
-        # original, and raise once that is gone.
+        # TransformerLens' own hooks are closures over the block that they were made for: a copied
+        # one would write into the original, and raise once that is gone.
         block._teardown_capture_hooks()
         block._maybe_wire_capture_hooks()
     for module in result.modules():
         exact = getattr(module, "scalar_embed_scale", None)
-        if isinstance(exact, float):  # Gemma's sqrt(d_model): rounded once, not through the old dtype
+        if isinstance(
+            exact, float
+        ):  # Gemma's sqrt(d_model): rounded once, not through the old dtype
             module.embed_scale.fill_(exact)  # pyright: ignore[reportCallIssue]
-        if isinstance(module, GPTJAttention):  # its table of angles is computed in the dtype that it is loaded in
+        if isinstance(
+            module, GPTJAttention
+        ):  # its table of angles is computed in the dtype that it is loaded in
             from transformers.modeling_utils import local_torch_dtype
             from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 
@@ -107,24 +116,37 @@ def view(
 
 
 def _quick_copies(model: nn.Module) -> dict[int, object]:
-    """Copies of what deepcopy is slow with or refuses, by its id: every empty container of a module (a dozen registries), and
-    tensors with a graph that a module keeps of its last pass (TransformerLens: a pattern of attention)."""
+    """Copies of what deepcopy is slow with or refuses, by its id: every empty container of a module
+    (a dozen registries), and tensors with a graph that a module keeps of its last pass
+    (TransformerLens: a pattern of attention)."""
     values = [value for module in model.modules() for value in vars(module).values()]
     copies: dict[int, object] = {
         id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value
     }
-    return copies | {id(value): value.detach() for value in values if isinstance(value, Tensor) and value.grad_fn}
+    return copies | {
+        id(value): value.detach() for value in values if isinstance(value, Tensor) and value.grad_fn
+    }
 
 
-def _recast_parameter(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:
+def _recast_parameter(
+    parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]
+) -> nn.Parameter:
     """The parameter as it is read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    tensor = LazyCast(read, parts, dtype) if parameter.numel() * dtype.itemsize > SMALL_WEIGHT else read(*parts)
+    tensor = (
+        LazyCast(read, parts, dtype)
+        if parameter.numel() * dtype.itemsize > SMALL_WEIGHT
+        else read(*parts)
+    )
     return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:
-    observed = [module.name for module in model.modules() if isinstance(module, HookPoint) and module.fwd_hooks]
+    observed = [
+        module.name
+        for module in model.modules()
+        if isinstance(module, HookPoint) and module.fwd_hooks
+    ]
     hook_places = [edit.where for edit in hooks.active_edits(model)] or observed
     if hook_places:
         raise InputError(
@@ -134,8 +156,14 @@ def _refuse_hooked(model: TransformerBridge) -> None:
 
 
 def _refuse_patched(model: TransformerBridge) -> None:
-    """A function in the place of a module's `forward` holds that module: its copy would compute with the original's weights."""
-    patched = [name for name, module in model.named_modules() if isinstance(vars(module).get("forward"), FunctionType)]
+    """A function in the place of a module's `forward` holds that module: its copy would compute
+    with the original's weights.
+    """
+    patched = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(vars(module).get("forward"), FunctionType)
+    ]
     if patched:
         raise InputError(
             f"expected modules with a forward of their own to read in another dtype, found a function in its place at "

@@ -1,12 +1,15 @@
-"""Whether a device multiplies matrices rightly; asked at load of one that is known to be silently wrong at some sizes.
+"""Whether a device multiplies matrices rightly; asked at load of one that is known to be silently
+wrong at some sizes.
 
-Operands are small whole numbers, of which every partial sum is exact in every dtype and in every order of additions: a product
-is right, or it is wrong to the bit, and there is no tolerance. Each operand lies inside a larger piece of memory whose rest is
-not zero, because some faults add what lies behind an operand, and in fresh memory that is 0.
+Operands are small whole numbers, of which every partial sum is exact in every dtype and in every
+order of additions: a product is right, or it is wrong to the bit, and there is no tolerance. Each
+operand lies inside a larger piece of memory whose rest is not zero, because some faults add what
+lies behind an operand, and in fresh memory that is 0.
 
-torch up to 2.13 on mps is wrong for some long sums, many columns, long batches, transposed views, and second calls in 16 bits
-(pytorch issues 116769, 161640, 180776, 189495, 193487, 195163). A fault that depends on what was computed before may pass here.
-Cost: about 1 s of a CPU, which makes the exact products, and 0.4 GiB for that time.
+torch up to 2.13 on mps is wrong for some long sums, many columns, long batches, transposed views,
+and second calls in 16 bits (pytorch issues 116769, 161640, 180776, 189495, 193487, 195163). A fault
+that depends on what was computed before may pass here. Cost: about 1 s of a CPU, which makes the
+exact products, and 0.4 GiB for that time.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _Case(NamedTuple):
-    """A product as models compute it: its words, the sizes of both operands, how they are multiplied, and in which dtypes."""
+    """A product as models compute it: its words, the sizes of both operands, how they are
+    multiplied, and in which dtypes.
+    """
 
     words: str
     inputs: tuple[int, ...]
@@ -54,27 +59,61 @@ def _of_a_transposed_left(inputs: Tensor, weights: Tensor) -> Tensor:
 _CASES = (
     _Case("a linear layer of a batch", (2, 13, 1024), (1024, 1024), _linear),
     _Case("a linear layer of a batch", (3, 28, 315), (315, 315), _linear),
-    _Case("a linear layer whose weight is a transposed view", (2, 13, 96), (96, 160), _linear_of_a_view),
-    _Case("a linear layer with a bias, past 65,536 rows of a batch", (65_537, 1, 8), (16, 8), _linear_with_bias),
-    _Case("an output layer of more than 32,768 columns", (1, 1025, 1), (32_769, 1), _linear, (torch.float32,)),
-    _Case("queries and transposed keys", (4, 130, 64), (4, 130, 64), lambda inputs, weights: inputs @ weights.mT),
+    _Case(
+        "a linear layer whose weight is a transposed view",
+        (2, 13, 96),
+        (96, 160),
+        _linear_of_a_view,
+    ),
+    _Case(
+        "a linear layer with a bias, past 65,536 rows of a batch",
+        (65_537, 1, 8),
+        (16, 8),
+        _linear_with_bias,
+    ),
+    _Case(
+        "an output layer of more than 32,768 columns",
+        (1, 1025, 1),
+        (32_769, 1),
+        _linear,
+        (torch.float32,),
+    ),
+    _Case(
+        "queries and transposed keys",
+        (4, 130, 64),
+        (4, 130, 64),
+        lambda inputs, weights: inputs @ weights.mT,
+    ),
     _Case("a transposed left operand", (4, 130, 64), (4, 130, 64), _of_a_transposed_left),
     _Case("sums of more than 32,766 terms", (32_767, 25), (32_767, 25), _of_a_transposed_left),
-    _Case("sums of more than 32,766 terms in a batch", (2, 50_000, 20), (2, 50_000, 20), _of_a_transposed_left),
+    _Case(
+        "sums of more than 32,766 terms in a batch",
+        (2, 50_000, 20),
+        (2, 50_000, 20),
+        _of_a_transposed_left,
+    ),
 )
 
 
 def check_products(device: torch.device, name: str) -> None:
-    """Raise `InputError` where a product on that device is not the exact one; `name`: the model that was to go there."""
+    """Raise `InputError` where a product on that device is not the exact one; `name`: the model
+    that was to go there.
+    """
     generator = torch.Generator().manual_seed(0)
     for case in _CASES:
         operands = [_whole_numbers(size, generator) for size in (case.inputs, case.weights)]
         expected = case.multiply(*(operand.double() for operand in operands)).to(torch.int16)
         for dtype in case.dtypes:
-            inputs, weights = (_inside_other_memory(operand.to(dtype), device) for operand in operands)
+            inputs, weights = (
+                _inside_other_memory(operand.to(dtype), device) for operand in operands
+            )
             products = (case.multiply(inputs, weights) for _ in range(2))
-            if not all(torch.equal(product.cpu().to(torch.int16), expected) for product in products):
-                sizes = " and ".join(" x ".join(map(str, operand)) for operand in (case.inputs, case.weights))
+            if not all(
+                torch.equal(product.cpu().to(torch.int16), expected) for product in products
+            ):
+                sizes = " and ".join(
+                    " x ".join(map(str, operand)) for operand in (case.inputs, case.weights)
+                )
                 raise InputError(
                     f"expected exact products of small whole numbers on {device.type}, found a wrong one in "
                     f"{str(dtype).removeprefix('torch.')} ({case.words}: {sizes}; torch {torch.__version__}): {name} would "
@@ -83,7 +122,9 @@ def check_products(device: torch.device, name: str) -> None:
 
 
 def _whole_numbers(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Numbers of {-1, 0, 1}, as few beside 0 as keep every partial sum below 256 (bfloat16 has all whole numbers to there)."""
+    """Numbers of {-1, 0, 1}, as few beside 0 as keep every partial sum below 256 (bfloat16 has all
+    whole numbers to there).
+    """
     terms = max(size)
     nonzero = min(1.0, (400 / terms) ** 0.5)
     signs = torch.randint(0, 2, size, generator=generator) * 2 - 1

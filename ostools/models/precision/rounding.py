@@ -1,8 +1,9 @@
 """A model whose weights are read as numbers that a format of few bits holds.
 
-`view_rounded` computes with them in float32: what quantising the weights alone does. `view_dynamic` rounds activations too, and
-multiplies whole numbers, as int8 kernels do. There the scale of the activations is found in the pass itself, for each token, so
-that no token's numbers depend on what comes later, as they would with one scale for a whole prompt.
+`view_rounded` computes with them in float32: what quantising the weights alone does. `view_dynamic`
+rounds activations too, and multiplies whole numbers, as int8 kernels do. There the scale of the
+activations is found in the pass itself, for each token, so that no token's numbers depend on what
+comes later, as they would with one scale for a whole prompt.
 """
 
 from __future__ import annotations
@@ -38,21 +39,26 @@ _WIDER = {
 
 @checked_arguments(InputError)
 def view_rounded(model: TransformerBridge, format: Format) -> TransformerBridge:
-    """A float32 view of `model` whose weights are the nearest that `format` holds (ties to even); tied ones stay tied.
+    """A float32 view of `model` whose weights are the nearest that `format` holds (ties to even);
+    tied ones stay tied.
 
-    bfloat16, float16, float8_e4m3fn, float8_e5m2: every parameter. int8, int4: matrices, symmetric with a scale per output
-    channel (the largest magnitude of a Linear's row, of a token's or a position's row of an embedding, over 127 or 7); gains of
-    norms and biases stay float32, as quantisers leave them. Integer scales are found from the weights in float32.
+    bfloat16, float16, float8_e4m3fn, float8_e5m2: every parameter. int8, int4: matrices, symmetric
+    with a scale per output channel (the largest magnitude of a Linear's row, of a token's or a
+    position's row of an embedding, over 127 or 7); gains of norms and biases stay float32, as
+    quantisers leave them. Integer scales are found from the weights in float32.
 
-    Cost: reads every weight once, then rounds a weight wherever it is read (`view_in`). Raises `InputError` for an unknown
-    format, a weight that a floating format cannot hold, and while hooks are on the model.
+    Cost: reads every weight once, then rounds a weight wherever it is read (`view_in`). Raises
+    `InputError` for an unknown format, a weight that a floating format cannot hold, and while hooks
+    are on the model.
     """
     require_held(model, format)
     return view(model, torch.float32, reading_of(model, format))
 
 
 def reading_of(model: TransformerBridge, format: str) -> Reading:
-    """Reading of each weight of the model in that format; for an integer one, a matrix and the scale of each output."""
+    """Reading of each weight of the model in that format; for an integer one, a matrix and the
+    scale of each output.
+    """
     # GPT-2's projections are stored [in, out], where everybody else's are [out, in].
     inputs_first = {id(module.weight) for module in model.modules() if isinstance(module, Conv1D)}
 
@@ -62,7 +68,9 @@ def reading_of(model: TransformerBridge, format: str) -> Reading:
         if weight.ndim != 2:
             return torch.Tensor.float, (weight,)
         inputs, numbers = 0 if id(weight) in inputs_first else 1, dense(weight)
-        largest = torch.maximum(numbers.amax(inputs, keepdim=True), -numbers.amin(inputs, keepdim=True)).float()
+        largest = torch.maximum(
+            numbers.amax(inputs, keepdim=True), -numbers.amin(inputs, keepdim=True)
+        ).float()
         scale = integer_scale(largest, format)
         return partial(_as_integer, format=format), (weight, scale.expand(weight.shape))
 
@@ -76,7 +84,9 @@ def _as_integer(
 
 
 def require_held(model: TransformerBridge, format: str) -> None:
-    """Every weight is finite, and within what a floating format holds: said before the run, with the weight's name."""
+    """Every weight is finite, and within what a floating format holds: said before the run, with
+    the weight's name.
+    """
     for name, weight in named_weights(model):
         if format not in FLOATS and weight.ndim > 2:
             raise InputError(
@@ -93,7 +103,9 @@ def require_held(model: TransformerBridge, format: str) -> None:
 
 
 def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
-    """Whether every weight of the model is a number of `dtype` already, so that storing it there changes nothing."""
+    """Whether every weight of the model is a number of `dtype` already, so that storing it there
+    changes nothing.
+    """
     return all(
         bool(torch.equal(rows.to(dtype).to(rows.dtype), rows))
         for _, weight in named_weights(model)
@@ -103,15 +115,19 @@ def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
 
 
 def _row_blocks(weight: Tensor) -> Iterator[Tensor]:
-    """The weight, so many rows at a time that another dtype of a large one does not stand beside it."""
+    """The weight, so many rows at a time that another dtype of a large one does not stand beside
+    it.
+    """
     rows = max(1, chunk(BLOCK) // max(1, weight[0].numel() * weight.element_size()))
     return (dense(part) for part in weight.split(rows))
 
 
 class DynamicInt8(LazyCast):
-    """A matrix scale q of a block: in a product with activations, q times theirs; read otherwise, the numbers scale q.
+    """A matrix scale q of a block: in a product with activations, q times theirs; read otherwise,
+    the numbers scale q.
 
-    `inputs`: of the whole matrix. A product over some of them alone, as of one head, has no integers of its own.
+    `inputs`: of the whole matrix. A product over some of them alone, as of one head, has no
+        integers of its own.
     """
 
     inputs: int
@@ -143,8 +159,9 @@ def integer_product(
 ) -> Float[Tensor, "token out"]:
     """s_x s_w sum_i q_x q_w: a sum of whole numbers, which is exact, then two products in float32.
 
-    q_x = round(x / s_x) with s_x = max |x| / 127 of each token, q_w = round(weight / scale); ties to even. The sum goes through
-    float64, which holds every such sum: an int32 kernel gives the same number.
+    q_x = round(x / s_x) with s_x = max |x| / 127 of each token, q_w = round(weight / scale); ties
+    to even. The sum goes through float64, which holds every such sum: an int32 kernel gives the
+    same number.
     """
     of_token = integer_scale(x.abs().amax(-1, keepdim=True), _DYNAMIC)
     sums = codes(x, _DYNAMIC, of_token).double() @ codes(weight, _DYNAMIC, scale).double()
@@ -154,9 +171,10 @@ def integer_product(
 def view_dynamic(model: TransformerBridge) -> TransformerBridge:
     """A float32 view of `model` in which each matrix of a block multiplies whole numbers of 8 bits.
 
-    Weights are those of `view_rounded(model, "int8")`: symmetric, a scale per output channel. In front of a matrix of a block
-    (the projections of attention and MLP) activations are rounded too: symmetric, a scale per token, found from that token.
-    Scores, softmax, norms, residual stream and unembedding stay in float32, as usual kernels leave them.
+    Weights are those of `view_rounded(model, "int8")`: symmetric, a scale per output channel. In
+    front of a matrix of a block (the projections of attention and MLP) activations are rounded too:
+    symmetric, a scale per token, found from that token. Scores, softmax, norms, residual stream and
+    unembedding stay in float32, as usual kernels leave them.
 
     Cost and errors: those of `view_rounded`; a product of matrices goes through float64.
     """

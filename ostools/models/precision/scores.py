@@ -1,13 +1,16 @@
-"""Attention of a 16-bit model as people run it: between queries, keys, values and its output it computes in float32.
+"""Attention of a 16-bit model as people run it: between queries, keys, values and its output it
+computes in float32.
 
     scores = s q k^T + mask,   alpha = softmax(scores),   z = alpha v     in float32;   q, k, v and z are rounded to 16 bits
 
-sdpa (transformers' default), flash attention and servers keep scores and softmax in float32. transformers' eager attention,
-which TransformerLens writes again, rounds the scores to 16 bits before the softmax. Where scores are large that is another
-model: those of Qwen 2.5 reach 12,400, where neighbouring bfloat16 numbers are 64 apart. That arithmetic is a choice with a
-name, "bfloat16-eager".
+sdpa (transformers' default), flash attention and servers keep scores and softmax in float32.
+transformers' eager attention, which TransformerLens writes again, rounds the scores to 16 bits
+before the softmax. Where scores are large that is another
+model: those of Qwen 2.5 reach 12,400, where neighbouring bfloat16 numbers are 64 apart. That
+arithmetic is a choice with a name, "bfloat16-eager".
 
-Hooks of scores and patterns see float32, all others the model's dtype. In float32 and float64 nothing changes.
+Hooks of scores and patterns see float32, all others the model's dtype. In float32 and float64
+nothing changes.
 """
 
 from __future__ import annotations
@@ -27,16 +30,20 @@ from ostools.hooks.sites import is_closed
 from ostools.models.families import Family
 from ostools.theory.distances import DTYPES
 
-ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {name: (dtype, False) for name, dtype in DTYPES.items()} | {
-    f"{name}-eager": (dtype, True) for name, dtype in DTYPES.items() if dtype in SIXTEEN_BITS
-}
-"""The dtype, and whether attention's scores are rounded to it, of every name that `load_model` takes."""
+ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {
+    name: (dtype, False) for name, dtype in DTYPES.items()
+} | {f"{name}-eager": (dtype, True) for name, dtype in DTYPES.items() if dtype in SIXTEEN_BITS}
+"""The dtype, and whether attention's scores are rounded to it, of every name that `load_model`
+takes.
+"""
 AUTO = "auto"
 """The name that `load_model` takes for the dtype that a file stores."""
 
 
 def arithmetic_named(name: str | torch.dtype) -> tuple[torch.dtype, bool]:
-    """The dtype of that name, and whether attention's scores are rounded to it; `InputError` for an unknown name."""
+    """The dtype of that name, and whether attention's scores are rounded to it; `InputError` for an
+    unknown name.
+    """
     text = str(name).removeprefix("torch.")
     if text not in ARITHMETICS:
         raise unknown_name("dtype", text, (AUTO, *ARITHMETICS))
@@ -44,7 +51,9 @@ def arithmetic_named(name: str | torch.dtype) -> tuple[torch.dtype, bool]:
 
 
 def check_arithmetic(family: Family, eager: bool) -> None:
-    """`InputError` for eager 16-bit attention of a family of which TransformerLens does not write it again as it is."""
+    """`InputError` for eager 16-bit attention of a family of which TransformerLens does not write
+    it again as it is.
+    """
     if eager and family.not_eager is not None:
         raise InputError(
             f"expected attention with its scores in float32 for {family.name}, found an eager dtype: {family.not_eager}; ask "
@@ -53,12 +62,15 @@ def check_arithmetic(family: Family, eager: bool) -> None:
 
 
 def is_eager(model: TransformerBridge) -> bool:
-    """Whether the model, if in 16 bits, rounds attention's scores. A bridge does that TransformerLens alone has made."""
+    """Whether the model, if in 16 bits, rounds attention's scores. A bridge does that
+    TransformerLens alone has made.
+    """
     return getattr(model.cfg, "eager_scores", True)
 
 
 def put_scores(model: TransformerBridge, eager: bool) -> None:
-    """Let the attention of every block keep its scores in float32 if the model is in 16 bits; `eager`: round them.
+    """Let the attention of every block keep its scores in float32 if the model is in 16 bits;
+    `eager`: round them.
 
     Raises `InputError` for a model by the generic route whose own code computes its attention.
     """
@@ -101,9 +113,11 @@ def attention_of(module: Any, implementation: str) -> Iterator[None]:
 
 
 def reference_attention(module: PreTrainedModel, eager: bool) -> str:
-    """The implementation of transformers against which a bridge is held: its eager one, with scores in float32 in 16 bits.
+    """The implementation of transformers against which a bridge is held: its eager one, with scores
+    in float32 in 16 bits.
 
-    Bloom, MPT, GPT-J and GPT-Neo have only their own eager attention, which does not differ by a large share of the logits.
+    Bloom, MPT, GPT-J and GPT-Neo have only their own eager attention, which does not differ by a
+    large share of the logits.
     """
     from ostools.models.lens.attention import FLOAT32_SCORES
 
@@ -119,10 +133,13 @@ def own_logits(module: PreTrainedModel, run: Callable[[], Tensor]) -> Tensor | N
         return run()
 
 
-def find_own_attention(model: TransformerBridge, expected: Tensor | None, run: Callable[[], Tensor]) -> None:
+def find_own_attention(
+    model: TransformerBridge, expected: Tensor | None, run: Callable[[], Tensor]
+) -> None:
     """Note whether the wrapped modules still compute `own_logits`, to the bit.
 
-    They do not where TransformerLens, or this package, has taken a module's weight apart (a joint q, k, v) or reordered it.
+    They do not where TransformerLens, or this package, has taken a module's weight apart (a joint
+    q, k, v) or reordered it.
     """
     if expected is None:
         return
@@ -137,11 +154,14 @@ def find_own_attention(model: TransformerBridge, expected: Tensor | None, run: C
 
 
 def runs_own_attention(model: TransformerBridge) -> bool:
-    """Whether `own_attention` would run the model's attention by sdpa now: not in another dtype, in an eager model, under
-    edits or hooks, and where `find_own_attention` says no."""
+    """Whether `own_attention` would run the model's attention by sdpa now: not in another dtype, in
+    an eager model, under edits or hooks, and where `find_own_attention` says no."""
     attentions = _attentions(model)
     is_hooked = hooks.active_edits(model) or any(
-        part.fwd_hooks for each in attentions for part in each.modules() if isinstance(part, HookPoint)
+        part.fwd_hooks
+        for each in attentions
+        for part in each.modules()
+        if isinstance(part, HookPoint)
     )
     can_delegate = all(getattr(each, "can_delegate", False) and each.narrow for each in attentions)
     return bool(attentions) and can_delegate and not is_hooked
@@ -153,13 +173,17 @@ def _attentions(model: TransformerBridge) -> list[Any]:
 
 @contextmanager
 def own_attention(model: TransformerBridge) -> Iterator[None]:
-    """Run the block as transformers runs a 16-bit model by default, with sdpa, where `runs_own_attention`."""
+    """Run the block as transformers runs a 16-bit model by default, with sdpa, where
+    `runs_own_attention`.
+    """
     if not runs_own_attention(model):
         yield
         return
     from ostools.models.files.functions import require_own_functions
 
-    require_own_functions(cast(Any, model.original_model), str(model.cfg.model_name))  # "sdpa" may be registered anew
+    require_own_functions(
+        cast(Any, model.original_model), str(model.cfg.model_name)
+    )  # "sdpa" may be registered anew
     with _own(model, _attentions(model)):
         yield
 

@@ -1,14 +1,15 @@
 """Torch's settings at their defaults, so that no setting of the caller's program changes a number.
 
-`torch.autocast` around a call would compute float32 rows in bfloat16. A default dtype that an exception left behind would turn
-up in every new tensor. Inside the block each of these is what a fresh process has, and afterwards exactly what it was:
+`torch.autocast` around a call would compute float32 rows in bfloat16. A default dtype that an
+exception left behind would turn up in every new tensor. Inside the block each of these is what a
+fresh process has, and afterwards exactly what it was:
 
 - of this thread: autocast on any device, gradients, inference mode, the default device;
-- of the whole process: the default dtype, deterministic algorithms, in which precision float32 matrices are multiplied, and
-  whether sums of 16-bit products may be rounded on the way.
+- of the whole process: the default dtype, deterministic algorithms, in which precision float32
+  matrices are multiplied, and whether sums of 16-bit products may be rounded on the way.
 
-Threads, CPU kernels and random seeds are left alone: the first two are in the provenance, and no measurement draws from torch's
-global generator.
+Threads, CPU kernels and random seeds are left alone: the first two are in the provenance, and no
+measurement draws from torch's global generator.
 """
 
 from __future__ import annotations
@@ -30,24 +31,31 @@ _REDUCED = {
 
 @contextmanager
 def default_torch_state() -> Iterator[None]:
-    """Run the block under torch's default settings; see above for which. Blocks nest, also across threads."""
+    """Run the block under torch's default settings; see above for which. Blocks nest, also across
+    threads.
+    """
     with ExitStack() as stack:
         stack.enter_context(_PROCESS.at_defaults())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_WithoutAutocast())
-        if torch.get_default_device().type != "cpu":  # torch.set_default_device, or a block of torch.device
+        if (
+            torch.get_default_device().type != "cpu"
+        ):  # torch.set_default_device, or a block of torch.device
             stack.enter_context(torch.device("cpu"))
         yield
 
 
 class _WithoutAutocast:
-    """Autocast is off inside the block. No generator: one that an interrupt left before it was noted would put autocast back
-    whenever it is collected, perhaps long after the caller's own block has ended."""
+    """Autocast is off inside the block. No generator: one that an interrupt left before it was
+    noted would put autocast back whenever it is collected, perhaps long after the caller's own
+    block has ended."""
 
     def __init__(self) -> None:
         accelerator = torch.accelerator.current_accelerator()
-        devices = {"cpu", "cuda", "mps"} | ({accelerator.type} if accelerator is not None else set())
+        devices = {"cpu", "cuda", "mps"} | (
+            {accelerator.type} if accelerator is not None else set()
+        )
         self._active = [device for device in devices if torch.is_autocast_enabled(device)]
 
     def __enter__(self) -> None:
@@ -64,7 +72,9 @@ class _WithoutAutocast:
 
 
 class _ProcessState:
-    """The settings that all threads share: the first block that is entered notes them, the last one puts them back."""
+    """The settings that all threads share: the first block that is entered notes them, the last one
+    puts them back.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -87,7 +97,8 @@ class _ProcessState:
                     self._undo.close()
 
     def _set_defaults(self) -> None:
-        # What undoes a change is noted before it is made, so that an interrupt between the two leaves nothing changed.
+        # What undoes a change is noted before it is made, so that an interrupt between the two
+        # leaves nothing changed.
         self._undo.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -115,10 +126,11 @@ def _own_precision(place: Any) -> str:
 
 @contextmanager
 def float32_products() -> Iterator[None]:
-    """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU or a CPU.
+    """Within the block, products of float32 matrices are not rounded to fewer bits first, on a GPU
+    or a CPU.
 
-    By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A CPU rounds them too where it
-    can and somebody called `torch.set_float32_matmul_precision`.
+    By torch's present setting: the older `allow_tf32` raises where somebody has used this one. A
+    CPU rounds them too where it can and somebody called `torch.set_float32_matmul_precision`.
     """
     cpu: Any = torch.backends.mkldnn
     places = (torch.backends.cuda.matmul, cpu.matmul)

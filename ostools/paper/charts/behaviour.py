@@ -38,7 +38,9 @@ _CLAIM_LOOKS = {
 
 
 def claims_chart(result: Reproduction) -> Any:
-    """The claims in the paper's order, each with its place; colour and shape say the same as the column."""
+    """The claims in the paper's order, each with its place; colour and shape say the same as the
+    column.
+    """
     frame = frame_of(result)
     rows = frame[["claim", "place", "outcome"]].assign(name=frame["claim"] + ", " + frame["place"])
     looks: dict[str, Any] = {"orient": "top", "labelAngle": 0, "grid": False, "domain": False}
@@ -51,30 +53,41 @@ def claims_chart(result: Reproduction) -> Any:
 
 
 def reproduction_findings(result: Reproduction) -> list[str]:
-    """How many claims have which outcome; then each claim that does not agree, with what was measured."""
+    """How many claims have which outcome; then each claim that does not agree, with what was
+    measured.
+    """
     counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
     frame = frame_of(result)
     differing = frame[frame["outcome"] == claim.DISAGREES].to_dict("records")
-    differences = [f"{row['claim']} ({row['place']}) does not agree: {row['measured']}" for row in differing]
+    differences = [
+        f"{row['claim']} ({row['place']}) does not agree: {row['measured']}" for row in differing
+    ]
     return [f"{counts}.", *first_few(differences, MOST - 1)]
 
 
 _COPY_WIDTH, _COPY_ROW = 270, 44
-_TITLES = {"a": "(a) 1…10 and 01…1", "b": "(b) the same, with the hint", "c": "(c) 0s and 1s in turn"}
+_TITLES = {
+    "a": "(a) 1…10 and 01…1",
+    "b": "(b) the same, with the hint",
+    "c": "(c) 0s and 1s in turn",
+}
 _MARKS = {"copy-last": ("last digit", "diamond"), "copy-first": ("first digit", "square")}
 _PLACES = [words for words, _ in _MARKS.values()]
 
 
 def figure_2_chart(result: Figure2) -> Any:
-    """Three panels side by side; the rows are the outcomes that occurred, right and wrong always among them. A dotted line
-    stands where the model's training ends.
+    """Three panels side by side; the rows are the outcomes that occurred, right and wrong always
+    among them. A dotted line stands where the model's training ends.
     """
     frame = frame_of(result)
     frame = frame.assign(outcome=answer_outcomes(frame))
     rows = [name for name in OUTCOMES if name in (RIGHT, WRONG) or (frame["outcome"] == name).any()]
     trained = result.provenance.model.get("trained_lengths") or {}
     end = min((trained[name] for name in _MARKS if name in trained), default=None)
-    panels = [_copy_panel(group, rows, end, index == 0) for index, (_, group) in enumerate(frame.groupby("panel"))]
+    panels = [
+        _copy_panel(group, rows, end, index == 0)
+        for index, (_, group) in enumerate(frame.groupby("panel"))
+    ]
     return draw.figure([panels], result.title, list(result.deviations), spacing=26)
 
 
@@ -84,7 +97,10 @@ def figure_2_findings(result: Figure2) -> list[str]:
     frame = frame.assign(outcome=answer_outcomes(frame))
     sentences = []
     for panel, group in frame.groupby("panel"):
-        counts = [_copy_counts(rows, _MARKS[str(task)][0]) for task, rows in group.groupby("task", sort=False)]
+        counts = [
+            _copy_counts(rows, _MARKS[str(task)][0])
+            for task, rows in group.groupby("task", sort=False)
+        ]
         sentences.append(f"{_TITLES[str(panel)]}: {'; '.join(counts)}.")
     return sentences
 
@@ -99,7 +115,9 @@ def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> 
         "symbolSize": 70,
         "symbolStrokeColor": theme.colour("float64"),
     }
-    looks = looks_by_name("place", {words: (task, shape) for task, (words, shape) in _MARKS.items()}, **legend)
+    looks = looks_by_name(
+        "place", {words: (task, shape) for task, (words, shape) in _MARKS.items()}, **legend
+    )
     looks["yOffset"] = alt.YOffset("place:N", scale=alt.Scale(domain=_PLACES, paddingOuter=0.6))
     row = axes.names(rows, field="outcome", grid=True, labels=first, domain=False, bandPosition=0.5)
     column = length_axis(group["length"], "sequence length (digits)")
@@ -114,7 +132,9 @@ def _copy_counts(group: Frame, place: str) -> str:
     counts = {kind: int((group["outcome"] == kind).sum()) for kind in OUTCOMES}
     names = {OTHER_WORDS: "in other words", SOMETHING_ELSE: SOMETHING_ELSE, CUT_OFF: CUT_OFF}
     other_counts = [f"{counts[kind]} {words}" for kind, words in names.items() if counts[kind]]
-    return ", ".join([f"{place} right at {counts[RIGHT]} of {len(group) - counts[NOTHING_CAME]}", *other_counts])
+    return ", ".join(
+        [f"{place} right at {counts[RIGHT]} of {len(group) - counts[NOTHING_CAME]}", *other_counts]
+    )
 
 
 _ERROR_WIDTH, _ERROR_HEIGHT, _STRIP_HEIGHT = 210, 190, 42
@@ -129,12 +149,15 @@ WAYS = {"none": "no CoT", "cot-zero-shot": "CoT zero-shot", "cot-few-shot": "CoT
 """The paper's lines: the mode of a task, and what the legend calls it."""
 LINES = tuple(WAYS.values())
 _FAR = 20
-"""Errors over this many times the longest sequence would leave the others too little room on a linear axis."""
+"""Errors over this many times the longest sequence would leave the others too little room on a
+linear axis.
+"""
 
 
 def figure_3_chart(result: Figure3) -> Any:
-    """Above: the mean absolute error of the answers that are numbers, with bars from the least to the greatest seed. Below:
-    where an answer held no number, darker the more seeds gave none. A dotted line stands where the model's training ends.
+    """Above: the mean absolute error of the answers that are numbers, with bars from the least to
+    the greatest seed. Below: where an answer held no number, darker the more seeds gave none. A
+    dotted line stands where the model's training ends.
     """
     frame = frame_of(result)
     summary = _error_summary(frame)
@@ -144,7 +167,13 @@ def figure_3_chart(result: Figure3) -> Any:
     tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
     panels = [
         alt.vconcat(
-            _error_panel(summary[summary["task"] == name], max(largest, 1), wide, trained.get(name), index == 0),
+            _error_panel(
+                summary[summary["task"] == name],
+                max(largest, 1),
+                wide,
+                trained.get(name),
+                index == 0,
+            ),
             _unread_panel(summary[summary["task"] == name], trained.get(name), index == 0),
             spacing=8,
         )
@@ -155,9 +184,13 @@ def figure_3_chart(result: Figure3) -> Any:
 
 
 def figure_3_findings(result: Figure3) -> list[str]:
-    """How many answers are numbers, and their mean absolute error, a sentence a task and way of asking."""
+    """How many answers are numbers, and their mean absolute error, a sentence a task and way of
+    asking.
+    """
     sentences = []
-    for (task, series), rows in _error_summary(frame_of(result)).groupby(["task", "series"], sort=False):
+    for (task, series), rows in _error_summary(frame_of(result)).groupby(
+        ["task", "series"], sort=False
+    ):
         numbers = rows[rows["read"] > 0]
         words = f"{rows['read'].sum()} of {rows['asked'].sum()} answers are numbers"
         if len(numbers):
@@ -192,7 +225,11 @@ def _error_notes(summary: Frame, wide: bool) -> list[str]:
         f"Line: mean of up to {seeds} seeds (answers that are numbers); bars: least to greatest. "
         f"Ticks below: answers without a number ({counts}), which the errors leave out."
     ]
-    return notes + (["Error axis: linear to 1, then logarithmic. The paper's text does not name one."] if wide else [])
+    return notes + (
+        ["Error axis: linear to 1, then logarithmic. The paper's text does not name one."]
+        if wide
+        else []
+    )
 
 
 def _way_hue() -> alt.Color:
@@ -200,19 +237,31 @@ def _way_hue() -> alt.Color:
 
 
 def _error_panel(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
-    """Means with bars from least to greatest; where errors lie far apart, on an axis that is logarithmic from 1 on."""
+    """Means with bars from least to greatest; where errors lie far apart, on an axis that is
+    logarithmic from 1 on.
+    """
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
     x = length_axis(rows["length"], None, labels=False)
-    y = error_axis(largest, largest * 5) if wide else axes.linear("absolute error", (0, largest * 1.12), 4)
+    y = (
+        error_axis(largest, largest * 5)
+        if wide
+        else axes.linear("absolute error", (0, largest * 1.12), 4)
+    )
     y = y if first else axes.quiet(y)
-    marks = rules(data[data["high"] > data["low"]], "x", x, "low", "high", color=_way_hue(), strokeWidth=1)
+    marks = rules(
+        data[data["high"] > data["low"]], "x", x, "low", "high", color=_way_hue(), strokeWidth=1
+    )
     marks += curve(data, x, y, _way_hue(), points=22) + training_end(end, rows["length"], 6)
-    return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, COLUMNS[str(rows["task"].iloc[0])], **draw.BOLD)
+    return draw.panel(
+        marks, _ERROR_WIDTH, _ERROR_HEIGHT, COLUMNS[str(rows["task"].iloc[0])], **draw.BOLD
+    )
 
 
 def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
     """A row a way of asking: ticks where answers held no number."""
-    data = rows[["length", "series", "none", "asked"]].assign(share=(rows["none"] / rows["asked"]).fillna(0))
+    data = rows[["length", "series", "none", "asked"]].assign(
+        share=(rows["none"] / rows["asked"]).fillna(0)
+    )
     names = [name for name in LINES if (rows["series"] == name).any()]
     looks: dict[str, Any] = {"labels": False, "domain": False, "grid": True, "bandPosition": 0.5}
     title: Any = ["no", "number"] if first else None
@@ -223,18 +272,26 @@ def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
             x=length_axis(rows["length"], "sequence length (items)"),
             y=axes.names(names, title=title, field="series", **looks),
             color=_way_hue(),
-            opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None),
+            opacity=alt.Opacity(
+                "share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
+            ),
             tooltip=draw.tooltips(data),
         )
     )
-    return draw.panel([ticks, *training_end(end, rows["length"], None)], _ERROR_WIDTH, _STRIP_HEIGHT)
+    return draw.panel(
+        [ticks, *training_end(end, rows["length"], None)], _ERROR_WIDTH, _STRIP_HEIGHT
+    )
 
 
 def deviation_note(deviations: Sequence[str]) -> list[str]:
-    """A line: the first of a result's `deviations`, which says what was run, and how many more there are."""
+    """A line: the first of a result's `deviations`, which says what was run, and how many more
+    there are.
+    """
     first, *more = deviations
     return [
-        f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs." if more else first
+        f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs."
+        if more
+        else first
     ]
 
 
@@ -245,18 +302,26 @@ _LEAST_AXIS = 110  # the paper's favourite, 100, has its place on every axis
 
 
 def figure_4_chart(result: Figure4) -> Any:
-    """A column a task and a row a way of asking: a thin line as high as the answer was frequent, a broad grey one behind it
-    as high as that number was right. Answers beyond the axis, and those without a number, are counted over the panel.
+    """A column a task and a row a way of asking: a thin line as high as the answer was frequent, a
+    broad grey one behind it as high as that number was right. Answers beyond the axis, and those
+    without a number, are counted over the panel.
     """
     frame = frame_of(result)
     tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
     modes = [mode for mode in WAYS if (frame["mode"] == mode).any()]
     last = _axis_end(frame)
-    # One scale a column: ways of asking are compared, and the tasks have different numbers of prompts.
+    # One scale a column: ways of asking are compared, and the tasks have different numbers of
+    # prompts.
     tops = {task: _highest_count(frame[frame["task"] == task], last) for task in tasks}
     rows = [
         [
-            _count_panel(frame[(frame["task"] == task) & (frame["mode"] == mode)], tops[task], last, tasks, modes)
+            _count_panel(
+                frame[(frame["task"] == task) & (frame["mode"] == mode)],
+                tops[task],
+                last,
+                tasks,
+                modes,
+            )
             for task in tasks
         ]
         for mode in modes
@@ -281,7 +346,9 @@ def _highest_count(rows: Frame, last: int) -> int:
 
 
 def _axis_end(frame: Frame) -> int:
-    """Room for half as much again as the greatest right answer: guesses are seldom much greater, garbage is."""
+    """Room for half as much again as the greatest right answer: guesses are seldom much greater,
+    garbage is.
+    """
     # Of a hosted model that answered nothing no right answer is in the table.
     right_numbers = frame.loc[frame["right"] > 0, "output"]
     return max(_LEAST_AXIS, int(1.5 * right_numbers.max()) if len(right_numbers) else 0)
@@ -294,8 +361,12 @@ def _count_panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list
     on_axis = rows[(rows["output"] <= last).fillna(False)]
     data = on_axis[["output", "answers", "right"]].astype(int).assign(way=way, key=_RIGHT_KEY)
     names = [_RIGHT_KEY, *LINES]
-    x = axes.length_axis(pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom)
-    scale = alt.Scale(domain=[0, 1.15 * top], nice=False)  # no label above the frame, which would push the title up
+    x = axes.length_axis(
+        pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom
+    )
+    scale = alt.Scale(
+        domain=[0, 1.15 * top], nice=False
+    )  # no label above the frame, which would push the title up
     axis = alt.Axis(format="d", values=axes.whole_ticks(0, top, 4), minExtent=_EXTENT)
     marks = [
         draw.rows(data)
@@ -328,6 +399,8 @@ def _count_notes(rows: Frame, last: int) -> list[str]:
     beyond, none = numbers[numbers["output"] > last], total - int(numbers["answers"].sum())
     off_axis = []
     if len(beyond):
-        off_axis.append(f"{int(beyond['answers'].sum())} beyond (to {number(float(beyond['output'].max()))})")
+        off_axis.append(
+            f"{int(beyond['answers'].sum())} beyond (to {number(float(beyond['output'].max()))})"
+        )
     off_axis += [f"{none} no number"] if none else []
     return [favourite, ", ".join(off_axis)]

@@ -30,7 +30,9 @@ _BLOCKS = {
 }
 _BAND_ENDS = ("low", "high")
 _HARDLY = 0.5
-"""A law that leaves more than this of the first fitted value is not called convergence, whatever its rate."""
+"""A law that leaves more than this of the first fitted value is not called convergence, whatever
+its rate.
+"""
 _OURS = "Norm, range of n, seeds and bars are ours, as the paper does not name them (those of C.3 are Figure 9's)."
 _COLOURS = {"vectors": "vectors", "weights": "weights", "delta": "vectors", "bound": "local"}
 _QUANTITIES = {
@@ -48,9 +50,7 @@ def figure_9_chart(result: Figure9) -> Any:
     colours = {"measured": _COLOURS["delta"], "certified bound": _COLOURS["bound"]}
     rows = pd.concat([measured, bound], ignore_index=True)
     parameters = result.provenance.parameters
-    text = (
-        f"Figure 9: total variation of a softmax, noise to {parameters['noise']:g} on the first {parameters['noisy']}"
-    )
+    text = f"Figure 9: total variation of a softmax, noise to {parameters['noise']:g} on the first {parameters['noisy']}"
     title = "delta = sum |y − y*|"
     panel = _decay_panel(rows, result.fits, colours, title, (520, 300))
     return draw.figure([[panel]], text, [_seeds(frame), *figure_9_notes(result)])
@@ -59,7 +59,8 @@ def figure_9_chart(result: Figure9) -> Any:
 def figure_8_findings(result: Figure8) -> list[str]:
     """The law that each curve follows, and which representation this is."""
     laws = [
-        f"{'; '.join(_laws(fits, 'reading', 'quantity'))}." for _, fits in result.fits.groupby("quantity", sort=False)
+        f"{'; '.join(_laws(fits, 'reading', 'quantity'))}."
+        for _, fits in result.fits.groupby("quantity", sort=False)
     ]
     return [*first_few(laws, MOST - 1), " ".join(figure_8_notes(result))]
 
@@ -70,12 +71,18 @@ def figure_9_findings(result: Figure9) -> list[str]:
 
 
 def _laws(fits: Frame, *keys: str) -> list[str]:
-    return [f"{' '.join(str(fit[key]) for key in keys)}: {law_words(fit)}" for fit in fits.to_dict("records")]
+    return [
+        f"{' '.join(str(fit[key]) for key in keys)}: {law_words(fit)}"
+        for fit in fits.to_dict("records")
+    ]
 
 
 def figure_9_notes(result: Figure9) -> list[str]:
     """That the law was fitted where delta is not yet one, if it was."""
-    noisy, fitted_from = int(result.provenance.parameters["noisy"]), int(result.fits["fitted_from"].iloc[0])
+    noisy, fitted_from = (
+        int(result.provenance.parameters["noisy"]),
+        int(result.fits["fitted_from"].iloc[0]),
+    )
     ours = "The range of n is ours, as the paper does not name it. Every n is the beginning of one sequence a seed."
     if fitted_from >= 100 * noisy:
         return [ours]
@@ -87,19 +94,25 @@ def figure_9_notes(result: Figure9) -> list[str]:
 
 
 def figure_8_chart(result: Figure8) -> Any:
-    """The distance of the last representations against n, beside it the relative one and the weights' total variation."""
+    """The distance of the last representations against n, beside it the relative one and the
+    weights' total variation.
+    """
     frame = _without_rounding(frame_of(result))
     readings = [reading for reading in READINGS if (frame["reading"] == reading).any()]
     colours = {READINGS[reading]: _COLOURS[reading] for reading in readings}
     panels = []
     for quantity, words in _QUANTITIES.items():
         parts = [
-            _spread(frame[frame["reading"] == reading], quantity).assign(series=READINGS[reading], kind="measured")
+            _spread(frame[frame["reading"] == reading], quantity).assign(
+                series=READINGS[reading], kind="measured"
+            )
             for reading in readings
         ]
         fits: Frame = result.fits[result.fits["quantity"] == quantity]
         fits = fits.assign(series=fits["reading"].map(READINGS))
-        panels.append(_decay_panel(pd.concat(parts, ignore_index=True), fits, colours, words, (310, 240)))
+        panels.append(
+            _decay_panel(pd.concat(parts, ignore_index=True), fits, colours, words, (310, 240))
+        )
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
     means = frame.groupby(["reading", "length"])[list(_QUANTITIES)].mean()
@@ -113,7 +126,11 @@ def figure_8_notes(result: Figure8) -> list[str]:
     """Which representation and which reading of C.3 this is, and what is not the paper's."""
     parameters = result.provenance.parameters
     places = "; ".join(_PLACES[str(reading)] for reading in parameters["readings"])
-    return [_BLOCKS[str(parameters["block"])].format(parameters["n_heads"]), f"Positions are added {places}.", _OURS]
+    return [
+        _BLOCKS[str(parameters["block"])].format(parameters["n_heads"]),
+        f"Positions are added {places}.",
+        _OURS,
+    ]
 
 
 def law_words(fit: dict[str, Any]) -> str:
@@ -124,7 +141,9 @@ def law_words(fit: dict[str, Any]) -> str:
     if fit["verdict"] == "no decay":
         return f"no decay {where}"
     spread = (
-        f"; {number(fit['seeds_low'])} to {number(fit['seeds_high'])} over seeds" if pd.notna(fit["seeds_low"]) else ""
+        f"; {number(fit['seeds_low'])} to {number(fit['seeds_high'])} over seeds"
+        if pd.notna(fit["seeds_low"])
+        else ""
     )
     rate = f"{number(fit['rate'])} (95%: {number(fit['low'])} to {number(fit['high'])} along the mean curve{spread})"
     law = f"e^(-r n), r = {rate}" if fit["law"].startswith("exponential") else f"n^-k, k = {rate}"
@@ -137,7 +156,10 @@ def law_words(fit: dict[str, Any]) -> str:
 
 def _below(fits: Frame) -> alt.TitleParams:
     """The fitted laws in words, under their panel."""
-    words = [f"{fit['series'] + ': ' if 'series' in fit else ''}{law_words(fit)}" for fit in fits.to_dict("records")]
+    words = [
+        f"{fit['series'] + ': ' if 'series' in fit else ''}{law_words(fit)}"
+        for fit in fits.to_dict("records")
+    ]
     words = [
         line for sentence in words for line in sentence.replace(" (95%", "\n(95%").split("\n")
     ]  # no wider than a panel
@@ -152,9 +174,17 @@ def _seeds(frame: Frame) -> str:
 
 
 def _without_rounding(frame: Frame) -> Frame:
-    """Distances that are float64's rounding at every seed of their reading and length, as the 0 that they are up to it."""
-    measurable = (frame["relative"] > frame["rounding"]).groupby([frame["reading"], frame["length"]]).transform("any")
-    return frame.assign(l1=frame["l1"].where(measurable, 0.0), relative=frame["relative"].where(measurable, 0.0))
+    """Distances that are float64's rounding at every seed of their reading and length, as the 0
+    that they are up to it.
+    """
+    measurable = (
+        (frame["relative"] > frame["rounding"])
+        .groupby([frame["reading"], frame["length"]])
+        .transform("any")
+    )
+    return frame.assign(
+        l1=frame["l1"].where(measurable, 0.0), relative=frame["relative"].where(measurable, 0.0)
+    )
 
 
 def _spread(frame: Frame, quantity: str) -> Frame:
@@ -166,7 +196,9 @@ def _spread(frame: Frame, quantity: str) -> Frame:
 def _decay_panel(
     rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: tuple[int, int]
 ) -> alt.LayerChart:
-    """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as thin black ones."""
+    """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as
+    thin black ones.
+    """
     wide = (rows["low"] > 0) & (rows["high"] > rows["low"])
     rows = rows.assign(**{end: rows[end].where(wide) for end in _BAND_ENDS})
     rows, y = log_rows(rows, title, _BAND_ENDS)

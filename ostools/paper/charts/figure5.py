@@ -1,4 +1,6 @@
-"""Figure 5 as in the paper, four panels of distance against length; under them the second pair of (d), without theorem."""
+"""Figure 5 as in the paper, four panels of distance against length; under them the second pair of
+(d), without theorem.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from ostools.ground.words import number, title_of
 from ostools.measure import Reading
 from ostools.paper.charts.behaviour import deviation_note
 from ostools.paper.figure5 import Figure5
-from ostools.reporting.charts.collapse import jumps, marked_limits, marked_ranges, model_limits, strips
+from ostools.reporting.charts.collapse import (
+    jumps,
+    marked_limits,
+    marked_ranges,
+    model_limits,
+    strips,
+)
 from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms import curve
 from ostools.reporting.style import axes, draw, theme
@@ -36,11 +44,13 @@ _QUOTED = 58  # letters of a prompt that a panel's title has room for
 
 
 def figure_5_chart(result: Figure5) -> Any:
-    """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log axis for all panels.
+    """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log
+    axis for all panels.
 
-    In (b) the darker band is the bootstrap interval of the mean over seeds. A pale strip covers the lengths at which a dtype
-    hides the pair: in every seed, by the quantity that is drawn. Dotted lines stand where the model's training ends, and where
-    the prompt reaches a sliding window or fills the context.
+    In (b) the darker band is the bootstrap interval of the mean over seeds. A pale strip covers the
+    lengths at which a dtype hides the pair: in every seed, by the quantity that is drawn. Dotted
+    lines stand where the model's training ends, and where the prompt reaches a sliding window or
+    fills the context.
     """
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
@@ -73,11 +83,17 @@ def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
             else "too few for an interval"
         )
         marks += f"In (b) over {most} draws of digits too, {band}."
-    notes = "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn."
+    notes = (
+        "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn."
+    )
     if below:
-        noise_words = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
+        noise_words = ", ".join(
+            f"{dtype} at most {number(value)}" for dtype, value in below.items()
+        )
         notes += f" Below these axes: noise of {noise_words}."
-    if overflow := [name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])]:
+    if overflow := [
+        name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])
+    ]:
         notes += f" {overflow_sentence(overflow)}"
     if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
         marks += " On the lower edge: exact zeros."
@@ -89,7 +105,9 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
 
     Floors far below every distance would leave the curves no room.
     """
-    values = np.concatenate([frame[name].to_numpy(dtype=float) for name in ("mean", "head_minimum")])
+    values = np.concatenate(
+        [frame[name].to_numpy(dtype=float) for name in ("mean", "head_minimum")]
+    )
     positive = values[values > 0]
     low = float(positive.min()) / 1.5 if len(positive) else 1e-6
     noise = frame[frame["pair_noise"].notna()].groupby("dtype", sort=False)["pair_noise"]
@@ -105,7 +123,9 @@ def _value_axis(frame: Frame, low: float, words: str) -> dict[str, Any]:
 
 
 def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
-    """Bands, curves and faintly the floors; the first dtype is the broadest, for the others lie on top of it."""
+    """Bands, curves and faintly the floors; the first dtype is the broadest, for the others lie on
+    top of it.
+    """
     panel, pair = str(group["panel"].iloc[0]), str(group["pair"].iloc[0])
     x = axes.length_axis(frame_of(result)["length"], "length n (digits)")
     dtypes, rows = list(dict.fromkeys(group["dtype"])), _rows(group, low)
@@ -120,13 +140,21 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
         for span in verdict.ranges
     ]
     floors = rows["quantity"] != "distance"
-    marks = strips(ranges, hue, 0.12) + curve(rows[floors], x, y, hue, width=0.9, clip=True, **looks)
+    marks = strips(ranges, hue, 0.12) + curve(
+        rows[floors], x, y, hue, width=0.9, clip=True, **looks
+    )
     for place, dtype in enumerate(dtypes):
         dtype_rows = rows[~floors & (rows["series"] == dtype)]
         broad: dict[str, Any] = {"width": 1.2 if place else 2.4, "clip": True}
-        broad = {"width": 0, "points": (6 if place else 12) * (1 + 2 * alone)} if dotted or alone else broad
+        broad = (
+            {"width": 0, "points": (6 if place else 12) * (1 + 2 * alone)}
+            if dotted or alone
+            else broad
+        )
         marks += curve(dtype_rows, x, y, hue, bands=bands, **(looks | broad))
-    marks += marked_ranges(ranges, words=False) + marked_limits(model_limits(result.curves[panel]), 6, 11)
+    marks += marked_ranges(ranges, words=False) + marked_limits(
+        model_limits(result.curves[panel]), 6, 11
+    )
     return draw.panel(marks, WIDTH, HEIGHT, _heading(result, panel, pair))
 
 
@@ -136,7 +164,9 @@ def _rows(group: Frame, low: float) -> Frame:
     rows: Frame = group.melt(ids, ["mean", "pair_noise", "machine_line"], "quantity").rename(
         columns={"dtype": "series"}
     )
-    rows = rows.assign(quantity=rows["quantity"].replace({"mean": "distance", "pair_noise": "noise"}))
+    rows = rows.assign(
+        quantity=rows["quantity"].replace({"mean": "distance", "pair_noise": "noise"})
+    )
     rows = rows[(rows["quantity"] == "distance") | (rows["value"] >= low)]
     numbers = ["value", *_HEADS, *_DRAWS]
     rows[numbers] = rows[numbers].clip(lower=low)
@@ -147,7 +177,11 @@ def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
     """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
     reading = result.reading
     every = result.curves[panel].verdicts_over_seeds(reading.per, reading.norm).items()
-    return {dtype: verdict for (kind, dtype, site, _), verdict in every if (kind, site) == (pair, reading.site)}
+    return {
+        dtype: verdict
+        for (kind, dtype, site, _), verdict in every
+        if (kind, site) == (pair, reading.site)
+    }
 
 
 def figure_5_findings(result: Figure5) -> list[str]:
@@ -155,7 +189,10 @@ def figure_5_findings(result: Figure5) -> list[str]:
     sentences = []
     for panel in result.curves:
         verdicts = _hidden(result, panel, "theorem").items()
-        where = [f"{dtype} {verdict.where if verdict.ranges else 'in no range'}" for dtype, verdict in verdicts]
+        where = [
+            f"{dtype} {verdict.where if verdict.ranges else 'in no range'}"
+            for dtype, verdict in verdicts
+        ]
         sentences.append(f"({panel}) {_WORDS[panel]}: hidden n: {'; '.join(where)}.")
     return sentences
 
@@ -164,7 +201,9 @@ def _heading(result: Figure5, panel: str, pair: str) -> alt.TitleParams:
     prompt = str(result.provenance.parameters["prompts"][panel])
     quoted = prompt if len(prompt) <= _QUOTED else f"…{prompt[-_QUOTED:]}"
     name = f"({panel}) {_WORDS[panel] if pair == 'theorem' else _ONE_MORE_DIGIT}"
-    range_words = [f"{dtype}: {verdict.where}" for dtype, verdict in _hidden(result, panel, pair).items()]
+    range_words = [
+        f"{dtype}: {verdict.where}" for dtype, verdict in _hidden(result, panel, pair).items()
+    ]
     lines = [
         f"“{theme.inert(quoted)}” (n = 6)",
         *([f"hidden n: {'; '.join(range_words)}"] if range_words and pair == "theorem" else []),

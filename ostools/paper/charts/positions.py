@@ -24,8 +24,9 @@ _CHAIN_WIDTH, _CHAIN_HEIGHT, _PART_HEIGHT = 640, 200, 24
 
 
 def chain_of_thought_chart(result: ChainOfThought) -> Any:
-    """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius norm), coloured by its part.
-    Below: each part's share of the sum, beside its share of the tokens. Of the first linearisation measured.
+    """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius
+    norm), coloured by its part. Below: each part's share of the sum, beside its share of the
+    tokens. Of the first linearisation measured.
     """
     frame: Frame = frame_of(result)
     table: Frame = result.summary
@@ -35,7 +36,10 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     table = table[(table["linearisation"] == name) & (table["norm"] == norm)]
     parts_present = [part for part in PARTS if (frame["part"] == part).any()]
     # Without a legend: the rows below name the parts.
-    rows, y = log_rows(token_rows(frame, series=frame["part"], value=frame[f"{norm}_norm"]), f"{NORMS[norm]} ({name})")
+    rows, y = log_rows(
+        token_rows(frame, series=frame["part"], value=frame[f"{norm}_norm"]),
+        f"{NORMS[norm]} ({name})",
+    )
     hue, hue_below = (draw.hue(field, parts_present, legend=None) for field in ("series", "name"))
     x = axes.token_axis(rows["token"].tolist())
     tokens = draw.panel(curve(rows, x, y, hue, width=0, points=22), _CHAIN_WIDTH, _CHAIN_HEIGHT)
@@ -49,16 +53,23 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
 
 
 def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
-    """What comes next, and each part's share of the sum over all tokens, a sentence a linearisation and norm."""
+    """What comes next, and each part's share of the sum over all tokens, a sentence a linearisation
+    and norm.
+    """
     parameters = result.provenance.parameters
-    answer, right = (theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right"))
+    answer, right = (
+        theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right")
+    )
     sentences = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
     summary: Any = result.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"], sort=False):
         shares = ", ".join(
-            f"{row['part']} {row['share']:.0%} (tokens: {row['tokens']})" for row in rows.to_dict("records")
+            f"{row['part']} {row['share']:.0%} (tokens: {row['tokens']})"
+            for row in rows.to_dict("records")
         )
-        sentences.append(f"{linearisation}, {NORMS[str(norm)]}, share of the sum over all tokens: {shares}.")
+        sentences.append(
+            f"{linearisation}, {NORMS[str(norm)]}, share of the sum over all tokens: {shares}."
+        )
     return first_few(sentences)
 
 
@@ -66,7 +77,11 @@ def _source(parameters: Mapping[str, Any]) -> str:
     """Whose the reasoning and the begun line are."""
     source, some = parameters["reasoning_source"], bool(parameters["reasoning"])
     if source == BY_MODEL:
-        return "The model wrote the reasoning and began the answer line" if some else "The model began the answer line"
+        return (
+            "The model wrote the reasoning and began the answer line"
+            if some
+            else "The model began the answer line"
+        )
     if source == LINE_APPENDED:
         what = "the reasoning" if some else "nothing"
         return f"The model wrote {what}; the answer line was begun for it"
@@ -94,18 +109,24 @@ _QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
 
 
 def retrieval_chart(result: Retrieval) -> Any:
-    """Three panels over one axis of positions: the share of seeds that found the value, with Wilson's 95% interval; log p of
-    the right answer; the mean norm over the wanted record's tokens, and over all others. Thin lines: seeds; thick: their mean.
+    """Three panels over one axis of positions: the share of seeds that found the value, with
+    Wilson's 95% interval; log p of the right answer; the mean norm over the wanted record's tokens,
+    and over all others. Thin lines: seeds; thick: their mean.
     """
     frame, parameters = frame_of(result), result.provenance.parameters
     axes.require_finite(frame["sensitivity_mean"], "a retrieval run")
     length = int(frame["length"].iloc[0])
     parts = [
         frame[["position", "seed"]].assign(value=frame[column], series=of)
-        for column, of in (("sensitivity_mean", _TARGET_RECORD), ("sensitivity_others", _OTHER_TOKENS))
+        for column, of in (
+            ("sensitivity_mean", _TARGET_RECORD),
+            ("sensitivity_others", _OTHER_TOKENS),
+        )
     ]
     norms, y = log_rows(pd.concat(parts, ignore_index=True), f"mean {parameters['norm']} norm")
-    likely = frame[["position", "seed"]].assign(value=frame["log_probability"], series=_TARGET_RECORD)
+    likely = frame[["position", "seed"]].assign(
+        value=frame["log_probability"], series=_TARGET_RECORD
+    )
     log_p = axes.linear("log p(right answer), nats", tickCount=4) | {"scale": alt.Scale(zero=False)}
     panels = [
         _share_found(frame),
@@ -118,7 +139,9 @@ def retrieval_chart(result: Retrieval) -> Any:
 
 
 def retrieval_notes(result: Retrieval) -> list[str]:
-    """How the run was made, what its numbers may hide, and whether the ends lie above what is between."""
+    """How the run was made, what its numbers may hide, and whether the ends lie above what is
+    between.
+    """
     frame, parameters = frame_of(result), result.provenance.parameters
     seeds, records = frame["seed"].nunique(), str(parameters["records"])
     kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(records, "from a file")
@@ -137,18 +160,26 @@ def _ends(result: Retrieval) -> list[str]:
     """A line a quantity: the first and the last position against the mean of those between."""
     rows, notes = [dict(row) for row in result.ends.to_dict("records")], []
     for quantity, words in _QUANTITIES.items():
-        differences = [f"{row['end']} {_difference(row)}" for row in rows if row["quantity"] == quantity]
+        differences = [
+            f"{row['end']} {_difference(row)}" for row in rows if row["quantity"] == quantity
+        ]
         if differences:
-            notes.append(f"{words} against the mean of the positions between: {'; '.join(differences)}.")
+            notes.append(
+                f"{words} against the mean of the positions between: {'; '.join(differences)}."
+            )
     return notes
 
 
 def _difference(row: dict[str, Any]) -> str:
     """A difference of log p in nats, one of log sensitivity as a factor; its interval and verdict."""
     factor = row["quantity"] == "log_sensitivity"
-    middle, low, high = (math.exp(row[name]) if factor else row[name] for name in ("difference", "low", "high"))
+    middle, low, high = (
+        math.exp(row[name]) if factor else row[name] for name in ("difference", "low", "high")
+    )
     interval = f" ({number(low)} to {number(high)})" if pd.notna(low) else ""
-    return f"{f'× {number(middle)}' if factor else f'{middle:+.2g} nats'}{interval}, {row['verdict']}"
+    return (
+        f"{f'× {number(middle)}' if factor else f'{middle:+.2g} nats'}{interval}, {row['verdict']}"
+    )
 
 
 def _record_axis(frame: Frame) -> alt.X:
@@ -159,8 +190,13 @@ def _record_axis(frame: Frame) -> alt.X:
 
 def _share_found(frame: Frame) -> Any:
     table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
-    ends = [wilson(int(right), int(count)) for right, count in zip(table["sum"], table["size"], strict=True)]
-    table = table.assign(value=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends])
+    ends = [
+        wilson(int(right), int(count))
+        for right, count in zip(table["sum"], table["size"], strict=True)
+    ]
+    table = table.assign(
+        value=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends]
+    )
     x, hue = axes.quiet(_record_axis(frame)), alt.value(theme.colour("full"))
     marks = rules(table, "x", x, "low", "high", color=hue)
     marks += curve(table, x, axes.share("share found", values=[0, 0.5, 1]), hue, width=2, points=34)
@@ -171,7 +207,9 @@ def _seed_curves(rows: Frame, x: alt.X, y: dict[str, Any]) -> Any:
     """A thin line a seed, and their mean with points."""
     column = "shown" if "shown" in rows else "value"
     means = rows.groupby(["series", "position"], as_index=False)["value"].mean()
-    hue = draw.hue("series", {_TARGET_RECORD: "full", _OTHER_TOKENS: "float64"}, symbolStrokeWidth=3)
+    hue = draw.hue(
+        "series", {_TARGET_RECORD: "full", _OTHER_TOKENS: "float64"}, symbolStrokeWidth=3
+    )
     marks = curve(rows.assign(run=rows["seed"]), x, y, hue, width=0.8, opacity=0.35)
     marks += curve(means.assign(**{column: means["value"]}), x, y, hue, width=2.2, points=30)
     return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT)

@@ -16,22 +16,29 @@ from ostools.results import Frame
 _TRADE_WIDTH, _TRADE_HEIGHT, _BELOW = 340, 240, 130
 _FRONT, _DOMINATED, _NONE = "on the Pareto front", "dominated", "no window"
 _FRONT_LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
-_OBJECTIVES = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
+_OBJECTIVES = {
+    "accuracy": "share of right answers",
+    "log_probability": "log p of the right line (nats)",
+}
 _FRONTS = {"accuracy": "front", "log_probability": "front_probability"}
 _DISTANCE = "L2 distance at y, float64"
 _ROUNDING_NOTE = axes.ROUNDING_NOTE
 
 
 def windows_chart(result: WindowStudy) -> Any:
-    """Above: accuracy and log probability against the float64 distance, the windows on the front labelled and joined.
+    """Above: accuracy and log probability against the float64 distance, the windows on the front
+    labelled and joined.
 
-    Below: the three against the window; the dashed line is no window. A distance with rounding in it has a triangle.
+    Below: the three against the window; the dashed line is no window. A distance with rounding in
+    it has a triangle.
     """
     summary: Any = result.summary.assign(zero=result.summary["floored"] > 0)
     objectives = [name for name in _OBJECTIVES if name == "accuracy" or summary[name].notna().all()]
     above = alt.hconcat(*(_trade(summary, name) for name in objectives), spacing=30)
     width = (len(objectives) * _TRADE_WIDTH - 60) // (len(objectives) + 1)
-    below = alt.hconcat(*(_against(summary, name, width) for name in (*objectives, "distance")), spacing=30)
+    below = alt.hconcat(
+        *(_against(summary, name, width) for name in (*objectives, "distance")), spacing=30
+    )
     title = f"Sliding windows on {result.provenance.parameters['task']}: answers against collapse"
     return draw.figure([[above], [below]], title, _windows_notes(result), between=26)
 
@@ -40,7 +47,11 @@ def _windows_notes(result: WindowStudy) -> list[str]:
     """How it was measured; what the marks are; which windows are on the front."""
     parameters = result.provenance.parameters
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
-    at = f"n = {lengths[0]}" if len(lengths) == 1 else f"n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths)"
+    at = (
+        f"n = {lengths[0]}"
+        if len(lengths) == 1
+        else f"n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths)"
+    )
     of = f"layers {parameters['layers']}" if parameters["layers"] != "all" else "all layers"
     how = f"{title_of(result.provenance.model)}; {at}, {seeds} seed{'s' if seeds > 1 else ''}; windows on {of}, "
     how += f"{parameters['sinks'] or 'no'} sinks."
@@ -91,12 +102,17 @@ def _trade(summary: Frame, objective: str) -> alt.LayerChart:
         alt.X("distance:Q", **across),
         draw.hue("kind", _FRONT_LOOKS, columns=3, symbolType="circle", symbolSize=60),
     )
-    marks = curve(rows[front], x, y, alt.value(theme.colour("Pareto")), width=1.4, interpolate="step-before")
-    # The model without a window lies below the others, and larger: a window that changes nothing does not hide it.
+    marks = curve(
+        rows[front], x, y, alt.value(theme.colour("Pareto")), width=1.4, interpolate="step-before"
+    )
+    # The model without a window lies below the others, and larger: a window that changes nothing
+    # does not hide it.
     for part, size in ((rows[kind == _NONE], 150), (rows[kind != _NONE], 52)):
         marks += bars(part, x, y, hue, size=size)
     names = rows[front].groupby(["distance", "value"], as_index=False)["window"].agg(", ".join)
-    side = alt.expr(f"datum.distance > {float(np.sqrt(np.prod(across['scale']['domain'])))} ? 'right' : 'left'")
+    side = alt.expr(
+        f"datum.distance > {float(np.sqrt(np.prod(across['scale']['domain'])))} ? 'right' : 'left'"
+    )
     words = draw.rows(names).mark_text(dy=-10, align=side, fontSize=10)
     marks.append(words.encode(x=x, y=alt.Y("value:Q", **y), text="window:N"))
     return draw.panel(marks, _TRADE_WIDTH, _TRADE_HEIGHT)
@@ -106,9 +122,13 @@ def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     """One measure against the window, the model without a window as a dashed line."""
     sized: Frame = summary[summary["window"].notna()]
     none: Frame = summary[summary["window"].isna()]
-    rows: Frame = sized[["wilson_low", "wilson_high"]].assign(window=sized["window"].astype(int), value=sized[name])
+    rows: Frame = sized[["wilson_low", "wilson_high"]].assign(
+        window=sized["window"].astype(int), value=sized[name]
+    )
     rows = rows.assign(zero=sized["zero"] & (name == "distance"))
-    x = axes.length_axis(rows["window"], "window w (keys seen)", "window", 6, values=rows["window"].tolist())
+    x = axes.length_axis(
+        rows["window"], "window w (keys seen)", "window", 6, values=rows["window"].tolist()
+    )
     bands = [("wilson_low", "wilson_high", 0.18)] if name == "accuracy" else []
     colour = alt.value(theme.colour("Pareto"))
     marks = curve(rows, x, _measure_axis(summary, name), colour, bands=bands, points=24, width=1.8)

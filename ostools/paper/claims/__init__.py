@@ -1,1 +1,3 @@
-"""The paper claim by claim, in its own words: what of it is measured on a model, and how a claim is judged by that."""
+"""The paper claim by claim, in its own words: what of it is measured on a model, and how a claim is
+judged by that.
+"""

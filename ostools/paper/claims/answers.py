@@ -1,4 +1,6 @@
-"""The claims about answers: copying (section 3.1, Figure 2) and counting (section 3.2, C.2, Figures 3, 4, 6 and 7)."""
+"""The claims about answers: copying (section 3.1, Figure 2) and counting (section 3.2, C.2, Figures
+3, 4, 6 and 7).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ HUNDRED = 100
 NEAR = range(90, 111)
 """Lengths "near 100"."""
 FEWEST_READ, FEWEST_LENGTHS, FEWEST_ANSWERS = 8, 5, 20
-"""Fewest answers with a number, and lengths, of a curve that is judged; fewest answers with a number for a favourite."""
+"""Fewest answers with a number, and lengths, of a curve that is judged; fewest answers with a
+number for a favourite.
+"""
 _CURVES = (
     f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}). A curve is left out if it has fewer than "
     f"{FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths with one, or if all its numbers are right. "
@@ -44,7 +48,9 @@ _CURVES = (
 
 
 def _panel(results: ResultsByPart, panel: str, task: str | None = None) -> Frame:
-    """Rows of one panel of Figure 2 with an answer: of a model that runs elsewhere some may never have come."""
+    """Rows of one panel of Figure 2 with an answer: of a model that runs elsewhere some may never
+    have come.
+    """
     frame = results["figure-2"]["figure"].frame
     wanted = frame["correct"].notna() & (frame["panel"] == panel)
     return frame[wanted if task is None else wanted & (frame["task"] == task)]
@@ -63,25 +69,33 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
     ones = last.loc[ends_in_one & wrong, "length"]
     if len(ones):
-        sentence = (
-            f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {ones.min()}"
-        )
+        sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {ones.min()}"
         return decide(int(ones.min()) <= 300, sentence)
     if longest < 300:
-        raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for")
+        raise UntestedError(
+            f"no answer is 'one' up to length {longest}, the longest that was asked for"
+        )
     if wrong.all():
         raise UntestedError("every answer is wrong, and none of them is 'one'")
-    return decide(False, f"no answer is 'one' up to length {longest}; {wrong.sum()} of {len(last)} are wrong")
+    return decide(
+        False, f"no answer is 'one' up to length {longest}; {wrong.sum()} of {len(last)} are wrong"
+    )
 
 
 def _numeric(frame: Any) -> Frame:
-    """The answers that came, with `error` and `answered`, the number, as floats (NaN: no number was read)."""
+    """The answers that came, with `error` and `answered`, the number, as floats (NaN: no number was
+    read).
+    """
     came = frame[frame["correct"].notna()]
     columns = {"error": "absolute_error", "answered": "number"}
-    return came.assign(**{name: came[column].astype("Float64").astype(float) for name, column in columns.items()})
+    return came.assign(
+        **{name: came[column].astype("Float64").astype(float) for name, column in columns.items()}
+    )
 
 
-def _answers(results: ResultsByPart, mode: str | None = None, tasks: Sequence[str] = TASKS) -> Frame:
+def _answers(
+    results: ResultsByPart, mode: str | None = None, tasks: Sequence[str] = TASKS
+) -> Frame:
     """Rows of Figure 3 of these tasks, asked so, as `_numeric` has them."""
     frame = _numeric(results["figure-3"]["figure"].frame)
     return frame[frame["task"].isin(tasks) & (True if mode is None else frame["mode"] == mode)]
@@ -92,7 +106,9 @@ def _with_a_number(answers: Frame) -> Frame:
     read: Any = answers[answers["error"].notna()]
     lengths = read["length"].nunique()
     if len(read) < FEWEST_READ or lengths < FEWEST_LENGTHS:
-        raise UntestedError(f"{len(read)} of {len(answers)} answers contain a number, at {lengths} lengths")
+        raise UntestedError(
+            f"{len(read)} of {len(answers)} answers contain a number, at {lengths} lengths"
+        )
     return read
 
 
@@ -133,7 +149,8 @@ def _errors_rise(every: Frame) -> Verdict:
 
 def deteriorates(results: ResultsByPart) -> Verdict:
     only = [
-        _numeric(result.frame).assign(task=task, mode="answer-only") for task, result in results["answer-only"].items()
+        _numeric(result.frame).assign(task=task, mode="answer-only")
+        for task, result in results["answer-only"].items()
     ]
     return _errors_rise(pd.concat([_answers(results), *only], ignore_index=True))
 
@@ -142,7 +159,9 @@ def predicts_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", ["sum-ones"])
     which = f" to sums of {min(NEAR)} or more ones"
     numbers = _numbers(
-        answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)], FEWEST_LENGTHS, which
+        answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)],
+        FEWEST_LENGTHS,
+        which,
     )
     favourite = int(numbers.mode().iloc[0])
     top, hundreds = int((numbers == favourite).sum()), int((numbers == HUNDRED).sum())
@@ -155,7 +174,9 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
 
     read = _with_a_number(_answers(results, "none", ["sum-ones", "count-ones"]))
     around: Any = read[read["length"].between(50, 150)]
-    near, far = (around.loc[around["length"].isin(NEAR) == is_near, "error"] for is_near in (True, False))
+    near, far = (
+        around.loc[around["length"].isin(NEAR) == is_near, "error"] for is_near in (True, False)
+    )
     if min(len(near), len(far)) < 3:
         raise UntestedError(
             f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed"
@@ -178,7 +199,10 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
         raise UntestedError("every answer is right, so none is a favourite")
     counts = numbers.value_counts()
     next_counts = counts.drop(HUNDRED, errors="ignore")
-    hundreds, next_count = int(counts.get(HUNDRED, 0)), int(next_counts.max()) if len(next_counts) else 0
+    hundreds, next_count = (
+        int(counts.get(HUNDRED, 0)),
+        int(next_counts.max()) if len(next_counts) else 0,
+    )
     right = int((answers["key"].astype(float) == HUNDRED).sum())
     sentence = f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer {right} times"
     if len(next_counts):
@@ -191,8 +215,12 @@ def rises_near_hundred(results: ResultsByPart) -> Verdict:
     read: Any = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
     if not p <= LEVEL:
-        raise UntestedError(f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers")
-    return decide(tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}")
+        raise UntestedError(
+            f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers"
+        )
+    return decide(
+        tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}"
+    )
 
 
 CLAIMS = (

@@ -15,12 +15,16 @@ from ostools.theory.statistics.intervals import FEWEST
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
 BY_CONSTRUCTION = "holds by construction"
-"""No model could have shown otherwise: what was measured checks this code. It is not evidence, and not counted in `AGREES`."""
+"""No model could have shown otherwise: what was measured checks this code. It is not evidence, and
+not counted in `AGREES`.
+"""
 OUTCOMES = (AGREES, BY_CONSTRUCTION, DISAGREES, UNTESTED)
 LEVEL = 0.05
 """The level of every test."""
 FEWEST_PAIRS = 6
-"""Fewest questions that only one side gets right: with fewer, even all in one direction, an exact test does not reach 5%."""
+"""Fewest questions that only one side gets right: with fewer, even all in one direction, an exact
+test does not reach 5%.
+"""
 FIT_FROM = 16
 """Shortest length of a curve to which a law is fitted."""
 
@@ -47,9 +51,10 @@ Judge: TypeAlias = Callable[[ResultsByPart], Verdict]
 class PaperClaim:
     """One claim of the paper.
 
-    id: its name here. place: where it stands. words: the paper's own, exactly. rule: when it agrees, in words. judge: the same
-    as a function of what was measured; it raises `UntestedError` where that does not decide. needs: the parts that it is judged
-    by. figures: by which figure numbers it is asked for. construction: why no model, or no outcome of the rule, could speak
+    id: its name here. place: where it stands. words: the paper's own, exactly. rule: when it
+    agrees, in words. judge: the same as a function of what was measured; it raises `UntestedError`
+    where that does not decide. needs: the parts that it is judged by. figures: by which figure
+    numbers it is asked for. construction: why no model, or no outcome of the rule, could speak
     against it; "" where one could.
     """
 
@@ -66,7 +71,9 @@ class PaperClaim:
         """The verdict on `results`; `refused`: why a part could not be measured."""
         lacking = [name for name in self.needs if name not in results]
         if lacking:
-            return Verdict(UNTESTED, f"{lacking[0]}: {refused.get(lacking[0], 'it was not measured')}")
+            return Verdict(
+                UNTESTED, f"{lacking[0]}: {refused.get(lacking[0], 'it was not measured')}"
+            )
         try:
             verdict = self.judge(results)
         except UntestedError as error:
@@ -82,20 +89,24 @@ def decide(agrees: bool, sentence: str) -> Verdict:
     return Verdict(AGREES if agrees else DISAGREES, sentence)
 
 
-def first_is_better(first: Frame, second: Frame, on: Sequence[str], ways: tuple[str, str]) -> Verdict:
-    """The claim that more of the same questions are right in the first table of answers: McNemar's exact test, two-sided.
+def first_is_better(
+    first: Frame, second: Frame, on: Sequence[str], ways: tuple[str, str]
+) -> Verdict:
+    """The claim that more of the same questions are right in the first table of answers: McNemar's
+    exact test, two-sided.
 
-    on: the columns by which questions are the same. ways: how each table was asked for, such as "with the hint".
+    on: the columns by which questions are the same. ways: how each table was asked for, such as
+        "with the hint".
     """
     from scipy.stats import binomtest
 
-    first_right, second_right = (table.set_index(list(on))["correct"].astype(bool) for table in (first, second))
+    first_right, second_right = (
+        table.set_index(list(on))["correct"].astype(bool) for table in (first, second)
+    )
     shared = first_right.index.intersection(second_right.index)
     a, b = (np.asarray(right.loc[shared], dtype=bool) for right in (first_right, second_right))
     total, only_first, only_second = len(shared), int((a & ~b).sum()), int((~a & b).sum())
-    sentence = (
-        f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right only {ways[1]}"
-    )
+    sentence = f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right only {ways[1]}"
     if (a & b).all():
         raise UntestedError(f"all {total} questions are right either way: there is nothing to gain")
     if not (a | b).any():
@@ -108,31 +119,43 @@ def first_is_better(first: Frame, second: Frame, on: Sequence[str], ways: tuple[
     return decide(only_first > only_second, f"{sentence} (p = {number(p)}, exact)")
 
 
-def above_zero(samples: Sequence[float] | np.ndarray, quantity: str, unit: str = "seeds") -> Verdict:
+def above_zero(
+    samples: Sequence[float] | np.ndarray, quantity: str, unit: str = "seeds"
+) -> Verdict:
     """The claim that the mean of independent samples is positive: by the 95% Student interval."""
     values = np.asarray(samples, dtype=float)
     values = values[np.isfinite(values)]
     if len(values) < FEWEST:
-        raise UntestedError(f"{quantity}: {len(values)} {unit} have a value, and an interval needs {FEWEST}")
+        raise UntestedError(
+            f"{quantity}: {len(values)} {unit} have a value, and an interval needs {FEWEST}"
+        )
     mean, low, high = over_seeds(list(values))
-    sentence = f"{quantity}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
+    sentence = (
+        f"{quantity}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
+    )
     if low <= 0 <= high:
         raise UntestedError(f"{sentence}: undecided, as the interval contains zero")
     return decide(low > 0, sentence)
 
 
 def all_vanish(curves: Mapping[str, Any], floors: Mapping[str, float], quantity: str) -> Verdict:
-    """The claim that every curve (values by length) falls by a law without a level, down to its floor."""
+    """The claim that every curve (values by length) falls by a law without a level, down to its
+    floor.
+    """
     descriptions, falling = [], []
     for name, whole_curve in curves.items():
         curve = whole_curve[whole_curve.index >= FIT_FROM]
-        fitted = fit_decay(curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name])
+        fitted = fit_decay(
+            curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name]
+        )
         if fitted.verdict == "too few":
             descriptions.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
             continue
         law, words = fitted.law, fitted.verdict
         if law is not None:
-            words += f", rate {number(law.rate)}" + (f" to {number(law.level)}" if law.level else "")
+            words += f", rate {number(law.rate)}" + (
+                f" to {number(law.level)}" if law.level else ""
+            )
         falling.append(law is not None and law.level == 0)
         descriptions.append(f"{name}: {words}")
     if not falling:
@@ -140,7 +163,9 @@ def all_vanish(curves: Mapping[str, Any], floors: Mapping[str, float], quantity:
     count_words = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
     sentence = f"{quantity}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
     if all(falling) and len(falling) < len(curves):
-        raise UntestedError(f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
+        raise UntestedError(
+            f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted"
+        )
     return decide(all(falling), sentence)
 
 

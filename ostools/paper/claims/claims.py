@@ -1,4 +1,6 @@
-"""All claims of the paper that are judged, in the paper's order, the verdicts on them, and a whole reproduction."""
+"""All claims of the paper that are judged, in the paper's order, the verdicts on them, and a whole
+reproduction.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,13 @@ COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "parts", "f
 
 @dataclass(frozen=True, eq=False)
 class Reproduction(Result):
-    """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
-    outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
-    was), parts (what it was judged by), figures.
+    """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's
+    own), rule (when it agrees), outcome (agrees | holds by construction | does not agree | could
+    not be tested), measured (what was found, or why nothing was), parts (what it was judged by),
+    figures.
 
-    `results`: the measurements of each part, by their names. `refused`: why a part could not be measured. `seconds`: what each
-    part took when it was measured. `page`: the HTML report.
+    `results`: the measurements of each part, by their names. `refused`: why a part could not be
+    measured. `seconds`: what each part took when it was measured. `page`: the HTML report.
     """
 
     results: Mapping[str, Mapping[str, Result]]
@@ -58,7 +61,9 @@ class Reproduction(Result):
 
 
 def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
-    """All claims, or those of some figures. Raises `InputError` for a number that is no figure with a claim."""
+    """All claims, or those of some figures. Raises `InputError` for a number that is no figure with
+    a claim.
+    """
     if figures is None:
         return list(CLAIMS)
     numbers = list(figures) if isinstance(figures, Iterable) else [figures]
@@ -72,7 +77,9 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
     return [claim for claim in CLAIMS if set(claim.figures) & set(numbers)]
 
 
-def judged(claims: Iterable[PaperClaim], results: ResultsByPart, refused: Mapping[str, str]) -> pd.DataFrame:
+def judged(
+    claims: Iterable[PaperClaim], results: ResultsByPart, refused: Mapping[str, str]
+) -> pd.DataFrame:
     """Table of `COLUMNS`, a row a claim. `refused`: why a part was not measured."""
     rows = []
     for claim in claims:

@@ -1,4 +1,6 @@
-"""The claims about representational collapse: section 4, Figure 5, Theorem 4.2, and the proof of Theorem B.3."""
+"""The claims about representational collapse: section 4, Figure 5, Theorem 4.2, and the proof of
+Theorem B.3.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def _upper_over_noise(results: ResultsByPart, panel: str) -> float:
 
 
 def rounding_floor(distance: Any, relative: Any) -> float:
-    """float64's rounding in units of `distance`, where `relative` is the distance over the vector's norm."""
+    """float64's rounding in units of `distance`, where `relative` is the distance over the vector's
+    norm.
+    """
     norms = (distance / relative).replace([np.inf, -np.inf], np.nan).dropna()
     return RELATIVE_ROUNDING * float(norms.median()) if len(norms) else 0.0
 
@@ -132,7 +136,8 @@ def varied_falls(results: ResultsByPart) -> Verdict:
     curves = _seed_curves(results, "b", dtype)
     slopes = log_log_slopes(curves[curves.index >= FIT_FROM])
     return above_zero(
-        -slopes, f"minus the slope of log distance against log n in (b), in {dtype}, from n = {FIT_FROM} on"
+        -slopes,
+        f"minus the slope of log distance against log n in (b), in {dtype}, from n = {FIT_FROM} on",
     )
 
 
@@ -176,18 +181,26 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
         raise UntestedError(
             f"this needs {LOW} and float32 or float64; measured were {', '.join(dict.fromkeys(table['dtype']))}"
         )
-    starts = table.pivot_table(index=["panel", "seed"], columns="dtype", values="first", dropna=False)
+    starts = table.pivot_table(
+        index=["panel", "seed"], columns="dtype", values="first", dropna=False
+    )
     starts = starts.reindex(columns=[high, LOW]).astype("Float64").astype(float)
     n_max = int(table["longest"].max())
     hidden: Any = starts[starts.notna().any(axis=1)]
     if hidden.empty:
-        raise UntestedError(f"no pair is hidden over a range of lengths in either precision up to n = {n_max}")
+        raise UntestedError(
+            f"no pair is hidden over a range of lengths in either precision up to n = {n_max}"
+        )
     low_starts, high_starts = hidden[LOW].fillna(np.inf), hidden[high].fillna(np.inf)
     half = 2 * low_starts <= high_starts.clip(upper=n_max)
     left_open = ~half & np.isinf(high_starts) & np.isfinite(low_starts)
     lengths = hidden.map("{:.0f}".format).replace("nan", "no range")
-    described = [f"({panel}) {row[LOW]} against {row[high]}" for (panel, _), row in lengths.iterrows()]
-    seeds = {words: f" ({count} seeds)" * (count > 1) for words, count in Counter(described).items()}
+    described = [
+        f"({panel}) {row[LOW]} against {row[high]}" for (panel, _), row in lengths.iterrows()
+    ]
+    seeds = {
+        words: f" ({count} seeds)" * (count > 1) for words, count in Counter(described).items()
+    }
     listing = "; ".join(words + count for words, count in seeds.items())
     sentence = (
         f"{len(hidden)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
@@ -200,23 +213,34 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
 
 
 def _attention_vanishes(results: ResultsByPart, quantity: str) -> Verdict:
-    """Fit the mean over heads of one quantity of `ost.measure.attention_variation`, a curve for each layer."""
+    """Fit the mean over heads of one quantity of `ost.measure.attention_variation`, a curve for
+    each layer.
+    """
     by_layer = results[ATTENTION]["variation"].over_heads().groupby("layer")
-    curves = {f"layer {layer}": rows.set_index("length")[quantity].sort_index() for layer, rows in by_layer}
-    return all_vanish(curves, dict.fromkeys(curves, WEIGHT_ROUNDING), f"{quantity}, the mean over heads")
+    curves = {
+        f"layer {layer}": rows.set_index("length")[quantity].sort_index()
+        for layer, rows in by_layer
+    }
+    return all_vanish(
+        curves, dict.fromkeys(curves, WEIGHT_ROUNDING), f"{quantity}, the mean over heads"
+    )
 
 
 def every_layer(results: ResultsByPart) -> Verdict:
     frame = results[LAYERS]["collapse"].frame
     l1 = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1")
-    rows = frame[l1 & (frame["layer"] > 0)].drop_duplicates(["layer", "length"])  # at the embedding it is 0
+    rows = frame[l1 & (frame["layer"] > 0)].drop_duplicates(
+        ["layer", "length"]
+    )  # at the embedding it is 0
     if rows.empty:
         raise UntestedError("no block was measured")
     curves, floors = {}, {}
     for layer, layer_rows in rows.groupby("layer"):
         name = f"block {layer}"
         curves[name] = layer_rows.set_index("length")["float64_distance"].astype(float).sort_index()
-        floors[name] = rounding_floor(layer_rows["mean"].astype(float), layer_rows["relative"].astype(float))
+        floors[name] = rounding_floor(
+            layer_rows["mean"].astype(float), layer_rows["relative"].astype(float)
+        )
     return all_vanish(curves, floors, "the float64 L1 distance of v^(l)")
 
 

@@ -1,7 +1,8 @@
-"""The parts of a reproduction: what is measured for the claims, with which arguments, and how long each may be.
+"""The parts of a reproduction: what is measured for the claims, with which arguments, and how long
+each may be.
 
-`PARTS` is the recipe of a small model: about ten minutes of two cores at a million parameters. A recipe file gives other
-arguments of the same names (examples/gemma-7b.yaml).
+`PARTS` is the recipe of a small model: about ten minutes of two cores at a million parameters. A
+recipe file gives other arguments of the same names (examples/gemma-7b.yaml).
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from ostools.tasks import AppendixTask, Question
 
 OVER_SQUASHING, LEMMAS, ATTENTION, LAYERS = "over-squashing", "lemmas", "attention", "layers"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
-"""The certified form of Theorem 5.1's bound, the paper's with its attention weights and one constant a layer, and equation 4 as
-it is printed (docs/fidelity.md)."""
+"""The certified form of Theorem 5.1's bound, the paper's with its attention weights and one
+constant a layer, and equation 4 as it is printed (docs/fidelity.md)."""
 
 Arguments: TypeAlias = Mapping[str, Any]
-"""Arguments of a part as a recipe has them: `lengths` as the command line takes them, `seeds` a number."""
+"""Arguments of a part as a recipe has them: `lengths` as the command line takes them, `seeds` a
+number.
+"""
 Results: TypeAlias = dict[str, Result]
 
 
@@ -41,10 +44,12 @@ Results: TypeAlias = dict[str, Result]
 class ClaimPart:
     """One measurement of a reproduction. Its functions take `options_of` the arguments.
 
-    arguments: their names and what they are unless a recipe says otherwise. weight: its share of the time.
-    measure: from the model (a `TransformerBridge`, or a `Hosted` where the part has questions), options and progress to results
-    by name. memory: bytes that it holds beside a model; None where numbers alone are asked for. questions: what a model that
-    runs elsewhere is asked; None where the part takes a model's inside.
+    arguments: their names and what they are unless a recipe says otherwise. weight: its share of
+        the time.
+    measure: from the model (a `TransformerBridge`, or a `Hosted` where the part has questions),
+    options and progress to results by name. memory: bytes that it holds beside a model; None where
+    numbers alone are asked for. questions: what a model that runs elsewhere is asked; None where
+    the part takes a model's inside.
     """
 
     name: str
@@ -58,7 +63,10 @@ class ClaimPart:
 def options_of(arguments: Arguments) -> dict[str, Any]:
     """A part's arguments for its functions: lengths as numbers, a count of seeds as these seeds."""
     readers: dict[str, Callable[[Any], Any]] = {"lengths": parse_lengths, "seeds": range}
-    return {name: readers[name](value) if name in readers else value for name, value in arguments.items()}
+    return {
+        name: readers[name](value) if name in readers else value
+        for name, value in arguments.items()
+    }
 
 
 def steps(first: int, last: int, step: int) -> str:
@@ -68,7 +76,9 @@ def steps(first: int, last: int, step: int) -> str:
 
 def _result(name: str, function: Callable[..., Result], **fixed: Any) -> Callable[..., Results]:
     """A part of one result, `name`: that of `function` on the model."""
-    return lambda model, options, progress: {name: function(model, **options, **fixed, progress=progress)}
+    return lambda model, options, progress: {
+        name: function(model, **options, **fixed, progress=progress)
+    }
 
 
 def _numbers_alone(name: str, function: Callable[..., Result]) -> Callable[..., Results]:
@@ -77,12 +87,16 @@ def _numbers_alone(name: str, function: Callable[..., Result]) -> Callable[..., 
 
 
 def _seeds_by_task(options: Mapping[str, Any]) -> dict[AppendixTask, Sequence[int]]:
-    """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
+    """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3`
+    once more.
+    """
     return behaviour.figure_tasks(options["seeds"], behaviour.TASKS, ("answer-only",))
 
 
 def _answer_only(model: Any, options: dict[str, Any], progress: Progress | None) -> Results:
-    evaluations = behaviour.evaluated(model, _seeds_by_task(options), options["lengths"], 0, progress, {})
+    evaluations = behaviour.evaluated(
+        model, _seeds_by_task(options), options["lengths"], 0, progress, {}
+    )
     return {task.name: evaluation for task, evaluation in evaluations.items()}
 
 
@@ -91,8 +105,12 @@ _DIGITS = AppendixTask("copy-last", uniform=True)
 """Drawn digits, where a model that always says 0 is not always right."""
 
 
-def _over_squashing(model: TransformerBridge, options: dict[str, Any], progress: Progress | None) -> Results:
-    """Measured norms and path sums on prompts of drawn digits, and the spectra of the first one's patterns."""
+def _over_squashing(
+    model: TransformerBridge, options: dict[str, Any], progress: Progress | None
+) -> Results:
+    """Measured norms and path sums on prompts of drawn digits, and the spectra of the first one's
+    patterns.
+    """
     results: Results = {}
     for seed in options["seeds"]:
         task_prompt = ost.measure.render_prompt(model, _DIGITS, options["length"], seed=seed)
@@ -103,11 +121,15 @@ def _over_squashing(model: TransformerBridge, options: dict[str, Any], progress:
                 "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
             )
         part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]), units=100)
-        measured = ost.sensitivity(model, task_prompt.prompt, method="exact", progress=part_progress)
+        measured = ost.sensitivity(
+            model, task_prompt.prompt, method="exact", progress=part_progress
+        )
         paths = ost.bounds(model, task_prompt.prompt, variants=_FORMS)
         parameters = {**paths.provenance.parameters, "digits": digits}
         results[f"measured-{seed}"] = measured
-        results[f"paths-{seed}"] = replace(paths, provenance=replace(paths.provenance, parameters=parameters))
+        results[f"paths-{seed}"] = replace(
+            paths, provenance=replace(paths.provenance, parameters=parameters)
+        )
         if seed == 0:
             results["spectra"] = ost.measure.spectra(
                 model, task_prompt.prompt, measured=measured, powers=options["powers"]
@@ -117,14 +139,25 @@ def _over_squashing(model: TransformerBridge, options: dict[str, Any], progress:
 
 def _over_squashing_memory(model: Unloaded, options: dict[str, Any]) -> int:
     pos = model.longest(_DIGITS, [options["length"]]).tokens
-    return max(bytes_of(ost.sensitivity, model, pos, method="exact"), bytes_of(ost.bounds, model, pos, variants=_FORMS))
+    return max(
+        bytes_of(ost.sensitivity, model, pos, method="exact"),
+        bytes_of(ost.bounds, model, pos, variants=_FORMS),
+    )
 
 
-def _retrieval(model: TransformerBridge, options: dict[str, Any], progress: Progress | None) -> Results:
-    return {"retrieval": retrieval(model, length=options["records"], seeds=options["seeds"], progress=progress)}
+def _retrieval(
+    model: TransformerBridge, options: dict[str, Any], progress: Progress | None
+) -> Results:
+    return {
+        "retrieval": retrieval(
+            model, length=options["records"], seeds=options["seeds"], progress=progress
+        )
+    }
 
 
-def _bytes(measure: Callable[..., Result], *args: Any, **fixed: Any) -> Callable[[Unloaded, dict[str, Any]], int]:
+def _bytes(
+    measure: Callable[..., Result], *args: Any, **fixed: Any
+) -> Callable[[Unloaded, dict[str, Any]], int]:
     """Forecast of a part that is one measurement."""
     return lambda model, options: bytes_of(measure, model, *args, **options, **fixed)
 
@@ -151,14 +184,18 @@ _PARTS = (
         55,
         _result("figure", behaviour.figure_3, panels=behaviour.TASKS, number=6),
         lambda model, options: behaviour.figure_3_memory(model, panels=behaviour.TASKS, **options),
-        lambda options: behaviour.figure_prompts(6, options["lengths"], options["seeds"], behaviour.TASKS),
+        lambda options: behaviour.figure_prompts(
+            6, options["lengths"], options["seeds"], behaviour.TASKS
+        ),
     ),
     ClaimPart(
         "answer-only",
         {"lengths": steps(5, 150, 5), "seeds": 3},
         5,
         _answer_only,
-        lambda model, options: behaviour.tasks_memory(model, _seeds_by_task(options), options["lengths"]),
+        lambda model, options: behaviour.tasks_memory(
+            model, _seeds_by_task(options), options["lengths"]
+        ),
         lambda options: behaviour.figure_questions(_seeds_by_task(options), options["lengths"]),
     ),
     ClaimPart(
@@ -166,7 +203,9 @@ _PARTS = (
         {"lengths": "1:256", "dtypes": _TWO_DTYPES, "seeds": 5, "items": "text"},
         20,
         _result("figure", figure_5),
-        lambda model, options: figure_5_memory(model, lengths=options["lengths"], dtypes=options["dtypes"]),
+        lambda model, options: figure_5_memory(
+            model, lengths=options["lengths"], dtypes=options["dtypes"]
+        ),
     ),
     ClaimPart(
         ATTENTION,
@@ -184,7 +223,13 @@ _PARTS = (
     ),
     ClaimPart("figure-8", {"seeds": 5}, 2, _numbers_alone("figure", figure_8)),
     ClaimPart("figure-9", {"seeds": 5}, 1, _numbers_alone("figure", figure_9)),
-    ClaimPart(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, 10, _over_squashing, _over_squashing_memory),
+    ClaimPart(
+        OVER_SQUASHING,
+        {"length": 32, "seeds": 6, "powers": 64},
+        10,
+        _over_squashing,
+        _over_squashing_memory,
+    ),
     ClaimPart(
         "retrieval",
         {"records": 9, "seeds": 6},
@@ -218,19 +263,31 @@ def parts_of(claims: Sequence[PaperClaim]) -> list[ClaimPart]:
 
 
 def reproduction_memory(model: Unloaded, arguments: Mapping[str, Arguments]) -> int:
-    """Bytes of the largest of the parts of these names with their arguments; nothing of those that need no model."""
+    """Bytes of the largest of the parts of these names with their arguments; nothing of those that
+    need no model.
+    """
     needs = {name: PARTS[name].memory for name in arguments}
-    return max((memory(model, options_of(arguments[name])) for name, memory in needs.items() if memory), default=0)
+    return max(
+        (memory(model, options_of(arguments[name])) for name, memory in needs.items() if memory),
+        default=0,
+    )
 
 
 def claim_questions() -> list[Question]:
     """What a model that runs elsewhere is asked for the claims about answers, each question once."""
-    every = [item for part in PARTS.values() if part.questions for item in part.questions(options_of(part.arguments))]
+    every = [
+        item
+        for part in PARTS.values()
+        if part.questions
+        for item in part.questions(options_of(part.arguments))
+    ]
     return list({item.id: item for item in every}.values())
 
 
 def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
-    """Arguments of every part: the recipe's, else its own. Raises `InputError` for an unknown part, argument or type."""
+    """Arguments of every part: the recipe's, else its own. Raises `InputError` for an unknown part,
+    argument or type.
+    """
     for name, values in recipe.items():
         if name not in PARTS:
             raise unknown_name("part", name, PARTS)
@@ -243,13 +300,21 @@ def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
 _IS_OF: dict[type, Callable[[Any], bool]] = {
     int: lambda value: type(value) is int and value >= 0,
     str: lambda value: isinstance(value, str),
-    list: lambda value: isinstance(value, list) and bool(value) and all(isinstance(entry, str) for entry in value),
+    list: lambda value: (
+        isinstance(value, list) and bool(value) and all(isinstance(entry, str) for entry in value)
+    ),
 }
-_IN_WORDS = {int: "a whole number from 0", str: "a text such as {default!r:.22}", list: "a list of names"}
+_IN_WORDS = {
+    int: "a whole number from 0",
+    str: "a text such as {default!r:.22}",
+    list: "a list of names",
+}
 
 
 def _check(part: str, defaults: Arguments, values: Arguments) -> None:
-    """Each value is of the kind of the default. Raises `InputError` for another one, and for an unknown name."""
+    """Each value is of the kind of the default. Raises `InputError` for another one, and for an
+    unknown name.
+    """
     for name, value in values.items():
         if name not in defaults:
             raise unknown_name(f"argument of {part}", name, defaults)

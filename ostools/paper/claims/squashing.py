@@ -1,4 +1,6 @@
-"""The claims about over-squashing: section 5, on prompts whose digits are drawn, and the U-shape on records."""
+"""The claims about over-squashing: section 5, on prompts whose digits are drawn, and the U-shape on
+records.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number
-from ostools.paper.claims.claim import PaperClaim, ResultsByPart, UntestedError, Verdict, above_zero, decide
+from ostools.paper.claims.claim import (
+    PaperClaim,
+    ResultsByPart,
+    UntestedError,
+    Verdict,
+    above_zero,
+    decide,
+)
 from ostools.paper.claims.parts import CERTIFIED, EQUATION_4, OVER_SQUASHING, PRINTED
 from ostools.theory.profiles import rank_correlation
 
@@ -21,7 +30,9 @@ ROUNDING = 1e-4
 """Relative: measured norms are float32."""
 DEGENERATE = 0.99
 RATE_WITHIN = 0.01
-"""Largest relative difference of the observed rate from the predicted one, at the last power that is above rounding."""
+"""Largest relative difference of the observed rate from the predicted one, at the last power that
+is above rounding.
+"""
 _DIGITS = (
     "is below 0 over the digits of the sequence (95% Student interval over the prompts). There is no verdict if the interval "
     "contains zero."
@@ -34,7 +45,11 @@ def _prompts(results: ResultsByPart) -> Iterator[tuple[Any, Any, list[int]]]:
     for name, measured in result_by_name.items():
         if name.startswith("measured-"):
             paths = result_by_name[f"paths-{name.removeprefix('measured-')}"]
-            yield measured.frame, paths.frame, [int(place) for place in paths.provenance.parameters["digits"]]
+            yield (
+                measured.frame,
+                paths.frame,
+                [int(place) for place in paths.provenance.parameters["digits"]],
+            )
 
 
 def _norms(measured: Any, linearisation: str) -> Any:
@@ -47,7 +62,9 @@ def _paths(paths: Any, variant: str) -> Any:
 
 
 def _against_bound(results: ResultsByPart, variant: str) -> tuple[int, int, float]:
-    """Number of tokens, of those whose frozen norm is above the bound, and the least bound over norm."""
+    """Number of tokens, of those whose frozen norm is above the bound, and the least bound over
+    norm.
+    """
     tokens, above, least = 0, 0, np.inf
     for measured, paths, _ in _prompts(results):
         norms, bound = _norms(measured, "frozen"), _paths(paths, variant)
@@ -106,7 +123,11 @@ def depends_on_attention(results: ResultsByPart) -> Verdict:
         norms = _norms(measured, "full").to_numpy()
         ranks.append(rank_correlation(_paths(paths, PRINTED).to_numpy(), norms))
         samples.append(ranks[-1] - rank_correlation(_equal_attention_paths(len(norms)), norms))
-    mean_words = f" (the mean with the model's attention is {number(float(np.mean(ranks)))})" if ranks else ""
+    mean_words = (
+        f" (the mean with the model's attention is {number(float(np.mean(ranks)))})"
+        if ranks
+        else ""
+    )
     quantity = (
         "rank correlation of path sum and measured norms, with the model's attention minus with equal weights"
         f"{mean_words}"
@@ -115,19 +136,26 @@ def depends_on_attention(results: ResultsByPart) -> Verdict:
 
 
 def _equal_attention_paths(pos: int) -> np.ndarray:
-    """The path sum of two layers whose attention is equal over all earlier tokens: what the position alone would say. More
-    layers rank the tokens alike: sooner is more, but for the last token's own skip."""
+    """The path sum of two layers whose attention is equal over all earlier tokens: what the
+    position alone would say. More layers rank the tokens alike: sooner is more, but for the last
+    token's own skip."""
     step = np.tril(np.ones((pos, pos))) / np.arange(1, pos + 1)[:, None] + np.eye(pos)
     return (step @ step)[-1]
 
 
 def _falls_with_position(values_by_prompt: list[tuple[list[int], Any]], quantity: str) -> Verdict:
-    """Verdict on the rank correlation of position and values, over the digits of each prompt, being below 0."""
+    """Verdict on the rank correlation of position and values, over the digits of each prompt, being
+    below 0.
+    """
     samples = [
         -rank_correlation(np.array(digits, dtype=float), values.loc[digits].to_numpy())
         for digits, values in values_by_prompt
     ]
-    return above_zero(samples, f"minus the rank correlation of position and {quantity}, over the digits", "prompts")
+    return above_zero(
+        samples,
+        f"minus the rank correlation of position and {quantity}, over the digits",
+        "prompts",
+    )
 
 
 def only_the_first(results: ResultsByPart) -> Verdict:
@@ -162,7 +190,9 @@ def prevented(results: ResultsByPart) -> Verdict:
 def _ends_above(
     results: ResultsByPart, quantity: str, words: str, judged: tuple[str, ...] = ("first", "last")
 ) -> Verdict:
-    """Verdict on `quantity` being higher at the `judged` ends than at the positions between, by `Retrieval.ends`."""
+    """Verdict on `quantity` being higher at the `judged` ends than at the positions between, by
+    `Retrieval.ends`.
+    """
     table = results["retrieval"]["retrieval"].ends
     ends = table[table["quantity"] == quantity].set_index("end").to_dict("index")
     if not {"first", "last"} <= set(ends):
@@ -184,9 +214,13 @@ def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     names_value = results["retrieval"]["retrieval"].frame["found"].astype(bool)
     count, total = int(names_value.sum()), len(names_value)
     if not count:
-        raise UntestedError(f"none of {total} answers names the wanted record's value, so it is not retrieved at all")
+        raise UntestedError(
+            f"none of {total} answers names the wanted record's value, so it is not retrieved at all"
+        )
     if count == total:
-        raise UntestedError(f"all {total} answers name the wanted value, so no position is seen to be harder")
+        raise UntestedError(
+            f"all {total} answers name the wanted value, so no position is seen to be harder"
+        )
     verdict = _ends_above(results, "log_probability", "log probability of the value")
     return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it")
 
@@ -238,7 +272,8 @@ CLAIMS = (
         "for tokens coming sooner in the sequence, there will be more opportunity for their information to be preserved",
         f"agrees if the rank correlation of position and measured sensitivity {_DIGITS}",
         lambda results: _falls_with_position(
-            [(digits, _norms(measured, "full")) for measured, _, digits in _prompts(results)], "measured sensitivity"
+            [(digits, _norms(measured, "full")) for measured, _, digits in _prompts(results)],
+            "measured sensitivity",
         ),
     ),
     _section_5(
@@ -248,7 +283,8 @@ CLAIMS = (
         f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS} "
         "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L layers: that is not judged.",
         lambda results: _falls_with_position(
-            [(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)], "weighted paths"
+            [(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)],
+            "weighted paths",
         ),
     ),
     _section_5(

@@ -1,4 +1,6 @@
-"""The claims of Figures 8 and 9, the lemmas and propositions on numbers, counting, and the paper's remedies."""
+"""The claims of Figures 8 and 9, the lemmas and propositions on numbers, counting, and the paper's
+remedies.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def synthetic_converges(results: ResultsByPart) -> Verdict:
     frame = results["figure-8"]["figure"].frame
     descriptions, converges = [], []
     for reading, rows in frame.groupby("reading", sort=False):
-        curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
+        curves = (
+            rows[rows["length"] >= FIT_FROM]
+            .pivot(index="length", columns="seed", values="l1")
+            .sort_index()
+        )
         mean, low, high = over_seeds(list(log_log_slopes(curves)))
         if not np.isfinite(low):
             raise UntestedError(
@@ -32,7 +38,9 @@ def synthetic_converges(results: ResultsByPart) -> Verdict:
             )
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
-        descriptions.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
+        descriptions.append(
+            f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}"
+        )
     sentence = f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}"
     return decide(converges[0], sentence)
 
@@ -43,11 +51,15 @@ def variation_decays(results: ResultsByPart) -> Verdict:
     noisy = int(figure.provenance.parameters["noisy"])
     beyond = frame[frame["length"] > 10 * noisy]
     if (lengths := beyond["length"].nunique()) < 2:
-        raise UntestedError(f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2")
+        raise UntestedError(
+            f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2"
+        )
     curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
     mean, low, high = over_seeds(list(log_log_slopes(curves)))
     if not np.isfinite(low):
-        raise UntestedError(f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0")
+        raise UntestedError(
+            f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0"
+        )
     above = int((frame["delta"] > frame["bound"]).sum())
     sentence = (
         f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
@@ -61,19 +73,26 @@ UNBOUNDED = "without bounded scores"
 
 
 def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdict:
-    """Verdict on all checks of a statement under its hypotheses, and of how it breaks without one of them.
+    """Verdict on all checks of a statement under its hypotheses, and of how it breaks without one
+    of them.
 
-    left_out: a hypothesis that the words do not have. A check that breaks without it contradicts them.
+    left_out: a hypothesis that the words do not have. A check that breaks without it contradicts
+        them.
     """
     frame = results["lemmas"]["lemmas"].frame
     rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
-    stated, without = rows[rows["hypotheses"] == ALL_HYPOTHESES], rows[rows["hypotheses"] != ALL_HYPOTHESES]
+    stated, without = (
+        rows[rows["hypotheses"] == ALL_HYPOTHESES],
+        rows[rows["hypotheses"] != ALL_HYPOTHESES],
+    )
     if stated.empty:
         raise UntestedError(f"no check of {name} was run")
     passed, broken = int(stated["passed"].sum()), int(without["passed"].sum())
     sentence = f"{passed} of {len(stated)} checks on numbers hold under the hypotheses"
     if len(without):
-        sentence += f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
+        sentence += (
+            f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
+        )
     failed = stated.loc[~stated["passed"].astype(bool), "computed"]
     sentence += "".join(f"; FAILED: {words}" for words in failed)
     counter = without[without["passed"].astype(bool) & (without["hypotheses"] == left_out)]
@@ -99,9 +118,13 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
         f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
         for row in summary.to_dict("records")
     )
-    tested_pairs, right_twice, right_once = summary[["tested_pairs", "right_twice", "right_once"]].sum()
+    tested_pairs, right_twice, right_once = summary[
+        ["tested_pairs", "right_twice", "right_once"]
+    ].sum()
     if not tested_pairs:
-        raise UntestedError(f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})")
+        raise UntestedError(
+            f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})"
+        )
     if not right_twice and not right_once:
         raise UntestedError(
             f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})"
@@ -163,8 +186,14 @@ CLAIMS = (
         " The informal lemma does not ask for bounded scores, as B.2 does. Does not agree if a case without them breaks.",
         left_out=UNBOUNDED,
     ),
-    _lemma("B.2", "Appendix B.1, Lemma B.2", "the total variation between the two sequences goes to 0 with n"),
-    _lemma("B.4", "Appendix B.1, Lemma B.4", "the total variation of the softmax does not decay to 0"),
+    _lemma(
+        "B.2",
+        "Appendix B.1, Lemma B.2",
+        "the total variation between the two sequences goes to 0 with n",
+    ),
+    _lemma(
+        "B.4", "Appendix B.1, Lemma B.4", "the total variation of the softmax does not decay to 0"
+    ),
     _lemma(
         "B.6",
         "Appendix B.2, Lemma B.6",

@@ -1,1 +1,3 @@
-"""The paper reproduced on a model: a recipe, a directory of measured parts that a later run resumes, and one page of claims."""
+"""The paper reproduced on a model: a recipe, a directory of measured parts that a later run
+resumes, and one page of claims.
+"""

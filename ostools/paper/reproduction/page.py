@@ -12,7 +12,15 @@ from ostools.ground.words import title_of
 from ostools.paper.behaviour import figure_4_of
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
-from ostools.reporting.page.section import Part, Section, Table, block, frame_table, render_sections, spelled
+from ostools.reporting.page.section import (
+    Part,
+    Section,
+    Table,
+    block,
+    frame_table,
+    render_sections,
+    spelled,
+)
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
 from ostools.results import Frame, Result, frame_of
@@ -56,7 +64,11 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
         "The rule of each claim stands below."
     )
     reading = Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])
-    parts = [_section(name, title, reproduction) for name, title in TITLES.items() if name in reproduction.results]
+    parts = [
+        _section(name, title, reproduction)
+        for name, title in TITLES.items()
+        if name in reproduction.results
+    ]
     sections = [_claims(reproduction), *parts, _origin(reproduction), reading, again_section(again)]
     return render_sections(title, lead, [spelled(section) for section in sections])
 
@@ -66,7 +78,13 @@ def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
     model: Any = reproduction.provenance.model
     if reproduction.provenance.parameters.get("hosted"):
         return f"ostools reproduce --answers answers.jsonl --model {quoted(model['name'])} --out {quoted(out)}"
-    words = ["ostools", "reproduce", *([] if recipe is None else ["--recipe", recipe]), "--model", stored_at(model)]
+    words = [
+        "ostools",
+        "reproduce",
+        *([] if recipe is None else ["--recipe", recipe]),
+        "--model",
+        stored_at(model),
+    ]
     if figures := reproduction.provenance.parameters.get("figures"):
         words += ["--figures", ",".join(map(str, figures))]
     words += [*loading(model), "--out", out]
@@ -76,14 +94,25 @@ def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
 def _claims_table(caption: str, claims: Frame, **columns: str) -> Table:
     """The paper's words and the outcome of each claim, and these columns by their headers."""
     quotes = claims["words"].map("“{}”".format)
-    names = {"here": claims["outcome"].str.upper(), **{name: claims[column] for column, name in columns.items()}}
+    names = {
+        "here": claims["outcome"].str.upper(),
+        **{name: claims[column] for column, name in columns.items()},
+    }
     return frame_table(caption, pd.DataFrame({"the paper's words": quotes, **names}))
 
 
 def _claims(reproduction: Reproduction) -> Section:
     """All claims, one line each, in the paper's order."""
     headers = {"place": "where", "measured": "what was measured, or why nothing could be measured"}
-    parts = [Part(tables=[_claims_table("The paper's claims, one line each", frame_of(reproduction), **headers)])]
+    parts = [
+        Part(
+            tables=[
+                _claims_table(
+                    "The paper's claims, one line each", frame_of(reproduction), **headers
+                )
+            ]
+        )
+    ]
     reasons = [f"{name}: {reason}" for name, reason in reproduction.refused.items()]
     if reasons:
         parts.append(Part(title="Parts that could not be measured, and why", items=reasons))
@@ -115,7 +144,10 @@ def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
         return {}
     if name == "figure-3":
         figure_4 = figure_4_of(results["figure"], 7)
-        return {"Errors of sums and counts": results["figure"], "How often each number was answered": figure_4}
+        return {
+            "Errors of sums and counts": results["figure"],
+            "How often each number was answered": figure_4,
+        }
     if name == OVER_SQUASHING:
         caption = f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form ({PRINTED})"
         compared = ost.compare(results["measured-0"], results["paths-0"])

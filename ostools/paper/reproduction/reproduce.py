@@ -1,4 +1,5 @@
-"""The paper's claims, judged on one model: parts are measured or resumed, and each claim has a line.
+"""The paper's claims, judged on one model: parts are measured or resumed, and each claim has a
+line.
 
 Cost: on the embedded model and two CPU cores less than ten minutes; stored parts cost a reading.
 """
@@ -22,7 +23,14 @@ from ostools.measure import Hosted
 from ostools.mitigations import MitigationError
 from ostools.paper.behaviour import provenance_of
 from ostools.paper.claims.claims import Reproduction, chosen_claims, judged
-from ostools.paper.claims.parts import Arguments, ClaimPart, Results, checked_arguments, options_of, parts_of
+from ostools.paper.claims.parts import (
+    Arguments,
+    ClaimPart,
+    Results,
+    checked_arguments,
+    options_of,
+    parts_of,
+)
 from ostools.paper.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
 from ostools.sweep.cell_file import UNREADABLE
@@ -43,33 +51,43 @@ def reproduce(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:
-    """Measure what the paper's claims need on `model`, judge each claim, and write DIR/report.html and DIR/claims.csv.
+    """Measure what the paper's claims need on `model`, judge each claim, and write DIR/report.html
+    and DIR/claims.csv.
 
     Args:
-        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`), to the questions of
-            `ostools.paper.claims.parts.claim_questions`. Of such a model the claims about answers are judged.
-        figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those about lemmas and theorems
-            too.
-        out: the directory DIR, a new one or that of an earlier run. A stored part of the same model (its
-            weights), arguments and code is not measured again.
+        model: a loaded model, or the answers of one that runs elsewhere
+            (`ostools.measure.read_answers`), to the questions of
+            `ostools.paper.claims.parts.claim_questions`. Of such a model the claims about answers
+            are judged.
+        figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those
+            about lemmas and theorems too.
+        out: the directory DIR, a new one or that of an earlier run. A stored part of the same model
+            (its weights), arguments and code is not measured again.
         arguments: arguments of the parts, by part and name, where they differ from those of
             `ostools.paper.claims.parts.PARTS`. `read_recipe` reads them from a file.
         recipe: the file that they come from, for the report's command.
         progress: called as progress(done, total).
-        say: called with one line for each part that is measured, and for what in the directory cannot be used.
+        say: called with one line for each part that is measured, and for what in the directory
+            cannot be used.
 
-    What cannot be measured on this model (a tokenizer that merges digits, a prompt longer than the context) leaves its claims
-    "could not be tested", with that reason. Raises `InputError`, before anything is measured, for an unknown figure, part or
-    argument, and for a directory that belongs to something else or cannot be written.
+    What cannot be measured on this model (a tokenizer that merges digits, a prompt longer than the
+    context) leaves its claims "could not be tested", with that reason. Raises `InputError`, before
+    anything is measured, for an unknown figure, part or argument, and for a directory that belongs
+    to something else or cannot be written.
     """
     from ostools.paper.reproduction.page import command, render_reproduction
 
-    numbers = None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
+    numbers = (
+        None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
+    )
     claims = chosen_claims(numbers)
     checked = checked_arguments(arguments or {})
     parts, store = parts_of(claims), Parts(Path(out), say)
     origin = provenance_of(
-        model, measurement="reproduce", figures=numbers, arguments={part.name: checked[part.name] for part in parts}
+        model,
+        measurement="reproduce",
+        figures=numbers,
+        arguments={part.name: checked[part.name] for part in parts},
     )
     with store.locked():
         results, refusals = _Run(model, store, checked, origin, say).measured(parts, progress)
@@ -104,7 +122,9 @@ class _Run:
         for part in parts:
             end = start + 100 * part.weight
             try:
-                results[part.name] = self._results_of(part, part_of(progress, start, end, total, total))
+                results[part.name] = self._results_of(
+                    part, part_of(progress, start, end, total, total)
+                )
             except (InputError, HookError, MitigationError) as error:
                 refusals[part.name] = str(error)
                 self.say(f"{part.name}: {error}")
@@ -118,7 +138,9 @@ class _Run:
         described: Mapping[str, Any] = {} if part.memory is None else self.origin.model
         if isinstance(model, Hosted) and part.memory is not None:
             if part.questions is None:
-                raise InputError("takes the inside of a model, and of this one there are answers alone")
+                raise InputError(
+                    "takes the inside of a model, and of this one there are answers alone"
+                )
             model = model.part(part.questions(options))
             described = {**described, **model.answer_by_id}
         key = digest(
@@ -137,10 +159,16 @@ class _Run:
         try:
             self.store.keep(part.name, key, results, time.perf_counter() - start)
         except UNREADABLE as error:
-            raise InputError(f"{part.name}: the rows cannot be stored: {in_words(error)}") from error
-        stored = self.store.results(part.name, key)  # what is judged is what is stored, now and when it is resumed
+            raise InputError(
+                f"{part.name}: the rows cannot be stored: {in_words(error)}"
+            ) from error
+        stored = self.store.results(
+            part.name, key
+        )  # what is judged is what is stored, now and when it is resumed
         if stored is None:
-            raise InputError(f"{part.name}: was measured, and could not be read back from {self.store.directory}")
+            raise InputError(
+                f"{part.name}: was measured, and could not be read back from {self.store.directory}"
+            )
         return stored
 
 
@@ -148,7 +176,9 @@ class _Run:
 
 
 class Recipe(BaseModel):
-    """A recipe file. model, device, dtype: what is loaded, None where the file does not say. parts: arguments, where given."""
+    """A recipe file. model, device, dtype: what is loaded, None where the file does not say. parts:
+    arguments, where given.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
@@ -163,7 +193,9 @@ class Recipe(BaseModel):
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe of a YAML file. Raises `InputError` for what cannot be read, unknown keys, parts and arguments."""
+    """The recipe of a YAML file. Raises `InputError` for what cannot be read, unknown keys, parts
+    and arguments.
+    """
     keys = "expected the keys model, device, dtype and parts"
     values = read_yaml(Path(path))
     try:

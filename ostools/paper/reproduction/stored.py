@@ -1,8 +1,8 @@
 """The directory of a reproduction: for each part a record, and a Parquet file for each result.
 
 Files appear whole or not at all, and a part's record last: what was cut off, or changed on disk (by
-the hash of its bytes), is measured again. A record holds the key of what its numbers come from (model,
-arguments, code, versions): under another key the part is measured again.
+the hash of its bytes), is measured again. A record holds the key of what its numbers come from
+(model, arguments, code, versions): under another key the part is measured again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Parts(OwnDirectory):
     def locked(self) -> Iterator[None]:
         with super().locked():
             text = json.dumps({"form": _FORM, "what": "ostools reproduce"})
-            write_atomically(self.directory / MARK, lambda part: part.write_text(text, encoding="utf-8"))
+            write_atomically(
+                self.directory / MARK, lambda part: part.write_text(text, encoding="utf-8")
+            )
             yield
 
     def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
@@ -40,12 +42,16 @@ class Parts(OwnDirectory):
         folder = self.directory / name
         for result in results.values():
             if not type(result).__module__.startswith("ostools.") or encoded_fields(result) is None:
-                raise InputError(f"{name}: expected results of ostools, found {type(result).__name__}")
+                raise InputError(
+                    f"{name}: expected results of ostools, found {type(result).__name__}"
+                )
         with disk_errors(folder, "cannot be written"):
             folder.mkdir(exist_ok=True)
         files = {file: result.save(folder / f"{file}.parquet") for file, result in results.items()}
         hashes = {file: file_hash(path.read_bytes()) for file, path in files.items()}
-        text = json.dumps({"form": _FORM, "key": key, "seconds": seconds, "results": hashes}, indent=1)
+        text = json.dumps(
+            {"form": _FORM, "key": key, "seconds": seconds, "results": hashes}, indent=1
+        )
         write_atomically(self._record(name), lambda part: part.write_text(text, encoding="utf-8"))
 
     def results(self, name: str, key: str) -> dict[str, Result] | None:
@@ -58,13 +64,17 @@ class Parts(OwnDirectory):
                     f"{name}: was measured with another model, other arguments or other code; it is measured again"
                 )
                 return None
-            return {file: self._read(name, file, digest) for file, digest in record["results"].items()}
+            return {
+                file: self._read(name, file, digest) for file, digest in record["results"].items()
+            }
         except FileNotFoundError as error:
             if path.exists():
                 self.say(f"{name}: {error.filename} is missing; it is measured again")
             return None
         except UNREADABLE as error:
-            self.say(f"{name}: what is stored cannot be read ({type(error).__name__}); it is measured again")
+            self.say(
+                f"{name}: what is stored cannot be read ({type(error).__name__}); it is measured again"
+            )
             return None
 
     def has(self, name: str) -> bool:

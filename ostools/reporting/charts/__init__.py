@@ -1,7 +1,9 @@
-"""The charts of the results: each a specification of one of the five forms in `ostools.reporting.forms`.
+"""The charts of the results: each a specification of one of the five forms in
+`ostools.reporting.forms`.
 
-A chart takes a result and returns an Altair object that carries its own data and look: `.save("figure.pdf")`, or the last
-line of a notebook cell. A result's `chart` method imports the function that draws it, when it is called.
+A chart takes a result and returns an Altair object that carries its own data and look:
+`.save("figure.pdf")`, or the last line of a notebook cell. A result's `chart` method imports the
+function that draws it, when it is called.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from ostools.reporting.style import paper, theme
 from ostools.results import Result
 
 
-def finished(result: Result, size: str | float | int | None = None, title: bool = True) -> alt.TopLevelMixin:
-    """The result's chart; in a paper's `size`, without its title where `title` is False (`style.paper`).
+def finished(
+    result: Result, size: str | float | int | None = None, title: bool = True
+) -> alt.TopLevelMixin:
+    """The result's chart; in a paper's `size`, without its title where `title` is False
+    (`style.paper`).
 
     Raises `InputError` for an unknown size, before anything is drawn, and as that chart does.
     """
@@ -26,10 +31,16 @@ def finished(result: Result, size: str | float | int | None = None, title: bool 
 
 
 def _named_under(chart: Any, result: Result) -> Any:
-    """The chart, whose title names the one mitigation that all of it was measured under, if there is one."""
+    """The chart, whose title names the one mitigation that all of it was measured under, if there
+    is one.
+    """
     if (mitigation := result.provenance.mitigation) is None or "mitigation" in result.frame:
         return chart
-    title = chart.title.copy() if isinstance(chart.title, alt.TitleParams) else alt.TitleParams(chart.title)
+    title = (
+        chart.title.copy()
+        if isinstance(chart.title, alt.TitleParams)
+        else alt.TitleParams(chart.title)
+    )
     subtitle = [] if title.subtitle is alt.Undefined else title.subtitle
     title.subtitle = [
         f"Under the mitigation {theme.visible(mitigation)}.",

@@ -29,7 +29,9 @@ LESS, MORE = COLOURS["frozen"], COLOURS["full"]
 COLUMNS = 192
 """Columns of the heat map: longer prompts are max-pooled to at most this."""
 ROWS = 128
-"""Rows of the heat map: of more heads those whose last row is the most concentrated, or differs the most."""
+"""Rows of the heat map: of more heads those whose last row is the most concentrated, or differs the
+most.
+"""
 
 
 SHARPEST, DIFFERS = "whose last row is the most concentrated", "whose last row differs the most"
@@ -37,7 +39,9 @@ SHARPEST, DIFFERS = "whose last row is the most concentrated", "whose last row d
 
 
 def attention_findings(attention: Attention) -> list[str]:
-    """Where the last token looks, measured: on the first token, on itself, how widely, and the sharpest head."""
+    """Where the last token looks, measured: on the first token, on itself, how widely, and the
+    sharpest head.
+    """
     last = attention.last.double()
     n = last.shape[-1]
     entropy = torch.special.entr(last).sum(-1)
@@ -75,11 +79,20 @@ def _frames(origins: Sequence[str], target: int) -> str:
 def difference_findings(difference: AttentionDifference) -> list[str]:
     """How much attention moved between the two, and where the most, measured."""
     frame: Frame = difference.frame
-    shifts = frame.groupby(["layer", "head"])["difference"].agg(lambda values: values.abs().sum() / 2)
+    shifts = frame.groupby(["layer", "head"])["difference"].agg(
+        lambda values: values.abs().sum() / 2
+    )
     row = frame.loc[frame["difference"].abs().idxmax()]
     layer, head = shifts.idxmax()
-    count, lengths = len(difference.pairs), [len(side.tokens) for side in (difference.first, difference.second)]
-    share = "" if lengths == [count, count] else f" (of {lengths[0]} in the first, {lengths[1]} in the second)"
+    count, lengths = (
+        len(difference.pairs),
+        [len(side.tokens) for side in (difference.first, difference.second)],
+    )
+    share = (
+        ""
+        if lengths == [count, count]
+        else f" (of {lengths[0]} in the first, {lengths[1]} in the second)"
+    )
     return [
         f"Measured over the {count} tokens held against each other{share}: the median head moves {shifts.median():.1%} of the "
         f"last token's attention (half the sum of |second - first| over them); layer {layer}, head {head} the most, "
@@ -96,13 +109,17 @@ def bin_label(tokens: Sequence[str], start: int, end: int) -> str:
 
 
 def sharpest(last: Float[Tensor, "layer head key"], most: int) -> list[int]:
-    """The heads (layer * heads + head) whose rows are the most concentrated, at most so many, in the model's order."""
+    """The heads (layer * heads + head) whose rows are the most concentrated, at most so many, in
+    the model's order.
+    """
     return _least(torch.special.entr(last.double()).sum(-1).flatten(), most)
 
 
 def most_moved(difference: AttentionDifference, most: int) -> list[int]:
     """The heads whose rows differ the most, at most so many, in the model's order."""
-    shifts = difference.frame.groupby(["layer", "head"])["difference"].agg(lambda values: -values.abs().sum())
+    shifts = difference.frame.groupby(["layer", "head"])["difference"].agg(
+        lambda values: -values.abs().sum()
+    )
     return _least(torch.tensor(shifts.to_numpy()), most)
 
 
@@ -121,7 +138,9 @@ def attention_frame(attention: Attention, head_indices: Sequence[int] | None = N
     return cells(max_pool(attention.last, bins), heads, bins, labels)
 
 
-def cells(values: Float[Tensor, "layer head bin"], heads: Sequence[int], bins: Bins, labels: Sequence[str]) -> Frame:
+def cells(
+    values: Float[Tensor, "layer head bin"], heads: Sequence[int], bins: Bins, labels: Sequence[str]
+) -> Frame:
     """One row a head and bin."""
     count = values.shape[1]
     table = values.flatten(0, 1)[list(heads)]
@@ -145,12 +164,15 @@ _WIDTH, _HEIGHT, _LOWEST = 620, 480, 3
 _WEIGHT = alt.Color(
     "value:Q",
     scale=alt.Scale(type="sqrt", scheme="viridis", domain=[0, 1]),
-    legend=gradient("attention weight (square-root scale)", format=".2~f", values=[0, 0.05, 0.2, 0.5, 1]),
+    legend=gradient(
+        "attention weight (square-root scale)", format=".2~f", values=[0, 0.05, 0.2, 0.5, 1]
+    ),
 )
 
 
 def attention_chart(attention: Attention) -> Chart:
-    """The last token's attention weight on every token, one row per layer and head (`layer.head`), first layer on top.
+    """The last token's attention weight on every token, one row per layer and head (`layer.head`),
+    first layer on top.
 
     The colour scale runs with the square root of the weight, so that small weights are seen too.
     """
@@ -159,50 +181,81 @@ def attention_chart(attention: Attention) -> Chart:
 
 
 def attention_difference_chart(difference: AttentionDifference) -> Chart:
-    """Both heat maps on one colour scale, and the second less the first at the tokens that have a partner (else grey)."""
+    """Both heat maps on one colour scale, and the second less the first at the tokens that have a
+    partner (else grey).
+    """
     head_indices = most_moved(difference, ROWS)
     panels: list[list[Any]] = []
-    for attention, label in zip((difference.first, difference.second), difference.labels, strict=True):
+    for attention, label in zip(
+        (difference.first, difference.second), difference.labels, strict=True
+    ):
         title = alt.TitleParams(label, subtitle=_rules(attention, DIFFERS))
-        panels.append([_map(attention_frame(attention, head_indices), _WEIGHT, attention).properties(title=title)])
+        panels.append(
+            [
+                _map(attention_frame(attention, head_indices), _WEIGHT, attention).properties(
+                    title=title
+                )
+            ]
+        )
     data = _difference_frame(difference, head_indices)
     most = max(float(data["weight"].abs().max()), 1e-6)
-    legend = gradient("weight of the second less that of the first (square-root scale)", format="+.2~g")
+    legend = gradient(
+        "weight of the second less that of the first (square-root scale)", format="+.2~g"
+    )
     scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
     difference_map = _map(data, alt.Color("value:Q", scale=scale, legend=legend), difference.second)
-    alone = "; blank: the second's alone" if len(difference.pairs) < len(difference.second.tokens) else ""
+    alone = (
+        "; blank: the second's alone"
+        if len(difference.pairs) < len(difference.second.tokens)
+        else ""
+    )
     words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
     panels.append([difference_map.properties(title=alt.TitleParams("Difference", subtitle=words))])
-    return draw.figure(panels, "Attention of the last token, compared", between=22, color="independent")
+    return draw.figure(
+        panels, "Attention of the last token, compared", between=22, color="independent"
+    )
 
 
 def _map(data: Frame, colour: alt.Color, attention: Attention) -> Any:
-    """One heat map, its cells as wide as the positions in them; `attention`: whose tokens stand below."""
+    """One heat map, its cells as wide as the positions in them; `attention`: whose tokens stand
+    below.
+    """
     labels, heads = attention.tokens, list(dict.fromkeys(data["head"]))
     # Whole pixels a cell: else light seams show between them.
     width = len(labels) * max(1, _WIDTH // len(labels)) if len(labels) <= _WIDTH else _WIDTH
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    x = alt.X("start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention))
-    y = alt.Y("head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False))
+    x = alt.X(
+        "start:Q", scale=alt.Scale(domain=[0, len(labels)], nice=False), axis=_token_axis(attention)
+    )
+    y = alt.Y(
+        "head:N", sort=heads, title="layer.head", axis=alt.Axis(labelOverlap=True, ticks=False)
+    )
     marks = heat(data.rename(columns={"weight": "value"}), x, y, colour, x2="end")
     chart = mark_template(alt.layer(*marks), template_positions(attention.frame), height, 0.0)
     return chart.properties(width=width, height=height)
 
 
 def _token_axis(attention: Attention) -> alt.Axis:
-    """Each token under the middle of its column, where there is room for all of them; the chat template's pale."""
+    """Each token under the middle of its column, where there is room for all of them; the chat
+    template's pale.
+    """
     tokens = attention.tokens
     if len(tokens) > axes.TOKENS_NAMED:
         return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
     aside = [place + 0.5 for place in template_positions(attention.frame)]
     axis = axes.token_axis([*map(display_token, tokens)], aside=aside, ticks=False)["axis"]
-    axis.title, axis.values = "token attended to, and its position", [place + 0.5 for place in range(len(tokens))]
+    axis.title, axis.values = (
+        "token attended to, and its position",
+        [place + 0.5 for place in range(len(tokens))],
+    )
     axis.labelExpr = axis.labelExpr.replace("datum.value", "datum.value - 0.5")
     return axis
 
 
 def _difference_frame(difference: AttentionDifference, head_indices: list[int]) -> Frame:
-    """The difference where the second's tokens stand; of the pairs that share a cell the one furthest from zero."""
+    """The difference where the second's tokens stand; of the pairs that share a cell the one
+    furthest from zero.
+    """
     tokens = difference.second.tokens
     frame: Frame = difference.frame
     layers, heads = difference.second.squares.shape[:2]
@@ -214,7 +267,10 @@ def _difference_frame(difference: AttentionDifference, head_indices: list[int]) 
         for start, end in bins_of(len(tokens), COLUMNS)
         if any(place in column for place in range(start, end))
     )
-    pooled = [_furthest(values[..., [column[p] for p in range(start, end) if p in column]]) for start, end in filled]
+    pooled = [
+        _furthest(values[..., [column[p] for p in range(start, end) if p in column]])
+        for start, end in filled
+    ]
     labels = [inert(bin_label(tokens, start, end)) for start, end in filled]
     return cells(torch.stack(pooled, dim=-1), head_indices, filled, labels)
 
@@ -227,7 +283,11 @@ def _furthest(values: torch.Tensor) -> torch.Tensor:
 def _rules(attention: Attention, how: str) -> list[str]:
     """How positions and heads were reduced, a line each."""
     heads = attention.last.shape[0] * attention.last.shape[1]
-    rules = [rule for rule in (pooling_rule(len(attention.tokens), COLUMNS), heads_rule(heads, ROWS, how)) if rule]
+    rules = [
+        rule
+        for rule in (pooling_rule(len(attention.tokens), COLUMNS), heads_rule(heads, ROWS, how))
+        if rule
+    ]
     return rules + template_note(template_positions(attention.frame))
 
 
@@ -246,7 +306,9 @@ _MOST_NUMBERED = 8  # more heads than that get no number in their cell
 
 
 def heads_chart(result: HeadScores) -> Chart:
-    """Every score is a share between 0 and 1, on one colour scale; means over queries, and over the prompts."""
+    """Every score is a share between 0 and 1, on one colour scale; means over queries, and over the
+    prompts.
+    """
     summary: Frame = result.summary
     prompts: Frame = result.frame
     heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
@@ -259,6 +321,10 @@ def heads_chart(result: HeadScores) -> Chart:
             marks = layers_by(cells, "head", scale, digits=".2f" if heads <= _MOST_NUMBERED else "")
             panels.append(draw.panel(marks, *size, title))
     count = int(prompts["prompt"].nunique())
-    where = f"mean over {count} prompts" if count > 1 else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
+    where = (
+        f"mean over {count} prompts"
+        if count > 1
+        else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
+    )
     scores: Any = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
     return draw.figure([[scores]], f"Where the attention heads look, {where}")

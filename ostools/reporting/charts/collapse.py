@@ -11,14 +11,30 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, READINGS, VECTOR, CurveVerdict, Reading
-from ostools.reporting.findings.collapse import longest_trained, main_pair, overflow_sentence, vectors_at
+from ostools.measure.collapse.verdicts import (
+    NORM_WORDS,
+    PIECES,
+    READINGS,
+    VECTOR,
+    CurveVerdict,
+    Reading,
+)
+from ostools.reporting.findings.collapse import (
+    longest_trained,
+    main_pair,
+    overflow_sentence,
+    vectors_at,
+)
 from ostools.reporting.forms import BAND, curve, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Column, Frame, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
-PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
+PAIRS = {
+    "theorem": "",
+    "task": ": n and n + 1 items (no theorem)",
+    "one-more-digit": ": one more digit (no theorem)",
+}
 """What a panel's title adds for a pair that is not the theorem's."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),
@@ -28,7 +44,9 @@ QUANTITIES: dict[str, tuple[str, list[float]]] = {
 }
 """What a collapse chart draws: the legend's words and the dash."""
 JUMPS = 0.08
-"""A curve whose neighbours differ by more than 10^JUMPS (20%) in the median is drawn as dots: a line would only fill a band."""
+"""A curve whose neighbours differ by more than 10^JUMPS (20%) in the median is drawn as dots: a
+line would only fill a band.
+"""
 
 
 def collapse_chart(
@@ -38,22 +56,27 @@ def collapse_chart(
     per: str = VECTOR,
     norm: str = "l2",
 ) -> Chart:
-    """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
+    """Distance between the two last-token representations against length, a panel per site, dtype
+    and kind of pair.
 
-    sites: those that have such pieces where none are given: residual, y and logits for whole vectors.
+    sites: those that have such pieces where none are given: residual, y and logits for whole
+        vectors.
 
-    Each panel holds the measured distance, the rounding noise of the difference in that dtype and its machine line, the
-    float64 distance beside them, and pale the ranges of lengths at which the pair is hidden in every seed, all of them of
-    the pieces (`per`) and in the norm that is drawn. Dotted lines stand at the longest trained length, and where the
-    prompt reaches a sliding window or fills the context. Heads and seeds are shown by their mean, with a band from the
-    least to the greatest. Raises `InputError` where every dtype overflows.
+    Each panel holds the measured distance, the rounding noise of the difference in that dtype and
+    its machine line, the float64 distance beside them, and pale the ranges of lengths at which the
+    pair is hidden in every seed, all of them of the pieces (`per`) and in the norm that is drawn.
+    Dotted lines stand at the longest trained length, and where the prompt reaches a sliding window
+    or fills the context. Heads and seeds are shown by their mean, with a band from the least to the
+    greatest. Raises `InputError` where every dtype overflows.
     """
     table = result.measured()
     if table.empty:
         raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
     sites = [site for site, pieces in READINGS.items() if per in pieces] if sites is None else sites
     frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
-    rows, y = log_rows(_collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high"))
+    rows, y = log_rows(
+        _collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high")
+    )
     dtypes = list(dict.fromkeys(frame["dtype"]))
     ranges = hidden_ranges(result.verdicts_over_seeds(per, norm), sites, dtypes)
     names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
@@ -63,9 +86,15 @@ def collapse_chart(
         for name in names
         if (rows["panel"] == name).any()
     }
-    panel_marks = panel_grid(panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT))
+    panel_marks = panel_grid(
+        panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT)
+    )
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
-    notes = [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."] if PIECES[per] else []
+    notes = (
+        [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."]
+        if PIECES[per]
+        else []
+    )
     notes += [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Distance of the last-token representations, {tasks}"
     return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
@@ -76,7 +105,9 @@ def _panel(site: str, dtype: str, pair: str) -> str:
 
 
 def _collapse_rows(frame: Frame) -> Frame:
-    """One row per point drawn: panel, length, quantity, series (the dtype that gives the colour), value, and its band."""
+    """One row per point drawn: panel, length, quantity, series (the dtype that gives the colour),
+    value, and its band.
+    """
     keys = ["pair", "length", "dtype", "site"]
     measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
         distance=("mean", "mean"),
@@ -90,8 +121,12 @@ def _collapse_rows(frame: Frame) -> Frame:
     # A band is drawn where there is one, if its lower end can stand on the log axis.
     wide = (measured["high"] > measured["low"]) & (measured["low"] > 0)
     measured[["low", "high"]] = measured[["low", "high"]].where(wide)
-    measured = measured.assign(panel=[_panel(*map(str, key)) for key in panel_keys], series=measured["dtype"])
-    rows: Frame = measured.melt(["panel", "length", "series", "low", "high"], list(QUANTITIES), "quantity")
+    measured = measured.assign(
+        panel=[_panel(*map(str, key)) for key in panel_keys], series=measured["dtype"]
+    )
+    rows: Frame = measured.melt(
+        ["panel", "length", "series", "low", "high"], list(QUANTITIES), "quantity"
+    )
     distance, reference = rows["quantity"] == "distance", rows["quantity"] == "reference"
     rows.loc[~distance, ["low", "high"]] = np.nan
     rows = rows[(distance | rows["value"].notna()) & ~(reference & (rows["series"] == "float64"))]
@@ -99,16 +134,24 @@ def _collapse_rows(frame: Frame) -> Frame:
 
 
 def jumps(values: Column) -> bool:
-    """Whether neighbours differ so much that a line would only fill a band; dots then show what it is made of."""
+    """Whether neighbours differ so much that a line would only fill a band; dots then show what it
+    is made of.
+    """
     steps = np.abs(np.diff(np.log10(values[values > 0].to_numpy(dtype=float))))
     return len(steps) > 30 and float(np.median(steps)) > JUMPS
 
 
 def hidden_ranges(
-    verdicts: Mapping[tuple[str, str, str, int], CurveVerdict], sites: Sequence[str], dtypes: Sequence[str]
+    verdicts: Mapping[tuple[str, str, str, int], CurveVerdict],
+    sites: Sequence[str],
+    dtypes: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the last block."""
-    last = {site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts}
+    """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the
+    last block.
+    """
+    last = {
+        site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts
+    }
     return [
         {
             "panel": _panel(site, dtype, pair),
@@ -127,7 +170,9 @@ def hidden_ranges(
 
 
 def model_limits(result: Collapse) -> list[dict[str, Any]]:
-    """Where along the lengths the model's own numbers lie, with words: the trained length, a sliding window, the context."""
+    """Where along the lengths the model's own numbers lie, with words: the trained length, a
+    sliding window, the context.
+    """
     frame, limits = frame_of(result), result.provenance.parameters.get("limits", {})
     tokens = frame.groupby("length")["tokens"].min().sort_index()
     lengths, marks = list(map(int, tokens.index)), []
@@ -144,7 +189,9 @@ def model_limits(result: Collapse) -> list[dict[str, Any]]:
     return marks
 
 
-def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]) -> Any:
+def _curves(
+    rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]
+) -> Any:
     """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
     names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
     measured = panel_data[panel_data["quantity"] == "distance"]
@@ -160,7 +207,9 @@ def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[d
             (["distance"], 1.5, 9),
         ):
             part = panel_data[panel_data["quantity"].isin(quantities)]
-            dots: dict[str, Any] = {"width": 0, "points": size} if dotted and size else {"width": width}
+            dots: dict[str, Any] = (
+                {"width": 0, "points": size} if dotted and size else {"width": width}
+            )
             panel_marks += curve(part, x, y, hue, **looks, **dots)
         middle = np.sqrt(rows["length"].min() * rows["length"].max())
         return [*panel_marks, *marked_ranges(ranges, middle), *marked_limits(limits)]
@@ -168,18 +217,24 @@ def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[d
     return marks
 
 
-def marked_ranges(ranges: list[dict[str, Any]], middle: float = 0.0, words: bool = True) -> list[Any]:
+def marked_ranges(
+    ranges: list[dict[str, Any]], middle: float = 0.0, words: bool = True
+) -> list[Any]:
     """A line where each range begins, with its words at the bottom, on the side with more room."""
     panel_marks = []
     for place, span in enumerate(ranges):
         looks = {"words": span["words"], "height": HEIGHT - 10 - LINE * place} if words else {}
         looks |= {"side": "right" if span["length"] <= middle else "left", "dash": [1, 0]}
-        panel_marks += draw.line_at("x", "length", span["length"], colour=theme.colour(span["series"]), **looks)
+        panel_marks += draw.line_at(
+            "x", "length", span["length"], colour=theme.colour(span["series"]), **looks
+        )
     return panel_marks
 
 
 def marked_limits(limits: list[dict[str, Any]], first: int = -8, step: int = -LINE) -> list[Any]:
-    """A dotted line at each of the model's own numbers (`model_limits`), its words from `first` pixels on (above)."""
+    """A dotted line at each of the model's own numbers (`model_limits`), its words from `first`
+    pixels on (above).
+    """
     looks: dict[str, Any] = {"colour": theme.colour("float64"), "dash": [1, 2]}
     return [
         part
@@ -199,20 +254,36 @@ def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> lis
 
 
 def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> Chart:
-    """The float64 distance of the main pair, and the noise of the difference in `dtype`: what lies below it is hidden.
+    """The float64 distance of the main pair, and the noise of the difference in `dtype`: what lies
+    below it is hidden.
 
-    Pale: the ranges of lengths at which it is hidden. Dotted: the trained length, the sliding window, the context.
+    Pale: the ranges of lengths at which it is hidden. Dotted: the trained length, the sliding
+    window, the context.
     """
     frame, pair = vectors_at(frame_of(result), "y"), main_pair(result)
     noise = f"noise of {dtype}"
     names = {"float64_distance": "distance", "pair_noise": noise}
-    means: Frame = frame[(frame["pair"] == pair) & (frame["dtype"] == dtype)].groupby("length")[list(names)].mean()
-    long = means.reset_index().rename(columns=names).melt(id_vars="length", var_name="series", value_name="value")
+    means: Frame = (
+        frame[(frame["pair"] == pair) & (frame["dtype"] == dtype)]
+        .groupby("length")[list(names)]
+        .mean()
+    )
+    long = (
+        means.reset_index()
+        .rename(columns=names)
+        .melt(id_vars="length", var_name="series", value_name="value")
+    )
     rows, y = log_rows(long, "L2 distance")
     hues = {"distance": theme.INK, noise: theme.colour(dtype)}
     hue = draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60)
     verdicts = result.verdicts_over_seeds()
-    ranges = [span | {"series": noise} for span in hidden_ranges(verdicts, ["y"], [dtype]) if span["pair"] == pair]
+    ranges = [
+        span | {"series": noise}
+        for span in hidden_ranges(verdicts, ["y"], [dtype])
+        if span["pair"] == pair
+    ]
     layers = [*strips(ranges, hue), *marked_limits(model_limits(result))]
-    layers += curve(rows, axes.length_axis(rows["length"], "items of the sequence"), y, hue, width=0, points=6)
+    layers += curve(
+        rows, axes.length_axis(rows["length"], "items of the sequence"), y, hue, width=0, points=6
+    )
     return axes.themed(draw.layers(*layers, width=width, height=height))

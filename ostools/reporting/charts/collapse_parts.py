@@ -25,7 +25,8 @@ _ZERO = "#d9d9d9"
 
 
 def collapse_result_chart(result: Collapse) -> Chart:
-    """The curves dtype by dtype, of what the result is to be read by; layer by layer where several were measured.
+    """The curves dtype by dtype, of what the result is to be read by; layer by layer where several
+    were measured.
 
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
     """
@@ -43,18 +44,22 @@ def collapse_result_chart(result: Collapse) -> Chart:
 
 
 def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> Chart:
-    """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of pair.
+    """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of
+    pair.
 
-    The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
-    such norm. Pale where the float64 distance lies below the rounding noise of the difference in that dtype at that layer, grey
-    where the two are the same numbers: at the embedding, where nothing but a position can tell them apart.
+    The colour is the distance relative to the same norm of v^(l), which grows from layer to layer;
+    the cosine distance has no such norm. Pale where the float64 distance lies below the rounding
+    noise of the difference in that dtype at that layer, grey where the two are the same numbers: at
+    the embedding, where nothing but a position can tell them apart.
     """
     frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
     last = int(frame["layer"].max())
     positive = frame["value"][frame["value"] > 0]  # the range of colours
     domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
     panels = [
-        _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _layers_title(norm), last)
+        _layers_panel(
+            group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _layers_title(norm), last
+        )
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
     over = f", mean over {PIECES[per]}" if PIECES[per] else ""
@@ -72,10 +77,16 @@ def _layers_title(norm: str) -> str:
 
 
 def _cells(frame: Frame, norm: str) -> Frame:
-    """One row a cell: its value, whether noise hides it, and the next layer and length, where it ends."""
+    """One row a cell: its value, whether noise hides it, and the next layer and length, where it
+    ends.
+    """
     value = "mean" if norm == "cosine" else "relative"
     keys = ["pair", "dtype", "layer", "length"]
-    means = {"value": (value, "mean"), "exact": ("float64_distance", "mean"), "noise": ("pair_noise", "mean")}
+    means = {
+        "value": (value, "mean"),
+        "exact": ("float64_distance", "mean"),
+        "noise": ("pair_noise", "mean"),
+    }
     cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
     axes.require_finite(cells["value"], "a heat map of layers")
     lengths = np.sort(cells["length"].unique())
@@ -91,7 +102,12 @@ def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, las
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
     x = axes.length_axis(lengths, log=lengths.max() >= 10 * lengths.min(), last=cells["end"].max())
     middles = [layer + 0.5 for layer in axes.whole_ticks(0, last)]
-    looks: dict[str, Any] = {"grid": False, "ticks": False, "values": middles, "labelExpr": "floor(datum.value)"}
+    looks: dict[str, Any] = {
+        "grid": False,
+        "ticks": False,
+        "values": middles,
+        "labelExpr": "floor(datum.value)",
+    }
     y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), **looks))
     scale = alt.Scale(type="log", scheme="viridis", domain=domain)
     hue = alt.Color("value:Q", scale=scale, legend=gradient(colour, 220, format=".1~g"))
@@ -123,7 +139,8 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
 
 
 def precision_chart(result: Collapse, site: str = "y") -> Chart:
-    """Above, a panel a part: the pair's float64 distance, and each format's noise of the difference. Below, the hidden ranges.
+    """Above, a panel a part: the pair's float64 distance, and each format's noise of the
+    difference. Below, the hidden ranges.
 
     Where the noise of the difference is above the distance, that precision hides the pair.
     """
@@ -131,7 +148,9 @@ def precision_chart(result: Collapse, site: str = "y") -> Chart:
     pair = main_pair(result)
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
-        raise InputError(f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none")
+        raise InputError(
+            f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none"
+        )
     rows, y = log_rows(_precision_rows(frame, result.reference, pair, site), "L2 distance")
     hue = _formats(rows["series"])
     panels = {panel: _noise_curves(rows, panel) for panel in dict.fromkeys(rows["panel"])}
@@ -142,7 +161,9 @@ def precision_chart(result: Collapse, site: str = "y") -> Chart:
     notes += [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Which part of low precision hides the pair, {frame['task'].iloc[0]}"
     scales = {"color": "shared", "strokeDash": "independent"}
-    return draw.figure([[above], [_ranges(result, pair, site, hue)]], title, notes, between=26, **scales)
+    return draw.figure(
+        [[above], [_ranges(result, pair, site, hue)]], title, notes, between=26, **scales
+    )
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -152,24 +173,34 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _precision_rows(frame: Frame, reference: Frame, pair: str, site: str) -> Frame:
-    """The distance and the noises against length, the mean over seeds; every panel has the distance of the weights as given."""
+    """The distance and the noises against length, the mean over seeds; every panel has the distance
+    of the weights as given.
+    """
     exact = reference[(reference["pair"] == pair) & (reference["site"] == site)]
     exact = exact.groupby(["weights", "length"], as_index=False)["distance"].mean()
     exact = exact.rename(columns={"distance": "value"})
-    # What each range was read from: the float64 distance of the weights as that precision stores them.
+    # What each range was read from: the float64 distance of the weights as that precision stores
+    # them.
     curves = {str(weights): rows[["length", "value"]] for weights, rows in exact.groupby("weights")}
     stored = frame.drop_duplicates("dtype").set_index("dtype")["weights"]
     parts = []
     for name, rows in frame.groupby("dtype", sort=False):
         format, part = _split(str(name))
         same = {"series": format, "panel": PARTS[part]}
-        noise = rows.groupby("length", as_index=False)["pair_noise"].mean().rename(columns={"pair_noise": "value"})
+        noise = (
+            rows.groupby("length", as_index=False)["pair_noise"]
+            .mean()
+            .rename(columns={"pair_noise": "value"})
+        )
         if (noise["value"] > 0).any():
             parts.append(noise.assign(quantity="noise", **same))
         if stored[name] != "given":
             parts.append(curves[str(stored[name])].assign(quantity="stored", **same))
     panels = dict.fromkeys(part["panel"].iloc[0] for part in parts)
-    parts += [curves["given"].assign(quantity="distance", series="float64", panel=panel) for panel in panels]
+    parts += [
+        curves["given"].assign(quantity="distance", series="float64", panel=panel)
+        for panel in panels
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -191,7 +222,9 @@ def _formats(column: Any) -> alt.Color:
 
 
 def _ranges(result: Collapse, pair: str, site: str, hue: alt.Color) -> Any:
-    """The ranges of lengths at which each precision hides the pair; its row is empty where there is none."""
+    """The ranges of lengths at which each precision hides the pair; its row is empty where there is
+    none.
+    """
     rows, precisions = [], []
     for (kind, name, verdict_site, _), verdict in result.verdicts_over_seeds().items():
         if (kind, verdict_site) == (pair, site):
@@ -202,7 +235,9 @@ def _ranges(result: Collapse, pair: str, site: str, hue: alt.Color) -> Any:
     data: Frame = pd.DataFrame(rows, columns=["precision", "series", "status", "length", "to"])
     title = f"lengths n at which the pair is hidden at {site} (empty: in no range)"
     base = draw.rows(data).encode(
-        x=axes.length_axis(pd.Series([1, frame_of(result)["length"].max()]), title, log=True, grid=True),
+        x=axes.length_axis(
+            pd.Series([1, frame_of(result)["length"].max()]), title, log=True, grid=True
+        ),
         x2="to:Q",
         y=axes.names(precisions, field="precision", grid=True),
         color=hue,

@@ -1,4 +1,6 @@
-"""Which tokens matter: by thirds, by rank, by layer, and held against what the model does without a token."""
+"""Which tokens matter: by thirds, by rank, by layer, and held against what the model does without a
+token.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +41,27 @@ _RANKED = 12
 def profile_chart(result: Profile) -> Chart:
     """The profile with the mean of each third, and the tokens with the largest shares.
 
-    The thirds and the words about their contrasts are those of the profile without its first token; in a chat template, those
-    of the user's text.
+    The thirds and the words about their contrasts are those of the profile without its first token;
+    in a chat template, those of the user's text.
     """
     frame: Frame = frame_of(result)
     axes.require_finite(frame["value"], "a profile")
     names = list(dict.fromkeys(frame["linearisation"]))
     aside = template_positions(frame)
     symbol, _ = theme.differentiated(result.provenance.parameters)
-    panels = [_profile_panel(frame, result.shapes, names, aside, symbol), _ranked_panel(frame, names, aside)]
+    panels = [
+        _profile_panel(frame, result.shapes, names, aside, symbol),
+        _ranked_panel(frame, names, aside),
+    ]
     notes = [*_verdicts(result, names, bool(aside)), *template_note(aside)]
-    return draw.figure([[panel] for panel in panels], _profile_title(result), notes, between=24, color="shared")
+    return draw.figure(
+        [[panel] for panel in panels], _profile_title(result), notes, between=24, color="shared"
+    )
 
 
 def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
-    """The sink's share, in a chat the text's; then a line a linearisation, the verdict on the tokens that are tested and the
-    two contrasts it stands on."""
+    """The sink's share, in a chat the text's; then a line a linearisation, the verdict on the
+    tokens that are tested and the two contrasts it stands on."""
     shapes: Frame = result.shapes
     table = result.summary.set_index("linearisation")
     whose = {"the first token": "sink_share"} | ({"the text": "text_share"} if chat else {})
@@ -63,7 +70,9 @@ def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
         for words, column in whose.items()
     ]
     for name in names:
-        row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == (OF_TEXT if chat else NO_SINK))].iloc[0]
+        row = shapes[
+            (shapes["linearisation"] == name) & (shapes["kept"] == (OF_TEXT if chat else NO_SINK))
+        ].iloc[0]
         line = f"{name}, {'the text alone' if chat else 'first token taken out'}: {row['verdict']}"
         if np.isfinite(row["middle"]):
             parts = [
@@ -75,8 +84,12 @@ def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
     return lines
 
 
-def _profile_panel(frame: Frame, shapes: Any, names: list[str], aside: list[int], symbol: str) -> Any:
-    rows, y = log_rows(_profile_rows(frame, "value"), norm_named(str(frame["norm"].iloc[0]), symbol))
+def _profile_panel(
+    frame: Frame, shapes: Any, names: list[str], aside: list[int], symbol: str
+) -> Any:
+    rows, y = log_rows(
+        _profile_rows(frame, "value"), norm_named(str(frame["norm"].iloc[0]), symbol)
+    )
     tested = OF_TEXT if aside else NO_SINK
     first = frame[frame["linearisation"] == names[0]]
     thirds = _thirds(shapes, tested, first["position"].to_numpy()[places(first, tested)])
@@ -99,17 +112,22 @@ def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
     for row in shapes[(shapes["kept"] == tested) & shapes["middle"].notna()].to_dict("records"):
         for third, segment in zip(("start", "middle", "end"), thirds, strict=True):
             ends = {"position": float(segment[0]), "to": float(segment[-1])}
-            rows.append({"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
+            rows.append(
+                {"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends}
+            )
     return pd.DataFrame(rows)
 
 
 def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.LayerChart:
-    """The tokens with the largest shares of the first linearisation, largest on top, and their shares of the others; in a chat
-    template the text's."""
+    """The tokens with the largest shares of the first linearisation, largest on top, and their
+    shares of the others; in a chat template the text's."""
     rows = frame[(frame["linearisation"] == names[0]) & ~frame["position"].isin(aside)]
     top = rows.sort_values("rank").head(_RANKED)["position"].tolist()
     data = _profile_rows(frame[frame["position"].isin(top)], "share")
-    data["name"] = [f"{token} {position}" for token, position in zip(data["token"], data["position"], strict=True)]
+    data["name"] = [
+        f"{token} {position}"
+        for token, position in zip(data["token"], data["position"], strict=True)
+    ]
     labels = data.drop_duplicates("position").set_index("position")["name"]
     axis = axes.names([labels[position] for position in top], title="token and its position i")
     value = axes.linear("share of the sum over all tokens", format=".0%", tickCount=6)
@@ -119,7 +137,9 @@ def _ranked_panel(frame: Frame, names: list[str], aside: list[int]) -> alt.Layer
 
 
 def _profile_rows(frame: Frame, column: str) -> Frame:
-    return token_rows(frame, series=frame["linearisation"].astype(str), value=frame[column].astype(float))
+    return token_rows(
+        frame, series=frame["linearisation"].astype(str), value=frame[column].astype(float)
+    )
 
 
 def _profile_title(result: Profile) -> str:
@@ -134,10 +154,12 @@ def sensitivity_result_chart(result: Sensitivity) -> Chart:
 
 
 def layers_chart(result: Sensitivity) -> Chart:
-    """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
+    """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i
+    (columns), on a log colour scale.
 
-    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a lower bound of it only, the
-    Frobenius norm. Blank: exactly zero, which above the last block is every token but the last.
+    One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a
+    lower bound of it only, the Frobenius norm. Blank: exactly zero, which above the last block is
+    every token but the last.
     """
     table: Frame = frame_of(result)
     norm = known_norm(table["method"])
@@ -158,35 +180,49 @@ def layers_chart(result: Sensitivity) -> Chart:
         across = axes.token_axis(tokens, "start", 0.5, aside)
         across = across if name == linearisations[-1] else axes.quiet(across)
         panel = mark_template(alt.layer(*heat(rows, across, up, colour, x2="end")), aside, height)
-        panels.append([panel.properties(width=TOKENS_WIDTH, height=height, title=draw.heading(name))])
+        panels.append(
+            [panel.properties(width=TOKENS_WIDTH, height=height, title=draw.heading(name))]
+        )
     notes = "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last."
     title = f"Sensitivity of {words} to every token at every layer"
     return draw.figure(panels, title, [notes, *template_note(aside)], between=18, color="shared")
 
 
-_HEADINGS = {"y_change": "change of y", "log_prob_drop": "change of log p of the answer", "kl": "KL of the next token"}
+_HEADINGS = {
+    "y_change": "change of y",
+    "log_prob_drop": "change of log p of the answer",
+    "kl": "KL of the next token",
+}
 _NARROW, _HEIGHT = 182, 170
 _HUES = {REMOVED: "full", REPLACED: "replaced", MASKED: "wrong"}
 _TITLE = "Each token by itself: removed, replaced by another of its kind, or masked in attention"
 
 
 def faithfulness_chart(result: Faithfulness) -> Chart:
-    """Top: how far y moves without each token. Middle: rank correlations of that, of the answer's and of the next token's
-    change with each profile. Bottom: deletion curves in the orders of the profiles, random ones in grey."""
+    """Top: how far y moves without each token. Middle: rank correlations of that, of the answer's
+    and of the next token's change with each profile. Bottom: deletion curves in the orders of the
+    profiles, random ones in grey."""
     frame: Frame = frame_of(result)
     ways = [way for way in WAYS if way in set(frame["way"])]
     profiles = list(dict.fromkeys(result.correlations["profile"]))
     hue = draw.hue("series", {way: _HUES[way] for way in ways}, columns=3)
-    rows, y = log_rows(token_rows(frame, value=frame["y_change"], series=frame["way"]), "change of y without token i")
+    rows, y = log_rows(
+        token_rows(frame, value=frame["y_change"], series=frame["way"]),
+        "change of y without token i",
+    )
     tokens = profile(rows, frame, y, hue, title=_TITLE, height=_HEIGHT)
     panels = [
         [tokens],
         [_ranks(result.correlations, effect, profiles, ways, hue) for effect in EFFECTS],
         [_deleted(result, way, profiles) for way in ways],
     ]
-    lines: list[Any] = [alt.hconcat(*row, spacing=20).resolve_scale(color="shared") for row in panels]
+    lines: list[Any] = [
+        alt.hconcat(*row, spacing=20).resolve_scale(color="shared") for row in panels
+    ]
     title = "Is sensitivity use? What is lost without a token"
-    return draw.figure([[line] for line in lines], title, answer_finding(result), color="independent")
+    return draw.figure(
+        [[line] for line in lines], title, answer_finding(result), color="independent"
+    )
 
 
 def _ranks(table: Frame, effect: str, profiles: list[str], ways: list[str], hue: Any) -> Any:
@@ -202,7 +238,9 @@ def _ranks(table: Frame, effect: str, profiles: list[str], ways: list[str], hue:
 
 
 def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
-    """Curves of one way of taking tokens out; above them the area of the first profile's beside the random ones'."""
+    """Curves of one way of taking tokens out; above them the area of the first profile's beside the
+    random ones'.
+    """
     table: Frame = result.deletion
     rows = table[table["way"] == way].rename(columns={"drop": "value", "order": "series"})
     rows = rows[["series", "deleted", "value", "low", "high"]]
@@ -225,19 +263,29 @@ _OVER_DRAWS = "median over draws; shade: their range"
 
 
 def linear_range_chart(result: LinearRange) -> Chart:
-    """The linear range of each token on a log axis: the median over the tokens it moves towards, and their spread."""
+    """The linear range of each token on a log axis: the median over the tokens it moves towards,
+    and their spread.
+    """
     frame: Frame = frame_of(result)
     ranges: Any = frame.groupby(["position", "token"], sort=False)["linear_range"]
     table = ranges.agg(["median", "min", "max"]).reset_index().dropna(subset="median")
-    rows = token_rows(table, series=_OVER_DRAWS, value=table["median"], low=table["min"], high=table["max"])
+    rows = token_rows(
+        table, series=_OVER_DRAWS, value=table["median"], low=table["min"], high=table["max"]
+    )
     rows, y = log_rows(rows, "t up to which y moves as J says", ("low", "high"))
     hue = draw.hue("series", {_OVER_DRAWS: theme.colour("full")})
     panel = profile(rows, frame, y, hue, height=240, bands=[("low", "high", 0.25)])
-    return draw.figure([[panel]], "How far towards another token the derivative carries", linear_range_findings(result))
+    return draw.figure(
+        [[panel]],
+        "How far towards another token the derivative carries",
+        linear_range_findings(result),
+    )
 
 
 def linear_range_findings(result: LinearRange) -> list[str]:
-    """The range in the median over tokens, and what the prediction is worth where a token is replaced."""
+    """The range in the median over tokens, and what the prediction is worth where a token is
+    replaced.
+    """
     table = result.tokens.dropna(subset="linear_range")
     if table.empty:
         return ["Rounding hides how y moves, on the whole way of every token."]

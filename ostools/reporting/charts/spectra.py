@@ -24,36 +24,60 @@ _COLUMNS = ["place", "series", "quantity", "value"]
 
 
 def spectra_chart(result: Spectra) -> Chart:
-    """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2); the measured share of token 1."""
+    """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2); the
+    measured share of token 1.
+    """
     against: Frame = result.against
     norm = "operator" if (against["norm"] == "operator").any() else "frobenius"
     against = against[against["norm"] == norm]
     against = against.assign(kind=against["method"].map(METHOD_KINDS))
-    linearisations = list(dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True)))
+    linearisations = list(
+        dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True))
+    )
     colours = {words: name for name, words in _MATRICES.items()}
     colours |= {theme.series(kind, name): name for kind, name in linearisations}
-    panels = [_eigenvalues(frame_of(result), colours), _depth(result.depth, colours), _powers(result.limit, colours)]
+    panels = [
+        _eigenvalues(frame_of(result), colours),
+        _depth(result.depth, colours),
+        _powers(result.limit, colours),
+    ]
     if linearisations:
         panels.append(_shares_by_layer(against, colours))
     title = "Spectra of the attention patterns, mean over heads"
-    options: dict[str, Any] = {"spacing": 30, "between": 24, "color": "shared", "strokeDash": "shared"}
+    options: dict[str, Any] = {
+        "spacing": 30,
+        "between": 24,
+        "color": "shared",
+        "strokeDash": "shared",
+    }
     return draw.figure(draw.in_rows(panels, 2), title, _agreement(against), **options)
 
 
 def _agreement(against: Any) -> list[str]:
-    """How the last row of the whole product ranks the tokens, beside the measured profile of the embeddings."""
+    """How the last row of the whole product ranks the tokens, beside the measured profile of the
+    embeddings.
+    """
     embeddings = against[against["layer"] == 0]
     return [
         f"Rank correlation of the last row with the {kind} {name} profile of the embeddings: "
-        + ", ".join(f"{_MATRICES[row['matrix']]}: {row['spearman']:.2f}" for row in group.to_dict("records"))
+        + ", ".join(
+            f"{_MATRICES[row['matrix']]}: {row['spearman']:.2f}" for row in group.to_dict("records")
+        )
         for (kind, name), group in embeddings.groupby(["kind", "linearisation"], sort=False)
     ]
 
 
 def _spectra_panel(
-    rows: Frame, across: str, y: dict[str, Any], colours: dict[str, str], title: str, points: int = 22
+    rows: Frame,
+    across: str,
+    y: dict[str, Any],
+    colours: dict[str, str],
+    title: str,
+    points: int = 22,
 ) -> alt.LayerChart:
-    """`rows` has the columns place, series, quantity and value. `points`: their size, 0 for lines alone."""
+    """`rows` has the columns place, series, quantity and value. `points`: their size, 0 for lines
+    alone.
+    """
     ticks = axes.whole_ticks(int(rows["place"].min()), int(rows["place"].max()), 9)
     x = alt.X("place:Q", title=across, axis=alt.Axis(grid=False, format="d", values=ticks))
     # Only lines are dashed: a legend shared with circles would lose its strokes.
@@ -66,19 +90,27 @@ def _spectra_panel(
 
 def _eigenvalues(frame: Frame, colours: dict[str, str]) -> alt.LayerChart:
     rows: Frame = frame[frame["quantity"] == "second_eigenvalue"]
-    rows = rows[(rows["head"] == "mean") | (rows["matrix"] == "pattern")].assign(place=frame["layer"], quantity=_LAST)
+    rows = rows[(rows["head"] == "mean") | (rows["matrix"] == "pattern")].assign(
+        place=frame["layer"], quantity=_LAST
+    )
     rows = rows.assign(series=rows["matrix"].map(_MATRICES))[[*_COLUMNS, "head"]]
     y = axes.linear("second eigenvalue", (0, 1))
-    return _spectra_panel(rows, "layer (dots: the heads' A)", y, colours, "Largest self-attention of tokens 2 to n", 0)
+    return _spectra_panel(
+        rows, "layer (dots: the heads' A)", y, colours, "Largest self-attention of tokens 2 to n", 0
+    )
 
 
 def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:
     kinds = {"first_mass_last": _LAST, "first_mass_mean": _MEAN}
     rows: Frame = depth.rename(columns=kinds | {"blocks": "place"})
-    rows = rows.melt(id_vars=["matrix", "place"], value_vars=list(kinds.values()), var_name="quantity")
+    rows = rows.melt(
+        id_vars=["matrix", "place"], value_vars=list(kinds.values()), var_name="quantity"
+    )
     rows = rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS]
     y = axes.linear("mass on the first token", format=".0%")
-    return _spectra_panel(rows, "blocks multiplied, from the embeddings up", y, colours, "Products over depth")
+    return _spectra_panel(
+        rows, "blocks multiplied, from the embeddings up", y, colours, "Products over depth"
+    )
 
 
 def _powers(limit: Any, colours: dict[str, str]) -> alt.LayerChart:
@@ -88,20 +120,31 @@ def _powers(limit: Any, colours: dict[str, str]) -> alt.LayerChart:
     rows: Frame = stack.rename(columns=columns).melt(
         id_vars=["matrix", "place"], value_vars=[_LAST, _RATE], var_name="quantity"
     )
-    rows, y = log_rows(rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS], "remainder at k / at k - 1")
+    rows, y = log_rows(
+        rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS], "remainder at k / at k - 1"
+    )
     title = "How fast the rest vanishes if the stack is repeated"
     return _spectra_panel(rows, "power k of the whole product", y, colours, title, 0)
 
 
 def _shares_by_layer(against: Any, colours: dict[str, str]) -> alt.LayerChart:
-    rollout = against.assign(series=against["matrix"].map(_MATRICES), value=against["rollout_first_share"])
+    rollout = against.assign(
+        series=against["matrix"].map(_MATRICES), value=against["rollout_first_share"]
+    )
     source_names = [
-        theme.series(kind, name) for kind, name in zip(against["kind"], against["linearisation"], strict=True)
+        theme.series(kind, name)
+        for kind, name in zip(against["kind"], against["linearisation"], strict=True)
     ]
     real = against.assign(series=source_names, value=against["measured_first_share"])
-    rows: Frame = pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(quantity=_LAST)
-    rows, y = log_rows(rows.rename(columns={"layer": "place"})[_COLUMNS], "share of the first token")
-    return _spectra_panel(rows, "layer l", y, colours, "From layer l to the top: products, and the sensitivity")
+    rows: Frame = (
+        pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(quantity=_LAST)
+    )
+    rows, y = log_rows(
+        rows.rename(columns={"layer": "place"})[_COLUMNS], "share of the first token"
+    )
+    return _spectra_panel(
+        rows, "layer l", y, colours, "From layer l to the top: products, and the sensitivity"
+    )
 
 
 _WIDTH, _HEIGHT = 290, 170
@@ -117,8 +160,8 @@ _QUANTITIES = {
 def attention_variation_chart(result: AttentionVariation) -> Chart:
     """A panel a quantity: the mean over heads and seeds against length, a line a layer.
 
-    Where KL is infinite in some head its mean is too, and nothing is drawn; the chart says so. Exact zeros stand as triangles
-    on the lower edge.
+    Where KL is infinite in some head its mean is too, and nothing is drawn; the chart says so.
+    Exact zeros stand as triangles on the lower edge.
     """
     table, frame = result.over_heads(), frame_of(result)
     panels = [_variation_panel(table, name) for name in _QUANTITIES]
@@ -137,18 +180,27 @@ def attention_variation_chart(result: AttentionVariation) -> Chart:
 
 def _variation_panel(table: Frame, name: str) -> Any:
     title, axis = _QUANTITIES[name]
-    data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])[np.isfinite(table[name])]
+    data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])[
+        np.isfinite(table[name])
+    ]
     if data.empty:
-        alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(text="infinite at every length", fontSize=12)
+        alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(
+            text="infinite at every length", fontSize=12
+        )
         return draw.panel([alone], _WIDTH, _HEIGHT, title)
     rows, y = log_rows(data, axis)
-    points, hue = 24 if rows["length"].nunique() == 1 else 0, draw.layer_hue(int(table["layer"].max()))
+    points, hue = (
+        24 if rows["length"].nunique() == 1 else 0,
+        draw.layer_hue(int(table["layer"].max())),
+    )
     marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points)
     return draw.panel(marks, _WIDTH, _HEIGHT, title)
 
 
 def hops_chart(result: Hops) -> Chart:
-    """A stack a token: the signed share of each number of hops. Parts that cancel others lie below zero."""
+    """A stack a token: the signed share of each number of hops. Parts that cancel others lie below
+    zero.
+    """
     hop_rows: Frame = result.reached
     parts = hop_rows[hop_rows["hops"] != ALL].reset_index(drop=True)
     axes.require_finite(parts["share"], "hops")
@@ -159,9 +211,15 @@ def hops_chart(result: Hops) -> Chart:
         tops = side.groupby(rows["position"]).cumsum()
         used = side != 0
         rows.loc[used, "low"], rows.loc[used, "high"] = (tops - side)[used], tops[used]
-    hue = draw.hue("series", dict(zip(map(_words, names), theme.ordered(len(names)), strict=True)), **SQUARE)
-    panel = token_bars(rows.dropna(subset=["low"]), token_labels(frame_of(result)), hue, "share of ||J||² by hops")
-    return draw.figure([[panel]], "Attention hops on the way from each token to the last", hops_findings(result))
+    hue = draw.hue(
+        "series", dict(zip(map(_words, names), theme.ordered(len(names)), strict=True)), **SQUARE
+    )
+    panel = token_bars(
+        rows.dropna(subset=["low"]), token_labels(frame_of(result)), hue, "share of ||J||² by hops"
+    )
+    return draw.figure(
+        [[panel]], "Attention hops on the way from each token to the last", hops_findings(result)
+    )
 
 
 def _words(name: str) -> str:
@@ -183,7 +241,9 @@ def hops_findings(result: Hops) -> list[str]:
     if spread.empty:
         return ["No token before the last reaches it."]
     unreached = last - len(spread)
-    windows = f" Nothing reaches y_n from {unreached} other{'s' * (unreached > 1)}." if unreached else ""
+    windows = (
+        f" Nothing reaches y_n from {unreached} other{'s' * (unreached > 1)}." if unreached else ""
+    )
     return [
         f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the last: {', '.join(shares)}."
         f"{windows}",

@@ -1,8 +1,9 @@
-"""Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change, untrained models, parts of a
-logit.
+"""Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change,
+untrained models, parts of a logit.
 
-One panel per norm, since an operator norm and a Frobenius norm share no axis; one level per linearisation or variant; path sums
-whose constant is unknown, of which only the shape counts, have a panel of their own.
+One panel per norm, since an operator norm and a Frobenius norm share no axis; one level per
+linearisation or variant; path sums whose constant is unknown, of which only the shape counts, have
+a panel of their own.
 """
 
 from __future__ import annotations
@@ -37,28 +38,40 @@ NORMS = {
     SHAPE: "an order alone, no scale",
 }
 INTERVAL_NOTE = "Bands: 95% intervals of estimated norms, a token at a time."
-LOWER_END_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
+LOWER_END_NOTE = (
+    "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
+)
 
 
 def sensitivity_chart(result: Sensitivity) -> Chart:
-    """Sensitivity of y_n to every token at one layer, measured or estimated: a line per linearisation, a panel per norm."""
+    """Sensitivity of y_n to every token at one layer, measured or estimated: a line per
+    linearisation, a panel per norm.
+    """
     layers = frame_of(result)["layer"].nunique()
     if layers > 1:
-        raise InputError(f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart")
+        raise InputError(
+            f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart"
+        )
     symbol, words = theme.differentiated(result.provenance.parameters)
-    return _profiles(measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol)
+    return _profiles(
+        measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol
+    )
 
 
 def bounds_chart(result: Bounds) -> Chart:
-    """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, rankings dash-dotted. Above them stands
-    which forms are not believed on this prompt."""
+    """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, rankings
+    dash-dotted. Above them stands which forms are not believed on this prompt."""
     title = "Path sums of Theorem 5.1 over the tokens"
     return _profiles(path_rows(frame_of(result)), title, first=_not_believed(result.beliefs))
 
 
 def attention_baselines_chart(result: AttentionBaselines) -> Chart:
     """Four ways to read attention as a profile over the tokens, on one log axis."""
-    rows = frame_of(result).rename(columns={"baseline": "name"}).assign(norm=SHAPE, kind="measured", linearisation="")
+    rows = (
+        frame_of(result)
+        .rename(columns={"baseline": "name"})
+        .assign(norm=SHAPE, kind="measured", linearisation="")
+    )
     return _profiles(rows, "Attention of the last token to each token, read four ways")
 
 
@@ -67,13 +80,20 @@ def comparison_chart(result: Comparison) -> Chart:
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
     symbol, words = theme.differentiated(result.provenance.parameters)
     against = "attention" if ATTENTION in set(rows["name"]) else "the path sums"
-    return _profiles(rows, f"Sensitivity of {words} against {against}", symbol, _not_believed(result.summary))
+    return _profiles(
+        rows, f"Sensitivity of {words} against {against}", symbol, _not_believed(result.summary)
+    )
 
 
 def measured_rows(frame: Frame) -> Frame:
-    """A sensitivity table in the long form of the others: one row per position, linearisation and norm."""
+    """A sensitivity table in the long form of the others: one row per position, linearisation and
+    norm.
+    """
     columns = frame[[*named_by(frame), "linearisation", "method"]]
-    ends = {name: frame[f"frobenius_{name}"].where(frame["method"] != "exact") for name in ("lower", "upper")}
+    ends = {
+        name: frame[f"frobenius_{name}"].where(frame["method"] != "exact")
+        for name in ("lower", "upper")
+    }
     tables = [columns.assign(norm="frobenius", value=frame["frobenius_norm"], **ends)]
     if known_norm(frame["method"]) == "operator":
         tables.insert(0, columns.assign(norm="operator", value=frame["operator_norm"]))
@@ -82,7 +102,9 @@ def measured_rows(frame: Frame) -> Frame:
 
 
 def path_rows(frame: Frame) -> Frame:
-    """A path-sum table with the columns of the others; what has no scale (attention too) gets a panel of its own."""
+    """A path-sum table with the columns of the others; what has no scale (attention too) gets a
+    panel of its own.
+    """
     from ostools.measure.bounds.variants import VARIANTS
 
     unscaled = [ATTENTION, *(name for name, variant in VARIANTS.items() if not variant.scaled)]
@@ -99,32 +121,51 @@ def norm_named(norm: str, symbol: str = "y") -> str:
 def _not_believed(verdicts: Frame) -> list[str]:
     """A line for each form that is not believed on this prompt."""
     wrong: Frame = verdicts[verdicts["believed"].isin([False])]
-    return [f"{name}: {words}" for name, words in zip(wrong["variant"], wrong["words"], strict=True)]
+    return [
+        f"{name}: {words}" for name, words in zip(wrong["variant"], wrong["words"], strict=True)
+    ]
 
 
-def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] = ()) -> alt.VConcatChart:
-    """One panel per norm, one line per name, over the positions; `first`: the first lines below the title."""
+def _profiles(
+    rows: Frame, title: str, symbol: str = "y", first: Sequence[str] = ()
+) -> alt.VConcatChart:
+    """One panel per norm, one line per name, over the positions; `first`: the first lines below the
+    title.
+    """
     axes.require_finite(rows["value"], "a profile")
     wide = rows["upper"] > rows["lower"] if "upper" in rows else pd.Series(False, index=rows.index)
-    ends = {end: rows[end].where(wide) if end in rows else float("nan") for end in ("lower", "upper")}
-    series = [theme.series(str(kind), str(name)) for kind, name in zip(rows["kind"], rows["name"], strict=True)]
+    ends = {
+        end: rows[end].where(wide) if end in rows else float("nan") for end in ("lower", "upper")
+    }
+    series = [
+        theme.series(str(kind), str(name))
+        for kind, name in zip(rows["kind"], rows["name"], strict=True)
+    ]
     data = token_rows(rows, value=rows["value"].astype(float), series=series, **ends)
     data["linearisation"] = rows["linearisation"].astype(str)
     hue, dash = kind_legend(rows.assign(series=series))
     norms = [norm for norm in NORMS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
-        norm_rows, y = log_rows(data[rows["norm"] == norm], norm_named(norm, symbol), ("lower", "upper"))
+        norm_rows, y = log_rows(
+            data[rows["norm"] == norm], norm_named(norm, symbol), ("lower", "upper")
+        )
         looks: dict[str, Any] = {"dash": dash, "bands": [("lower", "upper", 0.15)]}
         panels.append([profile(norm_rows, rows, y, hue, last=norm == norms[-1], **looks)])
     notes = [*first, *template_note(template_positions(rows))]
-    notes += [LOWER_END_NOTE] if ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any() else []
+    notes += (
+        [LOWER_END_NOTE]
+        if ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any()
+        else []
+    )
     notes += [INTERVAL_NOTE] if wide.any() else []
     return draw.figure(panels, title, notes, between=18, color="shared", strokeDash="shared")
 
 
 def kind_legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
-    """Colour and dash of each series, in one legend: measured first, then certified, the paper's, predicted."""
+    """Colour and dash of each series, in one legend: measured first, then certified, the paper's,
+    predicted.
+    """
     order = {kind: rank for rank, kind in enumerate(theme.KINDS)}
     names = data[["series", "kind", "name"]].drop_duplicates()
     names = names.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable")
@@ -135,14 +176,20 @@ def kind_legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
     )
 
 
-_RATIOS = {"operator": "operator norm, second / first", "frobenius": "Frobenius norm, second / first"}
+_RATIOS = {
+    "operator": "operator norm, second / first",
+    "frobenius": "Frobenius norm, second / first",
+}
 
 
 def change_chart(result: Change) -> Chart:
-    """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a linearisation or variant; a grey
-    line where nothing changed. Of several layers or last tokens the lowest layer and the last of these."""
+    """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a
+    linearisation or variant; a grey line where nothing changed. Of several layers or last tokens
+    the lowest layer and the last of these."""
     table = frame_of(result)
-    rows: Frame = table[(table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())]
+    rows: Frame = table[
+        (table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())
+    ]
     rows = rows[rows["ratio"].notna()]
     if rows.empty:
         raise InputError(
@@ -153,10 +200,14 @@ def change_chart(result: Change) -> Chart:
     panels = []
     for norm in norms:
         norm_rows = rows[rows["norm"] == norm]
-        data = token_rows(norm_rows, series=norm_rows["source"], value=norm_rows["ratio"].astype(float))
+        data = token_rows(
+            norm_rows, series=norm_rows["source"], value=norm_rows["ratio"].astype(float)
+        )
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
-        panels.append([profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)])
+        panels.append(
+            [profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)]
+        )
     return draw.figure(
         panels,
         "How much each token's sensitivity changed",
@@ -174,13 +225,21 @@ SOURCES = {
 
 
 def baselines_chart(result: UntrainedBaselines) -> Chart:
-    """Shares of the sum over all tokens, on a log axis: the model's as a line, of untrained ones the median and range."""
+    """Shares of the sum over all tokens, on a log axis: the model's as a line, of untrained ones
+    the median and range.
+    """
     table, band = frame_of(result), result.band
     model_rows: Frame = table[table["source"] == TRAINED]
-    all_sources = pd.concat([model_rows.assign(median=model_rows["share"]), band], ignore_index=True)
+    all_sources = pd.concat(
+        [model_rows.assign(median=model_rows["share"]), band], ignore_index=True
+    )
     names = [SOURCES[str(source)] for source in all_sources["source"]]
     rows = token_rows(
-        all_sources, series=names, value=all_sources["median"], low=all_sources["low"], high=all_sources["high"]
+        all_sources,
+        series=names,
+        value=all_sources["median"],
+        low=all_sources["low"],
+        high=all_sources["high"],
     )
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
@@ -192,12 +251,14 @@ def baselines_chart(result: UntrainedBaselines) -> Chart:
 
 _UP, _DOWN = "raises it", "lowers it"
 _DWARFED = 2.0
-"""A bar so many times as long as the next one is cut short, with its number: a sink's part would hide all others."""
+"""A bar so many times as long as the next one is cut short, with its number: a sink's part would
+hide all others.
+"""
 
 
 def attribution_chart(result: Attribution) -> Chart:
-    """A bar a token; the biases, which belong to none, and the sum stand below the title. The longest bar is cut where it would
-    dwarf the others."""
+    """A bar a token; the biases, which belong to none, and the sum stand below the title. The
+    longest bar is cut where it would dwarf the others."""
     table, parameters = frame_of(result), result.provenance.parameters
     axes.require_finite(table["contribution"], "attribution")
     of: Frame = result.of_tokens
@@ -209,9 +270,17 @@ def attribution_chart(result: Attribution) -> Chart:
     hue = draw.hue("series", {_UP: "full", _DOWN: "frozen"}, **SQUARE)
     cut = rows[values.abs() > limit]
     tokens = [f"“{theme.short_word(token)}”" for token in str(parameters["token"]).split(MINUS)]
-    quantity = "contribution to the logit" if len(tokens) == 1 else "contribution to the difference of the logits"
+    quantity = (
+        "contribution to the logit"
+        if len(tokens) == 1
+        else "contribution to the difference of the logits"
+    )
     panel = token_bars(rows, rows["token"].tolist(), hue, quantity, numbered=cut)
-    notes = [f"Cut short: the bar of “{cut['token'].iloc[0]}”, whose number stands at its end."] if len(cut) else []
+    notes = (
+        [f"Cut short: the bar of “{cut['token'].iloc[0]}”, whose number stands at its end."]
+        if len(cut)
+        else []
+    )
     title = f"What each token contributes to {MINUS.join(tokens)}"
     return draw.figure([[panel]], title, [*result.findings(), *notes])
 

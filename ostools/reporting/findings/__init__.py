@@ -1,7 +1,9 @@
-"""Functions from a result to at most `MOST` sentences: a number, its unit, its interval, what it is compared with.
+"""Functions from a result to at most `MOST` sentences: a number, its unit, its interval, what it is
+compared with.
 
-A measured number is called measured, a bound certified, the paper's form the paper's, a prediction predicted. What a result
-shows beyond these sentences stands in its tables; what it means stands in the docs.
+A measured number is called measured, a bound certified, the paper's form the paper's, a prediction
+predicted. What a result shows beyond these sentences stands in its tables; what it means stands in
+the docs.
 """
 
 from __future__ import annotations

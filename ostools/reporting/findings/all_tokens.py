@@ -1,4 +1,6 @@
-"""Sentences on all tokens of a text: how influence falls with distance, how alike their states are, what a rounding becomes."""
+"""Sentences on all tokens of a text: how influence falls with distance, how alike their states are,
+what a rounding becomes.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,24 @@ _SUBJECTS = {TEXT: "the text", "shuffled": "its tokens shuffled", "untrained": "
 
 
 def distance_findings(result: InfluenceByDistance) -> list[str]:
-    """The law of the text, those of the controls, and how far the last distance lies below the token itself."""
+    """The law of the text, those of the controls, and how far the last distance lies below the
+    token itself.
+    """
     laws: Frame = result.laws
     fitted: Frame = laws[laws["from_distance"] == 0]
     text: Row = fitted[fitted["source"] == TEXT].iloc[0]
     if math.isnan(text["p"]):
-        return [f"No p: over {int(text['distances'])} distances the verdict on the law is: {text['verdict']}."]
+        return [
+            f"No p: over {int(text['distances'])} distances the verdict on the law is: {text['verdict']}."
+        ]
     medians: Frame = result.by_distance
-    farthest = medians[(medians["source"] == TEXT) & (medians["distance"] < text["distances"])].iloc[-1]
+    farthest = medians[
+        (medians["source"] == TEXT) & (medians["distance"] < text["distances"])
+    ].iloc[-1]
     interval = (
-        "" if math.isnan(text["low"]) else f" ({text['low']:.2f} to {text['high']:.2f} over {int(text['texts'])} texts)"
+        ""
+        if math.isnan(text["low"])
+        else f" ({text['low']:.2f} to {text['high']:.2f} over {int(text['texts'])} texts)"
     )
     later = laws[(laws["source"] == TEXT) & (laws["from_distance"] == 1)].iloc[0]
     sentences = [
@@ -51,7 +61,9 @@ def _rate(p: float) -> str:
 
 
 def homogenization_findings(result: TokenHomogenization) -> list[str]:
-    """Where all tokens are the most alike, with and without the first one; its norm, and the sink; the untrained twin."""
+    """Where all tokens are the most alike, with and without the first one; its norm, and the sink;
+    the untrained twin.
+    """
     table: Frame = frame_of(result)
     longest: Frame = table[table["tokens"] == table["tokens"].max()]
     model: Frame = longest[longest["source"] == MODEL]
@@ -83,17 +95,23 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
 
 
 def growth_findings(result: Collapse) -> list[str]:
-    """Of the longest length: how much a rounding grew from the first layer that has one to the last, and where it hides the
-    pair."""
+    """Of the longest length: how much a rounding grew from the first layer that has one to the
+    last, and where it hides the pair."""
     table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
     table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
     sentences = []
     for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):
-        means: Frame = rows.groupby("layer")[["noise", "pair_noise", "float64_distance", "mean", "relative"]].mean()
+        means: Frame = rows.groupby("layer")[
+            ["noise", "pair_noise", "float64_distance", "mean", "relative"]
+        ].mean()
         apart: Frame = means[means["float64_distance"] > 0]
         share = apart["noise"] * apart["relative"] / apart["mean"]
         hidden: Any = apart.index[apart["pair_noise"] > apart["float64_distance"]]
-        side = f"above it at {len(hidden)} of {len(apart)}, first at {hidden[0]}" if len(hidden) else "below it at each"
+        side = (
+            f"above it at {len(hidden)} of {len(apart)}, first at {hidden[0]}"
+            if len(hidden)
+            else "below it at each"
+        )
         sentences.append(
             f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is {number(share.iloc[0])} of ||v^(l)|| at layer "
             f"{share.index[0]} and {number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "

@@ -1,4 +1,6 @@
-"""Sentences on answers: how many are right, what could not be read, counting, and what mitigations change."""
+"""Sentences on answers: how many are right, what could not be read, counting, and what mitigations
+change.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import Any
 import pandas as pd
 
 from ostools.measure.answers.counting import Counting
-from ostools.measure.answers.paired import FIRST_BETTER, NO_DIFFERENCE, SECOND_BETTER, SMALL, AnswerDifference
+from ostools.measure.answers.paired import (
+    FIRST_BETTER,
+    NO_DIFFERENCE,
+    SECOND_BETTER,
+    SMALL,
+    AnswerDifference,
+)
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
@@ -29,7 +37,9 @@ _FAVOURITES, _FEWEST_WRONG = 3, 6
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
-    """The prompts, what the intervals are of, what could not be read, where a mitigation did nothing."""
+    """The prompts, what the intervals are of, what could not be read, where a mitigation did
+    nothing.
+    """
     frame: Frame = frame_of(result)
     summary: Frame = result.summary
     settings = result.provenance.parameters
@@ -42,34 +52,41 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         prompts += f", {_ELICITED[settings['elicitation']]}"
     intervals = "Nothing was drawn, so there is no interval."
     if kinds := set(summary["interval_of"]) - {NOT_SAMPLED}:
-        intervals = (
-            f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
-        )
+        intervals = f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
     notes = [
         f"{prompts}. {intervals}",
         *unanswered(result),
         *_unread_notes(summary, settings["max_new_tokens"], settings.get("grade")),
     ]
     notes += _right_line(frame)
-    thoughts = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
+    thoughts = (
+        frame["reasoning_tokens"].dropna()
+        if "reasoning_tokens" in frame
+        else frame["seed"].iloc[:0]
+    )
     if (thoughts > 0).any():
         notes.append(
             f"{int((thoughts > 0).sum())} answers begin with thoughts, of {int(thoughts[thoughts > 0].median())} tokens in "
             "the median. What stands after the thoughts is the answer."
         )
     if inactive := int((frame["status"] == "inactive").sum()):
-        notes.append(f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers).")
+        notes.append(
+            f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers)."
+        )
     return notes
 
 
 def _right_line(frame: Frame) -> list[str]:
-    """log p of the right answer line: its mean, its range, and at how many prompts it is above log 1/2."""
+    """log p of the right answer line: its mean, its range, and at how many prompts it is above log
+    1/2.
+    """
     lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
     values = lines["log_probability"].to_numpy(dtype=float)
     if not len(values):
         return []
     low, high = (
-        f"{values[place]:.3g} ({lines['length'].iloc[place]} items)" for place in (values.argmin(), values.argmax())
+        f"{values[place]:.3g} ({lines['length'].iloc[place]} items)"
+        for place in (values.argmin(), values.argmax())
     )
     likely = int((values > math.log(0.5)).sum())
     return [
@@ -79,15 +96,21 @@ def _right_line(frame: Frame) -> list[str]:
 
 
 def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[str]:
-    """How many texts hold no answer line, and the content reading where it differs from the strict one."""
+    """How many texts hold no answer line, and the content reading where it differs from the strict
+    one.
+    """
     words = {
         "something_else": "wrote something that is not an answer",
         "cut_off": f"cut off {'by the server' if limit is None else f'at {limit} tokens'} before an answer",
     }
-    parts = [f"{count} {text}" for name, text in words.items() if (count := int(summary[name].sum()))]
+    parts = [
+        f"{count} {text}" for name, text in words.items() if (count := int(summary[name].sum()))
+    ]
     text = f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."
     notes = [text] if parts else []
-    strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
+    strict, right, read = (
+        int(summary[name].sum()) for name in ("right", "content_right", "content_read")
+    )
     if grade is not None:
         notes.append(f"Of {read} answers {right} are right by the rule {theme.inert(grade)}.")
     elif (right, read) != (strict, strict + int(summary["wrong"].sum())):
@@ -108,7 +131,9 @@ def unread_texts(result: Evaluation) -> list[str]:
 
 
 def evaluation_findings(result: Evaluation) -> list[str]:
-    """How many answers are right, the worst length, lengths of training and beyond, wrong numbers, and how it was asked."""
+    """How many answers are right, the worst length, lengths of training and beyond, wrong numbers,
+    and how it was asked.
+    """
     right, total = answer_counts(result)
     task = theme.inert(task_of(result))
     first = f"The model answers {right} of {total} prompts of {task} right ({_span(result)})."
@@ -121,14 +146,18 @@ def evaluation_findings(result: Evaluation) -> list[str]:
 
 
 def _training_words(result: Evaluation) -> str:
-    """How many are right within the lengths of training and beyond: the task's, of the text without a mitigation."""
+    """How many are right within the lengths of training and beyond: the task's, of the text without
+    a mitigation.
+    """
     frame = frame_of(result)
     frame = frame[frame["correct"].notna()]
     known_lengths = frame["within_training"].dropna()
     if known_lengths.empty or not known_lengths.any() or known_lengths.all():
         return ""
     within = frame["within_training"].fillna(False).astype(bool)
-    unmitigated = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+    unmitigated = (
+        " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+    )
     return (
         f"{_right(frame[within], f'Within the lengths of training{unmitigated}')} {_right(frame[~within], 'Beyond')} Errors "
         "beyond say little about over-squashing, because such lengths were never trained."
@@ -136,19 +165,29 @@ def _training_words(result: Evaluation) -> str:
 
 
 def favourite_numbers(result: Evaluation) -> list[str]:
-    """The wrong numbers that were answered most often, and how often; none where no wrong number came twice."""
+    """The wrong numbers that were answered most often, and how often; none where no wrong number
+    came twice.
+    """
     counts = result.wrong_numbers["number"].value_counts()
     most = [(number, count) for number, count in counts.items() if count > 1][:_FAVOURITES]
     if not most:
         return []
     (first, count), *less_frequent = most
     also = "".join(f", {number} for {count}" for number, count in less_frequent)
-    return [f"Favourite wrong numbers: {first} for {count} of {int(counts.sum())} wrong answers{also}."]
+    return [
+        f"Favourite wrong numbers: {first} for {count} of {int(counts.sum())} wrong answers{also}."
+    ]
 
 
 def heaping_sentences(result: Evaluation) -> list[str]:
-    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; none of few wrong numbers."""
-    tests = [test for base in (5, 10) if (test := result.heaping(base)) is not None and test.wrong >= _FEWEST_WRONG]
+    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; none of
+    few wrong numbers.
+    """
+    tests = [
+        test
+        for base in (5, 10)
+        if (test := result.heaping(base)) is not None and test.wrong >= _FEWEST_WRONG
+    ]
     if not tests:
         return []
     parts = [
@@ -173,11 +212,15 @@ def task_of(result: Result) -> str:
 def answer_counts(result: Evaluation) -> tuple[int, int]:
     """Number of right answers, and of all answers."""
     summary: Frame = result.summary
-    return int(summary["right"].to_numpy(dtype=int).sum()), int(summary["asked"].to_numpy(dtype=int).sum())
+    return int(summary["right"].to_numpy(dtype=int).sum()), int(
+        summary["asked"].to_numpy(dtype=int).sum()
+    )
 
 
 def constant_answer(result: Evaluation) -> tuple[str, int, int]:
-    """The answer that is right on most prompts, on how many, and of how many: what a model reaches that does not read."""
+    """The answer that is right on most prompts, on how many, and of how many: what a model reaches
+    that does not read.
+    """
     keys = frame_of(result).drop_duplicates(["length", "seed"])["key"]
     counts = keys.value_counts()
     return str(counts.index[0]), int(counts.iloc[0]), len(keys)
@@ -199,15 +242,19 @@ def _span(result: Evaluation) -> str:
 
 
 def answers_sentence(result: Evaluation) -> str:
-    """How many answers could not be read, how many are right at the worst length, where lengths differ, and by one answer to
-    all."""
+    """How many answers could not be read, how many are right at the worst length, where lengths
+    differ, and by one answer to all."""
     summary: Frame = result.summary
     sentences = []
     if unread_count := answer_counts(result)[1] - result.read:
         sentences.append(f"{unread_count} could not be read, and are neither right nor wrong.")
     if summary["accuracy"].nunique() > 1:
         worst = summary.loc[summary["accuracy"].idxmin()]
-        low, high, within = float(worst["wilson_low"]), float(worst["wilson_high"]), worst["within_training"]
+        low, high, within = (
+            float(worst["wilson_low"]),
+            float(worst["wilson_high"]),
+            worst["within_training"],
+        )
         interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
         where = "" if pd.isna(within) or bool(within) else ", a length never trained"
         sentences.append(
@@ -222,7 +269,9 @@ def difference_findings(result: AnswerDifference) -> list[str]:
     """Which of the two answers more questions right, by how much, and what was left out."""
     row: Any = result.summary.iloc[0]
     name = {SECOND_BETTER: row["second"], FIRST_BETTER: row["first"]}.get(row["verdict"])
-    verdict = f"{row['verdict'][0].upper()}{row['verdict'][1:]}" if name is None else f"{name} is better"
+    verdict = (
+        f"{row['verdict'][0].upper()}{row['verdict'][1:]}" if name is None else f"{name} is better"
+    )
     difference, low, high = (f"{100 * row[end]:+.1f}" for end in ("difference", "low", "high"))
     sentences = [
         f"{verdict}: {row['second_right']} of {row['questions']} right under {row['second']}, {row['first_right']} under "
@@ -249,11 +298,16 @@ SCOPE = (
 
 def counting_findings(result: Counting) -> list[str]:
     """Corollary 6.2's prediction and the answers, a sentence a dtype; what it does not speak of."""
-    return [*first_few([counting_words(row) for _, row in result.summary.iterrows()], MOST - 1), SCOPE]
+    return [
+        *first_few([counting_words(row) for _, row in result.summary.iterrows()], MOST - 1),
+        SCOPE,
+    ]
 
 
 def counting_words(row: Row) -> str:
-    """The counts that are predicted impossible, those that were answered wrong, and whether the two agree."""
+    """The counts that are predicted impossible, those that were answered wrong, and whether the two
+    agree.
+    """
     n_unread = row["something_else"] + row["cut_off"]
     right = row["counts"] - row["errors"] - n_unread
     first = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"

@@ -1,7 +1,9 @@
-"""Sentences on collapse curves: over which lengths a dtype hides the pair, and whether the distance falls.
+"""Sentences on collapse curves: over which lengths a dtype hides the pair, and whether the distance
+falls.
 
-Two words, with one meaning each. Falls: in exact arithmetic, which float64 stands for, the distance is less at long lengths
-than at short ones. Hidden: in a dtype the pair is closer than rounding moves it. Neither follows from the other.
+Two words, with one meaning each. Falls: in exact arithmetic, which float64 stands for, the distance
+is less at long lengths than at short ones. Hidden: in a dtype the pair is closer than rounding
+moves it. Neither follows from the other.
 
 Whether a pair is hidden is decided by `measure.collapse.verdicts` alone; every sentence, table and
 chart reads it from there. The thresholds behind the other words stand here.
@@ -30,7 +32,9 @@ from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
 HALVED, STEADY = 0.5, 0.8
-"""The last quarter's median over the first's: to HALVED the curve falls, from STEADY on it does not."""
+"""The last quarter's median over the first's: to HALVED the curve falls, from STEADY on it does
+not.
+"""
 FEW = 8
 """With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
@@ -64,13 +68,19 @@ def main_pair(result: Collapse) -> str:
 def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
     """The verdict on the main pair by dtype, over all seeds; float64 is the reference and has none."""
     pair, verdicts = main_pair(result), result.verdicts_over_seeds().items()
-    return {dtype: verdict for (kind, dtype, site, _), verdict in verdicts if kind == pair and site == "y"}
+    return {
+        dtype: verdict
+        for (kind, dtype, site, _), verdict in verdicts
+        if kind == pair and site == "y"
+    }
 
 
 def cases(results: Sequence[Collapse]) -> list[Case]:
     """Every prompt in every precision: those with a range first, by where it begins."""
     all_cases = [
-        Case(task_of(result), dtype, verdict) for result in results for dtype, verdict in verdicts_at_y(result).items()
+        Case(task_of(result), dtype, verdict)
+        for result in results
+        for dtype, verdict in verdicts_at_y(result).items()
     ]
     return sorted(
         all_cases,
@@ -79,9 +89,11 @@ def cases(results: Sequence[Collapse]) -> list[Case]:
 
 
 def tails(result: Collapse) -> Frame:
-    """One row a measured precision but float64, in their order: medians of L2 at y over the last quarter of the lengths.
+    """One row a measured precision but float64, in their order: medians of L2 at y over the last
+    quarter of the lengths.
 
-    exact, stored: the float64 distance with the weights as given, and as this precision stores them.
+    exact, stored: the float64 distance with the weights as given, and as this precision stores
+        them.
     weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
     pair_noise: of y - y*. margin: stored over pair_noise.
     """
@@ -95,10 +107,14 @@ def tails(result: Collapse) -> Frame:
     columns = ["weight_shift", "noise", "pair_noise"]
     table = frame[frame["length"] >= start].groupby("dtype", sort=False)[["weights", *columns]]
     table = (
-        table.agg({"weights": "first", **dict.fromkeys(columns, "median")}).fillna({"weight_shift": 0.0}).reset_index()
+        table.agg({"weights": "first", **dict.fromkeys(columns, "median")})
+        .fillna({"weight_shift": 0.0})
+        .reset_index()
     )
     stored = table["weights"].map(medians)
-    margin = [ratio(distance, noise) for distance, noise in zip(stored, table["pair_noise"], strict=True)]
+    margin = [
+        ratio(distance, noise) for distance, noise in zip(stored, table["pair_noise"], strict=True)
+    ]
     return table.assign(exact=medians.get("given"), stored=stored, margin=margin)[
         ["dtype", "exact", "stored", *columns, "margin"]
     ]
@@ -129,7 +145,11 @@ def longest_trained(result: Collapse) -> int | None:
 def overflow_sentence(dtypes: Iterable[str]) -> str:
     """Sentence on dtypes of which nothing was measured; empty for none."""
     names = list(dict.fromkeys(dtypes))
-    return f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured." if names else ""
+    return (
+        f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured."
+        if names
+        else ""
+    )
 
 
 def _trend_lengths(result: Collapse, curve: Column) -> tuple[Column, str]:
@@ -154,7 +174,9 @@ def result_findings(result: Collapse) -> list[str]:
 
 
 def collapse_findings(result: Collapse) -> list[str]:
-    """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the likeliest next tokens."""
+    """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the
+    likeliest next tokens.
+    """
     pair = main_pair(result)
     curve, lengths_words = _trend_lengths(result, reference_curve(result))
     logits = vectors_at(result.measured(), "logits")
@@ -169,7 +191,9 @@ def collapse_findings(result: Collapse) -> list[str]:
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:
-    """Over which lengths a precision hides the pair, of the range that begins first; else how far the nearest is from that."""
+    """Over which lengths a precision hides the pair, of the range that begins first; else how far
+    the nearest is from that.
+    """
     all_cases = cases(results)
     overflow = overflow_sentence(case.dtype for case in all_cases if case.verdict.kind == OVERFLOWS)
     first = next((case for case in all_cases if case.verdict.ranges), None)
@@ -191,7 +215,11 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
             f"{task_of(result)} comes nearest, its distance {number(tail['margin'])} times the rounding noise of the "
             "difference (last quarter of lengths)."
         )
-        single = [f"{case.task} in {case.dtype} is {case.verdict.words}" for case in all_cases if case.verdict.hidden]
+        single = [
+            f"{case.task} in {case.dtype} is {case.verdict.words}"
+            for case in all_cases
+            if case.verdict.hidden
+        ]
         verdict += f" {'; '.join(single)}." if single else ""
     else:
         return f"Whether a precision hides the pair was not tested. {overflow}".strip()
@@ -204,15 +232,21 @@ def longest(results: Sequence[Collapse]) -> int:
 
 
 def reading_findings(result: Collapse, reading: Reading) -> list[str]:
-    """Findings of another reading than y in L2: over which lengths each precision hides the main pair after the last block."""
+    """Findings of another reading than y in L2: over which lengths each precision hides the main
+    pair after the last block.
+    """
     pair, last = main_pair(result), int(frame_of(result)["layer"].max())
     lines = [
         f"{dtype}: {verdict.words}."
-        for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(reading.per, reading.norm).items()
+        for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(
+            reading.per, reading.norm
+        ).items()
         if (kind, site, layer) == (pair, reading.site, last)
     ]
     start = f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it."
-    verdicts = " ".join(lines) or "There is no verdict: float64 alone, or a norm without this noise."
+    verdicts = (
+        " ".join(lines) or "There is no verdict: float64 alone, or a norm without this noise."
+    )
     where = " ".join(where_read(result.provenance.parameters, next_tokens(result)))
     return [sentence for sentence in (where, f"{start} {verdicts}") if sentence]
 
@@ -225,9 +259,7 @@ def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -
         f"n = {start} to {number(float(curve.iloc[-1]))} at n = {end}{lengths_words}"
     )
     if exact is not None:
-        return (
-            f"{span}: from n = {exact} on it is the rounding of float64 itself. The two representations are the same."
-        )
+        return f"{span}: from n = {exact} on it is the rounding of float64 itself. The two representations are the same."
     if len(curve) < FEW:
         return f"{span}; {len(curve)} lengths are too few to claim a trend."
     change = fall_ratio(curve)
@@ -251,17 +283,25 @@ def _rate(curve: Column) -> str:
     if law is None or fit.verdict == "undecided":
         return ". A fit does not decide by which law (a power of n, or an exponential)"
     interval = f"{number(law.rate)}, 95% interval {number(law.low)} to {number(law.high)}"
-    shape = f"as n^-k with k = {interval}" if law.name.startswith("power") else f"as e^(-r n) with r = {interval}"
+    shape = (
+        f"as n^-k with k = {interval}"
+        if law.name.startswith("power")
+        else f"as e^(-r n) with r = {interval}"
+    )
     return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
 def _dtypes(result: Collapse) -> list[str]:
-    """Whether each dtype hides the pair, and the distance measured in it at the end, in its representable steps."""
+    """Whether each dtype hides the pair, and the distance measured in it at the end, in its
+    representable steps.
+    """
     verdicts, rows = verdicts_at_y(result), vectors_at(result.measured(), "y")
     rows = rows[rows["pair"] == main_pair(result)]
     sentences = []
     for dtype, of_dtype in rows.groupby("dtype", sort=False):
-        steps = float(of_dtype[of_dtype["length"] >= of_dtype["length"].quantile(0.75)]["ulps"].median())
+        steps = float(
+            of_dtype[of_dtype["length"] >= of_dtype["length"].quantile(0.75)]["ulps"].median()
+        )
         verdict = f" the pair is {verdicts[str(dtype)].words};" if dtype in verdicts else ""
         sentences.append(
             f"In {dtype}{verdict} the median distance over the last quarter of the lengths is {number(steps)} representable "
@@ -274,7 +314,9 @@ def _answers(rows: Frame) -> str:
     """At how many lengths the likeliest next token is the same for both sequences."""
     parts = []
     for dtype, dtype_rows in rows.groupby("dtype", sort=False):
-        same, identical = (int(dtype_rows[name].sum()) for name in ("same_top_token", "identical_logits"))
+        same, identical = (
+            int(dtype_rows[name].sum()) for name in ("same_top_token", "identical_logits")
+        )
         bits = f" (bit-identical logits at {identical})" if identical else ""
         unit = "lengths" if dtype_rows["seed"].nunique() == 1 else "pairs (lengths and seeds)"
         parts.append(f"in {dtype} at {same} of {len(dtype_rows)} {unit}{bits}")
@@ -309,7 +351,9 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
             continue
         curve, lengths_words = _trend_lengths(result, curve)
         change = fall_ratio(curve)
-        tasks_by_trend.setdefault(_trend(change), []).append(f"{task_of(result)} ({number(change)}{lengths_words})")
+        tasks_by_trend.setdefault(_trend(change), []).append(
+            f"{task_of(result)} ({number(change)}{lengths_words})"
+        )
     if not tasks_by_trend:
         return []
     trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks_by_trend.items())
@@ -320,6 +364,8 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
 
 
 def nearest_to_noise(results: Sequence[Collapse]) -> tuple[Collapse, Row] | None:
-    """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the end of the lengths."""
+    """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the
+    end of the lengths.
+    """
     pairs = [(result, tail) for result in results for _, tail in tails(result).iterrows()]
     return min(pairs, key=lambda pair: pair[1]["margin"], default=None)

@@ -40,23 +40,32 @@ _SUBJECTS = {
 
 
 def ablation_findings(result: Ablation) -> list[str]:
-    """Whether first order may be believed, what is not believed first; then the greatest real effects."""
-    effects, words = [_greatest_effect(row, result.frame) for row in _least_believed_first(result)], beliefs(result)
-    half = MOST // 2 if len(effects) > 1 else 1
-    note = (
-        "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
+    """Whether first order may be believed, what is not believed first; then the greatest real
+    effects.
+    """
+    effects, words = (
+        [_greatest_effect(row, result.frame) for row in _least_believed_first(result)],
+        beliefs(result),
     )
+    half = MOST // 2 if len(effects) > 1 else 1
+    note = "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
     return [*first_few(words, half), *first_few(effects, half), note]
 
 
 def beliefs(result: Ablation) -> list[str]:
     """Whether first order may be believed, on each prompt and quantity; what is not believed first."""
     rows = _least_believed_first(result)
-    return [f"First order of {QUANTITY_WORDS[row['quantity']]}{_where(row)} is {row['words']}." for row in rows]
+    return [
+        f"First order of {QUANTITY_WORDS[row['quantity']]}{_where(row)} is {row['words']}."
+        for row in rows
+    ]
 
 
 def _least_believed_first(result: Ablation) -> list[Any]:
-    return sorted(result.agreement.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    return sorted(
+        result.agreement.to_dict("records"),
+        key=lambda row: {False: 0, True: 1}.get(row["believed"], 2),
+    )
 
 
 def _where(row: dict[Any, Any]) -> str:
@@ -83,7 +92,9 @@ def _greatest_effect(row: dict[Any, Any], frame: Any) -> str:
 
 
 def faithfulness_findings(result: Faithfulness) -> list[str]:
-    """How the first profile ranks what removing tokens changes, and whether its order loses the answer sooner."""
+    """How the first profile ranks what removing tokens changes, and whether its order loses the
+    answer sooner.
+    """
     name = str(result.provenance.parameters["profiles"][0])
     ways = [
         f"Tokens {way}: the rank correlation of {name} with the change of y is {_rank(result, way, name, 'y_change')}. With "
@@ -91,7 +102,11 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
         for way in result.provenance.parameters["ways"]
     ]
     note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
-    return [answer_finding(result), *first_few(ways, MOST - 2), f"In brackets: the 95% interval, {note}"]
+    return [
+        answer_finding(result),
+        *first_few(ways, MOST - 2),
+        f"In brackets: the 95% interval, {note}",
+    ]
 
 
 def answer_finding(result: Faithfulness) -> str:
@@ -144,41 +159,65 @@ def position_findings(result: PositionEffect) -> list[str]:
         "rotations, so that every token stands once in each third. Times the middle third's norm (95% interval over passages): "
     )
     learnt = f" {_learnt(rows.loc['model minus untrained'])}" if "untrained" in rows.index else ""
-    return [shape_sentence(result.verdict, "a text"), f"{over}{' '.join(contrast_words(result))}{learnt}"]
+    return [
+        shape_sentence(result.verdict, "a text"),
+        f"{over}{' '.join(contrast_words(result))}{learnt}",
+    ]
 
 
 def _times(row: Row, end: str) -> str:
-    value, low, high = (number(10.0 ** float(row[f"{end}{suffix}"])) for suffix in ("", "_low", "_high"))
+    value, low, high = (
+        number(10.0 ** float(row[f"{end}{suffix}"])) for suffix in ("", "_low", "_high")
+    )
     return f"{value}× [{low}, {high}]"
 
 
 def _learnt(row: Row) -> str:
     """Which of the two contrasts training changed."""
     words = {"start": "the first third", "end": "the last third"}
-    changed = [words[end] for end in words if float(row[f"{end}_low"]) > 0 or float(row[f"{end}_high"]) < 0]
+    changed = [
+        words[end] for end in words if float(row[f"{end}_low"]) > 0 or float(row[f"{end}_high"]) < 0
+    ]
     if not changed:
         return "That training changed this is not shown."
-    return f"Training changed {' and '.join(changed)}: the interval of the difference excludes zero."
+    return (
+        f"Training changed {' and '.join(changed)}: the interval of the difference excludes zero."
+    )
 
 
 # --- patching
 
 
 def patching_findings(result: Patching) -> list[str]:
-    """Where the answer is carried in each direction, whether the two runs have the two answers, and whether first order may be
-    believed."""
+    """Where the answer is carried in each direction, whether the two runs have the two answers, and
+    whether first order may be believed."""
     table: Frame = result.frame
-    table, what = table[table["quantity"] != "log_probability"], result.provenance.parameters["what"]
+    table, what = (
+        table[table["quantity"] != "log_probability"],
+        result.provenance.parameters["what"],
+    )
     logit = patched_logit(table)
     sentences = []
     for direction, rows in table.groupby("direction", sort=False):
         words = _carried(rows) if what == "residual" else [_greatest(rows)]
-        sentences.append(f"Measured, {direction}, share of the gap in the logit {logit}: {', '.join(words)}.")
+        sentences.append(
+            f"Measured, {direction}, share of the gap in the logit {logit}: {', '.join(words)}."
+        )
     clean, corrupt = table[["clean", "corrupt"]].iloc[0]
-    wrong = "" if not table["against"].iloc[0] or clean > 0 > corrupt else ": the two runs do not have the two answers"
-    sentences.append(f"The gap is from {number(clean)} (clean) to {number(corrupt)} (corrupt){wrong}.")
+    wrong = (
+        ""
+        if not table["against"].iloc[0] or clean > 0 > corrupt
+        else ": the two runs do not have the two answers"
+    )
+    sentences.append(
+        f"The gap is from {number(clean)} (clean) to {number(corrupt)} (corrupt){wrong}."
+    )
     if table["predicted_effect"].notna().all():
-        verdicts = [row for row in result.agreement.to_dict("records") if row["quantity"] != "log_probability"]
+        verdicts = [
+            row
+            for row in result.agreement.to_dict("records")
+            if row["quantity"] != "log_probability"
+        ]
         sentences += [f"First order, {row['direction']}, is {row['words']}." for row in verdicts]
     return sentences[:MOST]
 
@@ -197,10 +236,17 @@ def _greatest(rows: Any) -> str:
 
 
 def _carried(rows: Any) -> list[str]:
-    """Which position has the greatest share, layers with the same one together; of more changes the longest ranges."""
+    """Which position has the greatest share, layers with the same one together; of more changes the
+    longest ranges.
+    """
     best = rows.loc[rows.groupby("layer")["share"].idxmax()]
-    ranges = [group for _, group in best.groupby((best["positions"] != best["positions"].shift()).cumsum())]
-    longest = sorted(sorted(ranges, key=len, reverse=True)[:_RANGES], key=lambda group: group["layer"].iloc[0])
+    ranges = [
+        group
+        for _, group in best.groupby((best["positions"] != best["positions"].shift()).cumsum())
+    ]
+    longest = sorted(
+        sorted(ranges, key=len, reverse=True)[:_RANGES], key=lambda group: group["layer"].iloc[0]
+    )
     return [
         f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers {group['layer'].iloc[0]} to "
         f"{group['layer'].iloc[-1]} ({group['share'].min():.0%} to {group['share'].max():.0%})"

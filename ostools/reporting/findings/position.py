@@ -13,17 +13,24 @@ _FAVOURITES = 3
 """So many of the likeliest next tokens are named."""
 
 
-def where_read(parameters: Mapping[str, Any], next_tokens: Iterable[tuple[int, int, str]] | None = None) -> list[str]:
-    """Both sentences, out of a provenance's parameters; none where it was not a task's prompt that was read.
+def where_read(
+    parameters: Mapping[str, Any], next_tokens: Iterable[tuple[int, int, str]] | None = None
+) -> list[str]:
+    """Both sentences, out of a provenance's parameters; none where it was not a task's prompt that
+    was read.
 
-    `next_tokens`: items, seed and likeliest next token of each prompt; None: as the parameters have them.
+    `next_tokens`: items, seed and likeliest next token of each prompt; None: as the parameters have
+        them.
     """
     if "read_at" not in parameters:
         return []
     rows = list(parameters.get("next_tokens", ()) if next_tokens is None else next_tokens)
     unit = "n" if len({seed for _, seed, _ in rows}) <= 1 else "prompts"
     tokens = [token for _, _, token in rows]
-    return [_which_token(parameters["read_at"]), *([_predicted(parameters["read_at"], tokens, unit)] if tokens else [])]
+    return [
+        _which_token(parameters["read_at"]),
+        *([_predicted(parameters["read_at"], tokens, unit)] if tokens else []),
+    ]
 
 
 def _quoted(token: str) -> str:
@@ -38,7 +45,9 @@ def _which_token(read_at: Mapping[str, Any]) -> str:
     }[read_at["position"]]
     tokens = " or ".join(_quoted(token) for token in read_at["tokens"][:_FAVOURITES])
     (shortest, first), (longest, last) = read_at["places"]
-    places = f"position {first} at n = {shortest}" + (f", {last} at n = {longest}" if longest != shortest else "")
+    places = f"position {first} at n = {shortest}" + (
+        f", {last} at n = {longest}" if longest != shortest else ""
+    )
     return f"y is that of {where}: {tokens} ({places}), {_how_asked(read_at)}."
 
 
@@ -63,7 +72,9 @@ def _predicted(read_at: Mapping[str, Any], next_tokens: Sequence[str], unit: str
         words = f"The next token here is a number at {answers.total()} of {total} {unit}"
         words += f", most often {_quoted(favourite)}, at {often}"
     else:
-        frequent_tokens = ", ".join(f"{_quoted(token)} at {count}" for token, count in counts.most_common(_FAVOURITES))
+        frequent_tokens = ", ".join(
+            f"{_quoted(token)} at {count}" for token, count in counts.most_common(_FAVOURITES)
+        )
         words = f"The next token here is {frequent_tokens} of {total} {unit}"
     if read_at["position"] == LAST_ITEM:
         return f"{words}: the rest of the prompt follows, and no answer is read."
@@ -71,7 +82,9 @@ def _predicted(read_at: Mapping[str, Any], next_tokens: Sequence[str], unit: str
 
 
 def _may_answer(read_at: Mapping[str, Any], token: str) -> bool:
-    """Whether a next token may begin an answer: a number where the answer is one, else any word but one that leads to it."""
+    """Whether a next token may begin an answer: a number where the answer is one, else any word but
+    one that leads to it.
+    """
     word = token.strip()
     if read_at["position"] == LAST_ITEM or not word:
         return False

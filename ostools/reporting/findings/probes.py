@@ -22,7 +22,11 @@ from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.findings.position import where_read
 from ostools.results import Frame, Row, frame_of
 
-_LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
+_LENGTHS = {
+    SAME: "the same lengths",
+    BETWEEN: "interpolated lengths",
+    BEYOND: "extrapolated lengths",
+}
 UNDECODABLE_WORDS = (
     "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
     "not linear, and more examples, were not tried."
@@ -33,16 +37,22 @@ def error_verdict(result: FailureStage) -> ErrorVerdict:
     """Where wrong answers fall, in the first dtype and without a mitigation."""
     dtype = str(result.provenance.parameters["dtypes"][0])
     tables: list[Any] = [frame_of(result), result.answers]
-    stages, answers = (table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in tables)
+    stages, answers = (
+        table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in tables
+    )
     right = answers.groupby("length")["correct"].sum()
     wrong = answers.groupby("length")["correct"].count() - right
     is_hidden = stages.set_index("length")["indistinguishable"].astype(bool)
     below = stages[stages["indistinguishable"].astype(bool)]
-    return explain_errors(right.to_dict(), wrong.to_dict(), is_hidden.to_dict(), _reads(result.probes, dtype, below))
+    return explain_errors(
+        right.to_dict(), wrong.to_dict(), is_hidden.to_dict(), _reads(result.probes, dtype, below)
+    )
 
 
 def _reads(probes: Decodability, dtype: str, rows: Any) -> bool | None:
-    """Whether a probe says most right answers at these lengths, by more than its controls; None where none was tested."""
+    """Whether a probe says most right answers at these lengths, by more than its controls; None
+    where none was tested.
+    """
     tested = int(rows["prompts"].sum())
     if not tested:
         return None
@@ -52,8 +62,8 @@ def _reads(probes: Decodability, dtype: str, rows: Any) -> bool | None:
 
 
 def failure_stage_findings(result: FailureStage) -> list[str]:
-    """Whether answers are wrong where the last token still tells n from n + 1; how it was asked; then verdicts and probes of
-    the first dtype, and what mitigations change."""
+    """Whether answers are wrong where the last token still tells n from n + 1; how it was asked;
+    then verdicts and probes of the first dtype, and what mitigations change."""
     frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
     mitigations = [str(name) for name in frame["mitigation"].unique()]
     first = mitigations[0]
@@ -61,20 +71,33 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     rows = frame[frame["mitigation"] == first]
     probes = result.probes if first == NONE else result.under.get(first)
     undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
-    verdicts = " ".join(f"{name}{under_it}: {_verdicts(group)}." for name, group in rows.groupby("dtype", sort=False))
+    verdicts = " ".join(
+        f"{name}{under_it}: {_verdicts(group)}."
+        for name, group in rows.groupby("dtype", sort=False)
+    )
     of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
-    sentences = [f"{of_dtype}{error_verdict(result).sentence}"] if first == NONE and len(result.answers) else []
-    sentences += [_answer_counts(result, dtype, first)] if len(result.answers) else []  # rows of a sweep have none
+    sentences = (
+        [f"{of_dtype}{error_verdict(result).sentence}"]
+        if first == NONE and len(result.answers)
+        else []
+    )
+    sentences += (
+        [_answer_counts(result, dtype, first)] if len(result.answers) else []
+    )  # rows of a sweep have none
     sentences.append(f"{verdicts}{undecodable}")
     if probes is not None and len(probes.frame):
-        sentences.append(" ".join([_best(probes, dtype, under_it), *_steps(probes, dtype, under_it)]))
+        sentences.append(
+            " ".join([_best(probes, dtype, under_it), *_steps(probes, dtype, under_it)])
+        )
     if first == NONE and len(mitigations) > 1:
         sentences.append(" ".join(mitigation_changes(result, name) for name in mitigations[1:]))
     return sentences
 
 
 def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
-    """How many answers in a dtype are right, how many a probe says, the task, and the token that was read."""
+    """How many answers in a dtype are right, how many a probe says, the task, and the token that
+    was read.
+    """
     parameters = result.provenance.parameters
     tables: list[Any] = [
         table[(table["dtype"] == dtype) & (table["mitigation"] == mitigation)]
@@ -82,7 +105,10 @@ def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
     ]
     answers, frame = tables
     right: Any = answers["correct"].sum()
-    tested, decoded = int(frame["prompts"].sum()), float((frame["decoded"] * frame["prompts"]).sum())
+    tested, decoded = (
+        int(frame["prompts"].sum()),
+        float((frame["decoded"] * frame["prompts"]).sum()),
+    )
     probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
     where = " ".join(where_read(parameters)[:1])
     return (
@@ -96,7 +122,9 @@ def _verdicts(rows: Frame) -> str:
     parts = []
     for name in VERDICTS:
         for reason, group in rows[rows["verdict"] == name].groupby("reason", sort=False):
-            parts.append(f"{name} at n = {runs(group['length'].tolist())}{f' ({reason})' if reason else ''}")
+            parts.append(
+                f"{name} at n = {runs(group['length'].tolist())}{f' ({reason})' if reason else ''}"
+            )
     return "; ".join(parts)
 
 
@@ -123,7 +151,9 @@ def _dtypes(result: Decodability) -> list[str]:
 
 
 def probe_findings(result: Decodability) -> list[str]:
-    """Where the prompt was read; for each dtype the best place, its controls, and the sublayers that write and overwrite."""
+    """Where the prompt was read; for each dtype the best place, its controls, and the sublayers
+    that write and overwrite.
+    """
     where = " ".join(where_read(result.provenance.parameters))
     places = [" ".join([_best(result, dtype), *_steps(result, dtype)]) for dtype in _dtypes(result)]
     return [*([where] if where else []), *first_few(places, MOST - 1)]
@@ -157,10 +187,16 @@ def _at(row: Row) -> str:
 
 
 def _best(probes: Decodability, dtype: str, under_it: str = "") -> str:
-    """The place where the probe is right most often, its share right by test, and those of its controls."""
+    """The place where the probe is right most often, its share right by test, and those of its
+    controls.
+    """
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
-    same_place = (frame["site"] == best["site"]) & (frame["layer"] == best["layer"]) & (frame["dtype"] == dtype)
+    same_place = (
+        (frame["site"] == best["site"])
+        & (frame["layer"] == best["layer"])
+        & (frame["dtype"] == dtype)
+    )
     tests = []
     of_test = dict(list(frame[same_place].groupby("test", sort=False)))
     for test in (test for test in TESTS if test in of_test):
@@ -171,7 +207,9 @@ def _best(probes: Decodability, dtype: str, under_it: str = "") -> str:
         controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
         has_interval = probe["high"] - probe["low"] < 1  # of 0% to 100% nothing is known
         interval = (
-            f"[{probe['low']:.0%}, {probe['high']:.0%}]" if has_interval else "(too few to say within what interval)"
+            f"[{probe['low']:.0%}, {probe['high']:.0%}]"
+            if has_interval
+            else "(too few to say within what interval)"
         )
         where = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
         tests.append(f"{where} ({controls})" if controls else where)
@@ -179,11 +217,16 @@ def _best(probes: Decodability, dtype: str, under_it: str = "") -> str:
 
 
 def _steps(result: Decodability, dtype: str, under_it: str = "") -> list[str]:
-    """The sublayer with the largest step up, of those whose interval is above 0; and the largest down."""
+    """The sublayer with the largest step up, of those whose interval is above 0; and the largest
+    down.
+    """
     table: Frame = result.steps
     rows = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
     sentences = []
-    for words, certain, pick in (("rises", rows["low"] > 0, "idxmax"), ("falls", rows["high"] < 0, "idxmin")):
+    for words, certain, pick in (
+        ("rises", rows["low"] > 0, "idxmax"),
+        ("falls", rows["high"] < 0, "idxmin"),
+    ):
         if certain.any():
             row = rows.loc[getattr(rows["step"][certain], pick)()]
             final = row["sublayer"] == "final norm"

@@ -1,5 +1,5 @@
-"""Sentences on profiles over tokens that are no sensitivity of one prompt: path sums, several prompts, attention, changes,
-untrained models, a logit's parts, spectra.
+"""Sentences on profiles over tokens that are no sensitivity of one prompt: path sums, several
+prompts, attention, changes, untrained models, a logit's parts, spectra.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _CHANGED = 3
 
 
 def profile_findings(result: Profile) -> list[str]:
-    """The verdict on the shape, then the first token's share of the sum, a sentence a linearisation."""
+    """The verdict on the shape, then the first token's share of the sum, a sentence a
+    linearisation.
+    """
     shares = [
         f"{row['linearisation']}: the first token has {row['sink_share']:.1%} of the sum over all tokens, the last one "
         f"{row['last_share']:.1%}; the sum is spread as over {number(row['effective_tokens'])} equal tokens."
@@ -37,7 +39,9 @@ def profile_findings(result: Profile) -> list[str]:
 
 
 def bounds_findings(result: Bounds) -> list[str]:
-    """Of each form its kind and its range over the text's tokens; whether a form that is no bound can be believed."""
+    """Of each form its kind and its range over the text's tokens; whether a form that is no bound
+    can be believed.
+    """
     table: Frame = frame_of(result)
     of_last: Frame = table[table["last"] == table["last"].max()]
     verdicts = dict(zip(result.beliefs["variant"], result.beliefs["words"], strict=True))
@@ -58,13 +62,19 @@ def bounds_findings(result: Bounds) -> list[str]:
 
 
 def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
-    """The mean share of the first, the middle and the last third of the prompts, a sentence a source and norm."""
+    """The mean share of the first, the middle and the last third of the prompts, a sentence a
+    source and norm.
+    """
     table: Frame = result.over_position()
     lowest: Frame = table[table["layer"] == table["layer"].min()]
     sentences = []
     for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False):
         shares = rows["mean"].to_numpy(float)
-        parts = ("first third", "middle third", "last third") if len(shares) >= 3 else ("first half", "last half")
+        parts = (
+            ("first third", "middle third", "last third")
+            if len(shares) >= 3
+            else ("first half", "last half")
+        )
         words = [
             f"{part} {number(float(share.mean()))}"
             for part, share in zip(parts, np.array_split(shares, len(parts)), strict=True)
@@ -83,7 +93,9 @@ def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
     for baseline, rows in frame_of(result).groupby("baseline", sort=False):
         top: Row = rows.loc[rows["value"].idxmax()]
         share = float(top["value"] / rows["value"].sum())
-        sentences.append(f"{baseline}: {named_token(top)} is first, with {share:.1%} of the sum over all tokens.")
+        sentences.append(
+            f"{baseline}: {named_token(top)} is first, with {share:.1%} of the sum over all tokens."
+        )
     return first_few(sentences)
 
 
@@ -100,12 +112,16 @@ def head_scores_findings(result: HeadScores) -> list[str]:
 
 
 def attribution_findings(result: Attribution) -> list[str]:
-    """What the tokens and the biases or the remainder add up to, the token with the largest part, and what is held."""
+    """What the tokens and the biases or the remainder add up to, the token with the largest part,
+    and what is held.
+    """
     table, parameters = frame_of(result), result.provenance.parameters
     rows: Frame = result.of_tokens
     values = rows["contribution"].astype(float)
     total, last_part = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
-    logit = "the logit" if isinstance(parameters["logit"], int) else "the difference of the two logits"
+    logit = (
+        "the logit" if isinstance(parameters["logit"], int) else "the difference of the two logits"
+    )
     sum_of = f"{logit}, {total:.4g}"
     if parameters["soft_cap"] is not None:
         sum_of = f"{total:.4g} before the soft-cap, {logit}, {float(parameters['logit_value']):.4g}, after it"
@@ -124,9 +140,13 @@ def attribution_findings(result: Attribution) -> list[str]:
 
 
 def change_findings(result: Change) -> list[str]:
-    """The median ratio of each source, the tokens that changed most, what differs, and which tokens have no ratio."""
+    """The median ratio of each source, the tokens that changed most, what differs, and which tokens
+    have no ratio.
+    """
     table, summary = frame_of(result), result.summary
-    rows: Frame = summary[(summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())]
+    rows: Frame = summary[
+        (summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())
+    ]
     ratios = [
         f"{row['source']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median over "
         f"{int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
@@ -134,7 +154,10 @@ def change_findings(result: Change) -> list[str]:
     ]
     differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     paired = table[table["second_position"].notna()]
-    left_out, alone = int(paired["ratio"].isna().sum()), table["position"].nunique() - paired["position"].nunique()
+    left_out, alone = (
+        int(paired["ratio"].isna().sum()),
+        table["position"].nunique() - paired["position"].nunique(),
+    )
     counts = {
         "ratios left out, where the first norm is rounding": left_out,
         "tokens without a partner in the second": alone,
@@ -149,17 +172,33 @@ def change_findings(result: Change) -> list[str]:
 
 
 def _changed_most(table: Frame, summary: Frame) -> list[str]:
-    """The three tokens with the ratio furthest from 1, of the first source and norm of the summary; none without a ratio."""
+    """The three tokens with the ratio furthest from 1, of the first source and norm of the summary;
+    none without a ratio.
+    """
     keys = ["source", "norm", "layer", "last"]
     first = summary[keys].iloc[0]
     rows = table[(table[keys] == first).all(axis=1) & (table["ratio"] > 0)]
-    order = np.log(rows["ratio"].astype(float)).abs().sort_values(ascending=False, kind="stable").index[:_CHANGED]
-    words = [f"{named_token(row)} ×{number(float(row['ratio']))}" for _, row in rows.loc[order].iterrows()]
-    return [f"Changed most ({first['source']}, {NORMS[str(first['norm'])]}): {', '.join(words)}."] if words else []
+    order = (
+        np.log(rows["ratio"].astype(float))
+        .abs()
+        .sort_values(ascending=False, kind="stable")
+        .index[:_CHANGED]
+    )
+    words = [
+        f"{named_token(row)} ×{number(float(row['ratio']))}"
+        for _, row in rows.loc[order].iterrows()
+    ]
+    return (
+        [f"Changed most ({first['source']}, {NORMS[str(first['norm'])]}): {', '.join(words)}."]
+        if words
+        else []
+    )
 
 
 def untrained_findings(result: UntrainedBaselines) -> list[str]:
-    """The verdict on the shape of the model and of each kind of untrained one, with its rank correlation."""
+    """The verdict on the shape of the model and of each kind of untrained one, with its rank
+    correlation.
+    """
     sentences = []
     for source, rows in result.summary.groupby("source", sort=False):
         counts = rows["verdict"].value_counts().items()
@@ -175,7 +214,9 @@ def untrained_findings(result: UntrainedBaselines) -> list[str]:
 
 
 def spectra_findings(result: Spectra) -> list[str]:
-    """How much of the last token's mass the whole product of patterns puts on the first token, and the rate (B.6, B.7)."""
+    """How much of the last token's mass the whole product of patterns puts on the first token, and
+    the rate (B.6, B.7).
+    """
     depth: Frame = result.depth
     rows = depth[depth["blocks"] == depth["blocks"].max()].to_dict("records")
     sentences = [
@@ -188,7 +229,9 @@ def spectra_findings(result: Spectra) -> list[str]:
 
 
 def attention_variation_findings(result: AttentionVariation) -> list[str]:
-    """The bound of Theorem B.3's proof at the first layer, at the shortest and at the longest length."""
+    """The bound of Theorem B.3's proof at the first layer, at the shortest and at the longest
+    length.
+    """
     table: Frame = result.over_heads()
     rows = table[table["layer"] == table["layer"].min()].groupby("length")["total"].mean()
     return [

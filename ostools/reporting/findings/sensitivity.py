@@ -29,7 +29,9 @@ from ostools.results import Frame, Row, frame_of
 LOOSE = 3.0
 """A bound 10^LOOSE too large in the median says nothing of the size."""
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
-_DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
+_DEFECT = (
+    "A certified bound that fails is a defect of this software or of the run: please report it"
+)
 
 _MOST_NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
@@ -39,12 +41,19 @@ _MOST_NAMED = 5
 
 
 def sensitivity_findings(result: Sensitivity) -> list[str]:
-    """Where the prompt was read, the largest and the smallest norm, what freezing changes, and the certificate."""
+    """Where the prompt was read, the largest and the smallest norm, what freezing changes, and the
+    certificate.
+    """
     profiles, (kind, norm) = _profiles(result), _kind_and_norm(result)
     name = "full" if "full" in profiles else next(iter(profiles))
     where = " ".join(where_read(result.provenance.parameters))
     notes = " ".join([*_block_findings(result), *_expert_findings(profiles, result)])
-    sentences = [where, _largest_and_smallest(result, name, profiles[name]), _frozen_share(profiles, kind, norm), notes]
+    sentences = [
+        where,
+        _largest_and_smallest(result, name, profiles[name]),
+        _frozen_share(profiles, kind, norm),
+        notes,
+    ]
     return [sentence for sentence in [*sentences, certificate_words(result)] if sentence]
 
 
@@ -62,8 +71,13 @@ def _largest_and_smallest(result: Sensitivity, name: str, profile: Frame) -> str
 
 
 def _frozen_share(profiles: Mapping[str, Frame], kind: str, norm: str) -> str:
-    """The frozen norms over the full ones; empty where one of the two was not measured, or a full norm is 0."""
-    if not {"full", "frozen"} <= profiles.keys() or not (profiles["full"][f"{norm}_norm"] > 0).all():
+    """The frozen norms over the full ones; empty where one of the two was not measured, or a full
+    norm is 0.
+    """
+    if (
+        not {"full", "frozen"} <= profiles.keys()
+        or not (profiles["full"][f"{norm}_norm"] > 0).all()
+    ):
         return ""
     full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
     low, middle, high = (number(float(value)) for value in np.quantile(frozen / full, (0, 0.5, 1)))
@@ -74,7 +88,9 @@ def _frozen_share(profiles: Mapping[str, Frame], kind: str, norm: str) -> str:
 
 
 def _block_findings(result: Sensitivity) -> list[str]:
-    """What is missing where nothing inside a block is known, and blocks that the paper's statements are not about."""
+    """What is missing where nothing inside a block is known, and blocks that the paper's statements
+    are not about.
+    """
     parameters: Any = result.provenance.parameters
     notes = [str(parameters[name]) for name in ("blocks", "no_softmax") if name in parameters]
     if notes:
@@ -83,7 +99,9 @@ def _block_findings(result: Sensitivity) -> list[str]:
 
 
 def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list[str]:
-    """What the derivative of a mixture of experts holds, and which token is how near to another choice of experts."""
+    """What the derivative of a mixture of experts holds, and which token is how near to another
+    choice of experts.
+    """
     parameters: Any = result.provenance.parameters
     accounts = [run["experts"] for run in parameters.get("runs", {}).values() if "experts" in run]
     if not accounts:
@@ -91,7 +109,9 @@ def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list
     held_as = "Experts: the derivative holds every router's choice as it is at this prompt"
     nearest, near = accounts[0]["nearest"], accounts[0]["within_rounding"]
     if nearest is None:
-        return [f"{held_as}. How near a token is to another choice is not measured: no torch.topk makes it."]
+        return [
+            f"{held_as}. How near a token is to another choice is not measured: no torch.topk makes it."
+        ]
     rows = next(iter(profiles.values())).set_index("position", drop=False)
     sentences = [
         f"{held_as}. Nearest to another choice is {named_token(rows.loc[nearest['position']])} at block {nearest['block']}: "
@@ -108,12 +128,18 @@ def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list
 
 
 def certificate_words(result: Sensitivity) -> str:
-    """The error of the arithmetic, the worst of the linearisations; and beside it that of sampling, where there is one."""
+    """The error of the arithmetic, the worst of the linearisations; and beside it that of sampling,
+    where there is one.
+    """
     parameters: Any = result.provenance.parameters
-    certificates = [run["certificate"] for run in parameters.get("runs", {}).values() if "certificate" in run]
+    certificates = [
+        run["certificate"] for run in parameters.get("runs", {}).values() if "certificate" in run
+    ]
     if not certificates:
         return ""
-    error, within = (max(certificate[name] for certificate in certificates) for name in ("error", "within"))
+    error, within = (
+        max(certificate[name] for certificate in certificates) for name in ("error", "within")
+    )
     words = (
         f"Arithmetic: the norms of all tokens together may be off by up to {_share(within)} (95%); the network, moved a "
         f"little, moves as its derivative says, to {_share(error)}."
@@ -134,7 +160,9 @@ def _share(value: float) -> str:
 
 
 def _kind_and_norm(result: Sensitivity) -> tuple[str, str]:
-    """The kind of the numbers and their norm: an estimate knows a lower bound of an operator norm only."""
+    """The kind of the numbers and their norm: an estimate knows a lower bound of an operator norm
+    only.
+    """
     norm = known_norm(frame_of(result)["method"])
     return ("measured" if norm == "operator" else "estimated"), norm
 
@@ -158,22 +186,29 @@ def _spread(norms: np.ndarray) -> str:
 
 
 def layers_finding(result: Sensitivity) -> str:
-    """The last token's norm and the median of the others', at the embeddings and below the last block."""
+    """The last token's norm and the median of the others', at the embeddings and below the last
+    block.
+    """
     frame: Frame = frame_of(result)
     name = "full" if "full" in set(frame["linearisation"]) else str(frame["linearisation"].iloc[0])
     kind, norm = _kind_and_norm(result)
     rows, layers = frame[frame["linearisation"] == name], sorted(set(frame["layer"]))
     parts = []
-    for layer in dict.fromkeys((layers[0], layers[-2])):  # above the last block every token but the last has none
+    for layer in dict.fromkeys(
+        (layers[0], layers[-2])
+    ):  # above the last block every token but the last has none
         at_layer = rows[rows["layer"] == layer].sort_values("position")
         before = of_text(at_layer[:-1])[f"{norm}_norm"]
         part = f"at layer {layer} the last token's own is {number(float(at_layer[f'{norm}_norm'].iloc[-1]))}"
-        parts.append(part + (f", the others' median {number(float(before.median()))}" if len(before) else ""))
+        parts.append(
+            part + (f", the others' median {number(float(before.median()))}" if len(before) else "")
+        )
     return f"{kind.capitalize()}, {name}, {NORMS[norm]}: {'; '.join(parts)}."
 
 
 def shape_findings(result: Profile) -> list[str]:
-    """Whether the middle of the prompt counts for less than its ends, then the two contrasts that decide it, with intervals.
+    """Whether the middle of the prompt counts for less than its ends, then the two contrasts that
+    decide it, with intervals.
 
     Of the full derivative if it was measured; in a chat of the text, else without the first token.
     """
@@ -206,8 +241,14 @@ def shape_findings(result: Profile) -> list[str]:
 
 
 def comparison_findings(result: Comparison) -> list[str]:
-    """Whether every certified bound holds, and how loose the tightest is; which of the other forms are believed."""
-    return [sentence for sentence in (_bounds_words(result.summary), *_forms_words(result.summary)) if sentence]
+    """Whether every certified bound holds, and how loose the tightest is; which of the other forms
+    are believed.
+    """
+    return [
+        sentence
+        for sentence in (_bounds_words(result.summary), *_forms_words(result.summary))
+        if sentence
+    ]
 
 
 def whether_it_holds(holds: Any) -> str:
@@ -218,7 +259,11 @@ def whether_it_holds(holds: Any) -> str:
 def _norm_words(row: Row) -> str:
     """The norm beside a variant; of an operator norm, an estimate gives the lower end."""
     text = f"{METHOD_KINDS[str(row['method'])]} norm"
-    return f"lower end of the {text}" if row["method"] != "exact" and row["norm"] == "operator" else text
+    return (
+        f"lower end of the {text}"
+        if row["method"] != "exact" and row["norm"] == "operator"
+        else text
+    )
 
 
 def _bounds_words(table: Frame) -> str:
@@ -226,7 +271,10 @@ def _bounds_words(table: Frame) -> str:
     if certified.empty:
         return ""
     verdicts = certified["holds"].map(whether_it_holds)
-    broken, undecided = certified.loc[verdicts == "NO", "variant"].tolist(), int((verdicts == "undecided").sum())
+    broken, undecided = (
+        certified.loc[verdicts == "NO", "variant"].tolist(),
+        int((verdicts == "undecided").sum()),
+    )
     row: Row = certified.iloc[0]
     median = float(row["median_log10_looseness"])
     tightest = (
@@ -247,9 +295,13 @@ def _forms_words(table: Frame) -> list[str]:
     tested: Frame = forms[forms["believed"].notna()]
     believed = int(tested["believed"].astype(bool).sum())
     state = (
-        f"{believed or 'none'} of {len(tested)} can be believed on this prompt" if len(tested) else "none was tested"
+        f"{believed or 'none'} of {len(tested)} can be believed on this prompt"
+        if len(tested)
+        else "none was tested"
     )
-    rows = sorted(forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    rows = sorted(
+        forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2)
+    )
     words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
     rule = (
         f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, "

@@ -37,13 +37,20 @@ def measured_answers(study: Study) -> Frame:
 
 
 def study_findings(result: Study) -> list[str]:
-    """What helps or hurts by the study's verdicts, what was tried, where it was read, and a sentence on each mitigation."""
+    """What helps or hurts by the study's verdicts, what was tried, where it was read, and a
+    sentence on each mitigation.
+    """
     rows, answers = result.verdicts.to_dict("records"), measured_answers(result)
     changes = [words for row in rows for words in _changes(row, result.effects)]
-    limit = "" if answers.empty else at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
+    limit = (
+        ""
+        if answers.empty
+        else at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
+    )
     verdict = "; ".join(changes) or "No mitigation is shown to help or to hurt"
     outcomes = "; ".join(
-        f"{row['mitigation']} (answers: {_OUTCOMES.get(row['answers'], row['answers'])})" for row in rows
+        f"{row['mitigation']} (answers: {_OUTCOMES.get(row['answers'], row['answers'])})"
+        for row in rows
     )
     baseline = (
         ""
@@ -62,10 +69,16 @@ def study_findings(result: Study) -> list[str]:
 
 def _changes(row: Mapping[Any, Any], effects: Frame) -> list[str]:
     """What a mitigation changes, by its verdicts, with the effect and its interval."""
-    words = {HELPS: "helps ({}: {})", HURTS: "hurts ({}: {})", LARGER: "raises {}: {}", SMALLER: "lowers {}: {}"}
+    words = {
+        HELPS: "helps ({}: {})",
+        HURTS: "hurts ({}: {})",
+        LARGER: "raises {}: {}",
+        SMALLER: "lowers {}: {}",
+    }
     changed = [about for about in ABOUT if row.get(about) in words]
     effect_of = {
-        about: effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)] for about in changed
+        about: effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
+        for about in changed
     }
     return [
         f"{row['mitigation']} {words[row[about]].format(ABOUT_WORDS[about], effect_words(effect_of[about].iloc[0].to_dict()))}"

@@ -1,7 +1,9 @@
-"""HTML pages that need no network: templates, the drawing library inlined once, and a Content-Security-Policy.
+"""HTML pages that need no network: templates, the drawing library inlined once, and a
+Content-Security-Policy.
 
-The policy allows only the scripts that were written here, by their hashes, and no request to anywhere; so even a text that
-escaped its escaping could run nothing. Chart data lie in `application/json` blocks, which no browser executes.
+The policy allows only the scripts that were written here, by their hashes, and no request to
+anywhere; so even a text that escaped its escaping could run nothing. Chart data lie in
+`application/json` blocks, which no browser executes.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ class Script:
     @property
     def policy(self) -> str:
         """The hash by which a Content-Security-Policy knows it."""
-        return f"'sha256-{base64.b64encode(hashlib.sha256(self.source.encode()).digest()).decode()}'"
+        return (
+            f"'sha256-{base64.b64encode(hashlib.sha256(self.source.encode()).digest()).decode()}'"
+        )
 
     @property
     def html(self) -> Markup:
         """The element; the source must not end it early."""
         if "</script" in self.source.lower() or "<!--" in self.source or "\r" in self.source:
-            raise RuntimeError("a script holds text that would end its own element, or that a browser would change")
+            raise RuntimeError(
+                "a script holds text that would end its own element, or that a browser would change"
+            )
         kind = f' type="{self.kind}"' if self.kind else ""
         return Markup(f"<script{kind}>{self.source}</script>")
 
@@ -72,7 +78,9 @@ class Figure:
 
     @property
     def notes(self) -> list[str]:
-        """The lines under the chart's title that no sentence beside it says, which a page sets as text."""
+        """The lines under the chart's title that no sentence beside it says, which a page sets as
+        text.
+        """
         return [line for line in _lines(self.spec, "subtitle") if line not in self.said]
 
     @property
@@ -125,10 +133,14 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
 
 
 def sentence(text: str) -> Markup:
-    """A finding as HTML: escaped, then `names` in code and powers raised, with a ^ that is not seen and is copied."""
+    """A finding as HTML: escaped, then `names` in code and powers raised, with a ^ that is not seen
+    and is copied.
+    """
     escaped = str(escape(text))
     raised = re.sub(r"\^(-?\d+(?:\.\d+)?)", r'<span class="raised">^</span><sup>\1</sup>', escaped)
-    return Markup(re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised))  # escaped before the tags were put in
+    return Markup(
+        re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised)
+    )  # escaped before the tags were put in
 
 
 def chart_page(chart: alt.TopLevelMixin, title: str) -> str:

@@ -1,7 +1,8 @@
-"""The one builder of pages: a page is a list of sections, a section a list of parts (a result, its chart, its sentences).
+"""The one builder of pages: a page is a list of sections, a section a list of parts (a result, its
+chart, its sentences).
 
-`block` makes the part of a result. `render_sections` renders the sections by one template, whatever the page is of: a
-report, two models, a sweep, a reproduction.
+`block` makes the part of a result. `render_sections` renders the sections by one template, whatever
+the page is of: a report, two models, a sweep, a reproduction.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Table:
 
 
 def frame_table(caption: str, frame: Frame) -> Table:
-    """A data frame as a table: numbers of three digits, tokens made visible, without columns that hold nothing."""
+    """A data frame as a table: numbers of three digits, tokens made visible, without columns that
+    hold nothing.
+    """
     names = [name for name in frame.columns if frame[name].notna().any()]
     cells = frame[names].itertuples(index=False, name=None)
     rows = [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in cells]
@@ -64,7 +67,8 @@ class Headline:
 
 @dataclass(frozen=True)
 class StripField:
-    """One field of the strip: a question by `name`, its answer in a word, the rule, and the section.
+    """One field of the strip: a question by `name`, its answer in a word, the rule, and the
+    section.
 
     good_if_found: that something is found is good news.
     """
@@ -109,8 +113,8 @@ class More:
 class Part:
     """A piece of a section, rendered in this order; what is empty is absent.
 
-    leads: the words under which its first two findings stand on the first screen; empty: they do not. suffix: of the
-    anchors that it has and leads to.
+    leads: the words under which its first two findings stand on the first screen; empty: they do
+    not. suffix: of the anchors that it has and leads to.
     """
 
     title: str = ""
@@ -162,7 +166,8 @@ def block(
     in_detail: bool = True,
     **fields: Any,
 ) -> Part:
-    """A result's chart, its findings (or these sentences), and its tables folded away (`in_detail`).
+    """A result's chart, its findings (or these sentences), and its tables folded away
+    (`in_detail`).
 
     fields: of the part. A chart that cannot be drawn is replaced by the reason.
     """
@@ -170,11 +175,16 @@ def block(
     detail = [More("In detail", tables=tables_of(result))] if in_detail else []
     fields |= {"findings": sentences, "more": [*fields.get("more", ()), *detail]}
     try:
-        words = f"{caption}. {' '.join(sentences[:2])}".strip()  # for who hears the page: the finding and its numbers
+        words = (
+            f"{caption}. {' '.join(sentences[:2])}".strip()
+        )  # for who hears the page: the finding and its numbers
         chart_drawn = result.plot() if chart is None else chart(result)
         return Part(figure=Figure(name, chart_drawn, caption, words, " ".join(sentences)), **fields)
     except (InputError, LookupError, ValueError) as error:
-        fields["notes"] = [f"{caption} could not be drawn: {reason_of(error)}", *fields.get("notes", ())]
+        fields["notes"] = [
+            f"{caption} could not be drawn: {reason_of(error)}",
+            *fields.get("notes", ()),
+        ]
         return Part(**fields)
 
 
@@ -184,7 +194,9 @@ def reason_of(error: Exception) -> str:
 
 
 def tables_of(result: Result, *heads: TableHead) -> list[Table]:
-    """The tables of a result as a terminal has them, with all of their rows; `heads`: others than those of its class."""
+    """The tables of a result as a terminal has them, with all of their rows; `heads`: others than
+    those of its class.
+    """
     default = TableHead("summary" if hasattr(result, "summary") else "frame")
     tables = (head.of(result) for head in heads or result.tables or (default,))
     return [frame_table(title, frame) for title, frame in tables if len(frame)]
@@ -192,7 +204,9 @@ def tables_of(result: Result, *heads: TableHead) -> list[Table]:
 
 def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The page of these sections, with a navigation that leads to each."""
-    parts = [column for section in sections for part in section.parts for column in (part, *part.columns)]
+    parts = [
+        column for section in sections for part in section.parts for column in (part, *part.columns)
+    ]
     views = [part.view for part in parts if part.view is not None]
     values = {"title": title, "lead": lead, "sections": sections}
     return render("report.html.j2", values, [view.script for view in views])
@@ -208,5 +222,7 @@ def spelled(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(spelled, value))
     if is_dataclass(value) and not isinstance(value, type | Script | ScriptView):
-        return replace(value, **{field.name: spelled(getattr(value, field.name)) for field in fields(value)})
+        return replace(
+            value, **{field.name: spelled(getattr(value, field.name)) for field in fields(value)}
+        )
     return value

@@ -8,10 +8,12 @@ from typing import Any
 
 
 def quoted(word: str) -> str:
-    """The word for a POSIX shell; with characters that no one can see or copy, in bash's and zsh's $'...'.
+    """The word for a POSIX shell; with characters that no one can see or copy, in bash's and zsh's
+    $'...'.
 
-    A line end, a control or a direction mark in a page may be lost on the way through a clipboard, and some hide what a command
-    does. NUL is written as \\x00 like the others, though no command line can hold one.
+    A line end, a control or a direction mark in a page may be lost on the way through a clipboard,
+    and some hide what a command does. NUL is written as \\x00 like the others, though no command
+    line can hold one.
     """
     if word.isprintable():
         return shlex.quote(word)
@@ -30,7 +32,9 @@ def _escaped(character: str) -> str:
 
 
 def stored_at(model: Mapping[str, Any]) -> str:
-    """The word after `--model`; for an adopted model, the place where its user has to save it first."""
+    """The word after `--model`; for an adopted model, the place where its user has to save it
+    first.
+    """
     return "DIRECTORY-WHERE-IT-IS-SAVED" if model.get("origin") == "adopted" else str(model["name"])
 
 

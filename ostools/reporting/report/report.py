@@ -2,8 +2,8 @@
 
 Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and `layers`
 d_model backward passes over the prompt, or an estimate's; `evaluate` and `mitigations` some two
-hundred short answers; `failure_stage` sixty, and a second model with random weights. On the embedded model
-and two CPU cores less than a minute. Cheaper: fewer `sections`.
+hundred short answers; `failure_stage` sixty, and a second model with random weights. On the
+embedded model and two CPU cores less than a minute. Cheaper: fewer `sections`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run,
 from ostools.results import Provenance, checked_output, write_atomically
 
 ONES = 32
-"""Items of the default prompt: 64 tokens of the embedded model, where the test of shapes needs 60."""
+"""Items of the default prompt: 64 tokens of the embedded model, where the test of shapes needs 60.
+"""
 LONGEST = 256
 """The longest default sequence of the collapse sections."""
 
@@ -60,31 +61,37 @@ def report(
 
     Args:
         model: the model that is measured.
-        models: two models in place of one, for a report of both. They are taken one after the other,
-            so `(load_model(name) for name in names)` holds one in memory at a time.
-        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured then.
-        prompt: a text or its tokens (of two models a text), whose sensitivity, layers and attention are
-            measured; the default is the paper's copy prompt.
+        models: two models in place of one, for a report of both. They are taken one after the
+            other, so `(load_model(name) for name in names)` holds one in memory at a time.
+        run: the directory of a sweep, finished or not, in place of a model. Nothing is measured
+            then.
+        prompt: a text or its tokens (of two models a text), whose sensitivity, layers and attention
+            are measured; the default is the paper's copy prompt.
         sections: some of "collapse", "precision", "position", "sensitivity", "layers", "attention",
-            "evaluate", "failure-stage", "mitigations"; None: all that take minutes at most at this size.
+            "evaluate", "failure-stage", "mitigations"; None: all that take minutes at most at this
+            size.
         lengths: of the sequences of collapse and precision; the default is 1 to 256, or what fits.
         quick: fewer lengths, answers and sections, for a first look; the page says which.
         progress: called as progress(done, total).
         say: with `run`, called with one line for every stored file that is not as it was written.
 
     What cannot be measured on this model is left out, and the report says what and why. Raises
-    `InputError`, before anything is measured, for an unknown section, a path that cannot be written, a
-    prompt that cannot be encoded, and a `run` together with a model or with what is measured on one.
-    Raises it too if nothing at all could be measured.
+    `InputError`, before anything is measured, for an unknown section, a path that cannot be
+    written, a prompt that cannot be encoded, and a `run` together with a model or with what is
+    measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        _refuse_beside_run(run, model=model, models=models, prompt=prompt, sections=sections, lengths=lengths)
+        _refuse_beside_run(
+            run, model=model, models=models, prompt=prompt, sections=sections, lengths=lengths
+        )
         from ostools.reporting.sweep.report import sweep_report
 
         return sweep_report(run, out, say)
     if (model is None) == (models is None):
         number = "neither" if model is None else "model and models"
-        raise InputError(f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}")
+        raise InputError(
+            f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}"
+        )
     if models is not None and isinstance(prompt, Prompt):
         expected = "report: expected the prompt of two models as a text"
         raise InputError(f"{expected}, found tokens, which are of one tokenizer")
@@ -93,13 +100,17 @@ def report(
     checked = None if lengths is None else checked_lengths(lengths)
 
     def measured_of(loaded: TransformerBridge, place: int) -> Measurements:
-        return _measured(loaded, prompt, names, checked, quick, part_of(progress, place, place + 1, 2, 100))
+        return _measured(
+            loaded, prompt, names, checked, quick, part_of(progress, place, place + 1, 2, 100)
+        )
 
     if model is not None:
         results = (_measured(model, prompt, names, checked, quick, progress),)
     else:
         results = measure_two(models or (), measured_of)
-    command = _command([result.provenance.model for result in results], out, prompt, names, checked, quick)
+    command = _command(
+        [result.provenance.model for result in results], out, prompt, names, checked, quick
+    )
     html = render_report(results, command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
@@ -124,13 +135,16 @@ def _measured(
         lengths = extent_of(Shape.of(model), quick).lengths(_longest(model))
     measured = measure(model, encoded, lengths, sections, progress, quick)
     if measured.empty:
-        reasons = "; ".join(f"{omission.section}: {omission.reason}" for omission in measured.left_out[:1])
+        reasons = "; ".join(
+            f"{omission.section}: {omission.reason}" for omission in measured.left_out[:1]
+        )
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
     return measured
 
 
 def measure_two(
-    models: Iterable[TransformerBridge], measure_at: Callable[[TransformerBridge, int], Measurements]
+    models: Iterable[TransformerBridge],
+    measure_at: Callable[[TransformerBridge, int], Measurements],
 ) -> tuple[Measurements, Measurements]:
     """`measure_at(model, place)` of each of two models; no model is held when the next is taken."""
     expected = "report: expected two models in `models`"
@@ -176,9 +190,18 @@ def measure(
         reasons = only_by_name(shape, len(ids), quick)
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
     has_curves = not {"collapse", "precision"}.isdisjoint(plan.names)
-    measured.reduced = plan.extent.words(has_curves and lengths == plan.extent.lengths(max(lengths)), quick)
+    measured.reduced = plan.extent.words(
+        has_curves and lengths == plan.extent.lengths(max(lengths)), quick
+    )
     steps = _steps(plan)
-    run = Run(model, prompt, plan, measured, progress, total=round(100 * sum(step.share for step in steps)))
+    run = Run(
+        model,
+        prompt,
+        plan,
+        measured,
+        progress,
+        total=round(100 * sum(step.share for step in steps)),
+    )
     for step in steps:
         step.measure(run)
     return measured
@@ -197,16 +220,26 @@ def report_memory(
 
 
 def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
-    """The sections that a model and prompt of this size, or a quick report, have only by name, each with the reason."""
+    """The sections that a model and prompt of this size, or a quick report, have only by name, each
+    with the reason.
+    """
     reasons = {name: section.dear(shape, pos) for name, section in SECTIONS.items()}
     if quick:
         reasons |= dict.fromkeys(NOT_QUICK, "a quick report leaves it out")
-    return {name: f"{reason}; `--sections {name}` measures it" for name, reason in reasons.items() if reason}
+    return {
+        name: f"{reason}; `--sections {name}` measures it"
+        for name, reason in reasons.items()
+        if reason
+    }
 
 
-def _plan(shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool) -> Plan:
+def _plan(
+    shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool
+) -> Plan:
     dear = only_by_name(shape, pos, quick)
-    chosen = [name for name in SECTIONS if (name not in dear if sections is None else name in sections)]
+    chosen = [
+        name for name in SECTIONS if (name not in dear if sections is None else name in sections)
+    ]
     return Plan(tuple(chosen), tuple(lengths), pos, extent_of(shape, quick))
 
 
@@ -238,10 +271,16 @@ def _command(
     quick: bool,
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
-    words = ["ostools", "report", *(word for model in models for word in ("--model", stored_at(model)))]
+    words = [
+        "ostools",
+        "report",
+        *(word for model in models for word in ("--model", stored_at(model))),
+    ]
     if prompt is not None:
         words += (
-            ["--ids", ",".join(map(str, prompt.ids.tolist()))] if isinstance(prompt, Prompt) else ["--prompt", prompt]
+            ["--ids", ",".join(map(str, prompt.ids.tolist()))]
+            if isinstance(prompt, Prompt)
+            else ["--prompt", prompt]
         )
     words += [word for name in sections or () for word in ("--sections", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
@@ -252,4 +291,6 @@ def _command(
 
 def lengths_text(lengths: Sequence[int]) -> str:
     """The lengths as `--lengths` takes them: 1:8,16."""
-    return ",".join(f"{row[0]}:{row[-1]}" if len(row) > 1 else str(row[0]) for row in in_a_row(lengths))
+    return ",".join(
+        f"{row[0]}:{row[-1]}" if len(row) > 1 else str(row[0]) for row in in_a_row(lengths)
+    )

@@ -12,5 +12,15 @@ from ostools.reporting.sections.sensitivity import ATTENTION, LAYERS, POSITION, 
 
 SECTIONS: dict[str, ReportSection] = {
     section.name: section
-    for section in (COLLAPSE, PRECISION, POSITION, SENSITIVITY, LAYERS, ATTENTION, EVALUATE, FAILURE_STAGE, MITIGATIONS)
+    for section in (
+        COLLAPSE,
+        PRECISION,
+        POSITION,
+        SENSITIVITY,
+        LAYERS,
+        ATTENTION,
+        EVALUATE,
+        FAILURE_STAGE,
+        MITIGATIONS,
+    )
 }

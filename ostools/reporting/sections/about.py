@@ -35,12 +35,18 @@ def run_section(measured: Measurements) -> Section:
     drawing = {name: version(name) for name in ("altair", "circuitsvis")}
     provenance = replace(measured.provenance, versions={**measured.provenance.versions, **drawing})
     parts = [Part(terms=origin_terms(provenance))]
-    names = [name for name in ("sensitivity", "layers", "attention") if getattr(measured, name) is not None]
+    names = [
+        name
+        for name in ("sensitivity", "layers", "attention")
+        if getattr(measured, name) is not None
+    ]
     if names:
         words = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         parts.append(Part(title=f"The prompt of {words}", quote=measured.prompt, more=[more]))
     if measured.reduced:
-        parts.append(Part(title="Less than in a full report of a small model", findings=[measured.reduced]))
+        parts.append(
+            Part(title="Less than in a full report of a small model", findings=[measured.reduced])
+        )
     if measured.left_out:
         omissions = [f"{omission.section}: {omission.reason}" for omission in measured.left_out]
         parts.append(Part(title="Left out, and why", items=omissions))
@@ -50,7 +56,11 @@ def run_section(measured: Measurements) -> Section:
 def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
     """Where numbers of one model come from, as terms and values."""
     model: Any = provenance.model
-    size = f"{int(model['n_parameters']):,} parameters" if "n_parameters" in model else "size not known"
+    size = (
+        f"{int(model['n_parameters']):,} parameters"
+        if "n_parameters" in model
+        else "size not known"
+    )
     if "n_layers" in model:
         size += (
             f": {model['n_layers']} layers, d_model {model['d_model']}, {model['n_heads']} heads "
@@ -74,7 +84,9 @@ def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
 
 
 def special_tokens_of(model: Mapping[str, Any]) -> str:
-    """What a reader may expect around a text and not find; nothing where the tokenizer adds its BOS and appends no EOS."""
+    """What a reader may expect around a text and not find; nothing where the tokenizer adds its BOS
+    and appends no EOS.
+    """
     sayings = {
         "bos": ("not added", "the tokenizer has a BOS and by itself puts none before a text"),
         "eos": ("appended", "the tokenizer puts an EOS behind a text, which prompts leave out"),
@@ -90,7 +102,9 @@ def versions_of(versions: Mapping[str, Any]) -> str:
 def reading_section() -> Section:
     """How far the numbers carry, and what the words mean."""
     words = Part(title="Words", terms=[(term.name, term.explained) for term in GLOSSARY])
-    return Section("reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS), words])
+    return Section(
+        "reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS), words]
+    )
 
 
 def again_section(command: str, prompt: str = "") -> Section:

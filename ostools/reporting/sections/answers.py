@@ -32,7 +32,14 @@ from ostools.reporting.page.section import (
     tables_of,
 )
 from ostools.reporting.sections import extent
-from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step, dear_from
+from ostools.reporting.sections.records import (
+    Measurements,
+    Plan,
+    ReportSection,
+    Run,
+    Step,
+    dear_from,
+)
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
@@ -53,7 +60,10 @@ def _measure_answers(run: Run) -> None:
     """Answers to each task, those that hold no answer in the form of the prompt among them."""
     answers = run.plan.extent.answers
     run.measured.evaluations += run.by_name(
-        "evaluate", 10, extent.EVALUATION, lambda name, part: evaluate(run.model, name, progress=part, **answers)
+        "evaluate",
+        10,
+        extent.EVALUATION,
+        lambda name, part: evaluate(run.model, name, progress=part, **answers),
     )
 
 
@@ -109,7 +119,14 @@ def _measure_study(run: Run) -> None:
         ]
         lengths = extent.STUDY_LENGTHS
         options = _study_options(run.plan)
-        return study(run.model, task_with_room(unmitigated), lengths=lengths, dtypes=(), progress=progress, **options)
+        return study(
+            run.model,
+            task_with_room(unmitigated),
+            lengths=lengths,
+            dtypes=(),
+            progress=progress,
+            **options,
+        )
 
     run.measured.study = run.measure("mitigations", 20, measured)
 
@@ -120,10 +137,12 @@ def _study_options(plan: Plan) -> dict[str, Any]:
 
 
 def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
-    """The task whose share of right answers is nearest to one half, of answers without a mitigation.
+    """The task whose share of right answers is nearest to one half, of answers without a
+    mitigation.
 
     Where every share is 0 or 1, the never-right task whose right line is likeliest: its log
-    probability has room on both sides. Raises `InputError` where no answer was read, or all are right.
+    probability has room on both sides. Raises `InputError` where no answer was read, or all are
+    right.
     """
     results = {task_of(result): result for result in unmitigated if result.read}
     shares = {}
@@ -141,13 +160,17 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
     means = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     if not means:
         words = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items())
-        raise InputError(f"nothing can help or hurt the answers to these tasks: {words or 'no answer could be read'}")
+        raise InputError(
+            f"nothing can help or hurt the answers to these tasks: {words or 'no answer could be read'}"
+        )
     return max(means, key=lambda name: means[name])
 
 
 def _study_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     options = _study_options(plan)
-    studies = [study_memory(model, name, extent.STUDY_LENGTHS, **options) for name in extent.EVALUATION]
+    studies = [
+        study_memory(model, name, extent.STUDY_LENGTHS, **options) for name in extent.EVALUATION
+    ]
     return [*_answers_memory(model, plan), *studies]
 
 
@@ -204,7 +227,9 @@ def _measure_failure_stage(run: Run) -> None:
         task, about = extent.FAILURE_STAGE_TASK, {**options, "progress": progress}
         return run.beside_untrained(
             "failure-stage",
-            lambda with_untrained: failure_stage(run.model, task, random_weights=with_untrained, **about),
+            lambda with_untrained: failure_stage(
+                run.model, task, random_weights=with_untrained, **about
+            ),
         )
 
     run.measured.failure_stage = run.measure("failure-stage", 12, measured)
@@ -237,14 +262,20 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
     )
     fields: Any = {"tables": tables_of(result), "notes": [note], "leads": "Where it is lost"}
     fields["more"] = [More("The probes", tables=tables_of(result.probes))]
-    return [block(result, "failure-stage-chart", f"Where answers are lost, {parameters['task']}", **fields)]
+    return [
+        block(
+            result, "failure-stage-chart", f"Where answers are lost, {parameters['task']}", **fields
+        )
+    ]
 
 
 def _failure_stage_verdict(measured: Measurements) -> StripField:
     """Found where the wrong answers fall where rounding hides n from n + 1."""
     state, result = UNTESTED, measured.failure_stage
     if result is not None:
-        state = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}[error_verdict(result).verdict]
+        state = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}[
+            error_verdict(result).verdict
+        ]
     rule = "are answers wrong where the last token no longer tells n from n + 1?"
     return StripField("Errors where hidden", state, rule, "failure-stage")
 

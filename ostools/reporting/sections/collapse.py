@@ -1,4 +1,6 @@
-"""Representational collapse on each of Figure 5's prompts, and in which precisions it hides the pair."""
+"""Representational collapse on each of Figure 5's prompts, and in which precisions it hides the
+pair.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from ostools.mitigations.passes import own_windows
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.answers import task_of
-from ostools.reporting.findings.collapse import cases, collapse_summary, longest, pair_verdict, tails, verdicts_at_y
+from ostools.reporting.findings.collapse import (
+    cases,
+    collapse_summary,
+    longest,
+    pair_verdict,
+    tails,
+    verdicts_at_y,
+)
 from ostools.reporting.page.section import (
     FOUND,
     NOT_FOUND,
@@ -32,7 +41,15 @@ from ostools.reporting.page.section import (
     frame_table,
 )
 from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES, VERY_LARGE
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
+from ostools.reporting.sections.records import (
+    LeftOut,
+    Measurements,
+    Plan,
+    ReportSection,
+    Run,
+    Step,
+    dear_from,
+)
 from ostools.results import Chart, Frame, frame_of
 
 QUESTIONS = {
@@ -51,9 +68,7 @@ PRECISION_LEAD = (
     "activations or of keys and values. A part of that rounding moves both sequences alike too. Below the noise of each "
     "sequence the pair can therefore still be told apart, as long as its distance is above the noise of the difference."
 )
-_HIDDEN_WHERE = (
-    "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype"
-)
+_HIDDEN_WHERE = "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype"
 _MEDIANS = (
     "L2 at y, medians over the last quarter of the lengths. exact, stored: the float64 distance with the weights as given, and "
     "as this precision stores them; weight_shift: how far storing moves both alike; noise, pair_noise: of running in it, and "
@@ -76,7 +91,9 @@ def _measure_curves(run: Run) -> None:
             run.measured.precision = _in_formats(run, of_ones, part)
             return _casts_of(run.measured.precision)
         curve_lengths = of_ones if name == ONES else lengths
-        return collapse(run.model, name, lengths=curve_lengths, dtypes=run.plan.extent.casts, progress=part)
+        return collapse(
+            run.model, name, lengths=curve_lengths, dtypes=run.plan.extent.casts, progress=part
+        )
 
     section = "collapse" if run.has("collapse") else "precision"
     curves = run.by_name(section, 40, tasks.FIGURE_5, curve)
@@ -105,7 +122,9 @@ def _casts_of(result: Collapse) -> Collapse:
     exact: Frame = result.reference
     casts = rows[rows["dtype"].isin(CASTS)].reset_index(drop=True)
     stored = {"given", *casts["weights"]}
-    return replace(result, frame=casts, reference=exact[exact["weights"].isin(stored)].reset_index(drop=True))
+    return replace(
+        result, frame=casts, reference=exact[exact["weights"].isin(stored)].reset_index(drop=True)
+    )
 
 
 def _curves_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
@@ -126,12 +145,21 @@ def _verdict(measured: Measurements) -> StripField:
         state = FOUND
     elif not kinds - {OVERFLOWS}:
         state = UNTESTED
-    return StripField("Pair hidden", state, "is the pair closer than the rounding noise of its difference?", "collapse")
+    return StripField(
+        "Pair hidden",
+        state,
+        "is the pair closer than the rounding noise of its difference?",
+        "collapse",
+    )
 
 
 def _summary(results: Sequence[Collapse]) -> list[Part]:
     """All prompts together: which precision hides the pair first, and on which the distance falls."""
-    return [Part(findings=[pair_verdict(results), *collapse_summary(results)], leads="Collapse")] if results else []
+    return (
+        [Part(findings=[pair_verdict(results), *collapse_summary(results)], leads="Collapse")]
+        if results
+        else []
+    )
 
 
 # --- the sections
@@ -145,9 +173,16 @@ def _prompt_part(result: Collapse) -> Part:
     """The block of one of Figure 5's prompts, under its question."""
     task = task_of(result)
     title = f"{task}: {QUESTIONS.get(task, 'a prompt and one more item')}"
-    quote = f"{tasks.task(task, tasks.CollapseTask).example}…" if task in tasks.COLLAPSE_TASKS else ""
-    caption, route = f"L2 distance of the two y against the number of items, {task}", result.provenance.parameters
-    notes = [f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else ()
+    quote = (
+        f"{tasks.task(task, tasks.CollapseTask).example}…" if task in tasks.COLLAPSE_TASKS else ""
+    )
+    caption, route = (
+        f"L2 distance of the two y against the number of items, {task}",
+        result.provenance.parameters,
+    )
+    notes = (
+        [f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else ()
+    )
     return block(result, task, caption, chart=_at_y, title=title, quote=quote, notes=notes)
 
 
@@ -161,7 +196,9 @@ def _precision_parts(measured: Measurements) -> list[Part]:
     if (result := measured.precision) is not None:
         caption = f"Which part of low precision hides the pair, {task_of(result)}"
         tables = [frame_table(f"{task_of(result)}: {_MEDIANS}", tails(result))]
-        parts.append(block(result, "precision-chart", caption, chart=precision_chart, tables=tables))
+        parts.append(
+            block(result, "precision-chart", caption, chart=precision_chart, tables=tables)
+        )
     if measured.casts:
         where = {
             task_of(cast): {dtype: verdict.where for dtype, verdict in verdicts_at_y(cast).items()}
@@ -169,7 +206,9 @@ def _precision_parts(measured: Measurements) -> list[Part]:
         }
         table = pd.DataFrame(where).rename_axis("dtype").reset_index()
         caption = f"{_HIDDEN_WHERE}, up to n = {longest(measured.casts)} (–: no range of lengths)"
-        parts.append(Part(title="The model cast, on every prompt", tables=[frame_table(caption, table)]))
+        parts.append(
+            Part(title="The model cast, on every prompt", tables=[frame_table(caption, table)])
+        )
     return parts
 
 

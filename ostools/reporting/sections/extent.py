@@ -11,14 +11,27 @@ from ostools.measure.study.verdicts import About
 from ostools.models.shape import Shape
 
 CASTS = ("float32", "bfloat16")
-FORMATS = (*CASTS, "float16", "bfloat16-weights", "int8-weights", "bfloat16-residual", "int8-kv", "float8_e4m3fn-kv")
+FORMATS = (
+    *CASTS,
+    "float16",
+    "bfloat16-weights",
+    "int8-weights",
+    "bfloat16-residual",
+    "int8-kv",
+    "float8_e4m3fn-kv",
+)
 """The formats that the section on precision compares on one prompt."""
 ONES, LONGEST_WINDOW = "figure-5a", 1024
-"""The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
+"""The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens.
+"""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
-"""Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
+"""Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the
+task.
+"""
 FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 32, 64)
-"""Counting, where the paper expects that answers are lost; a verdict on where they are wrong counts lengths."""
+"""Counting, where the paper expects that answers are lost; a verdict on where they are wrong counts
+lengths.
+"""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""
 MITIGATIONS = ("separator:every=3", "hint")
@@ -26,9 +39,13 @@ MITIGATIONS = ("separator:every=3", "hint")
 PASSAGE_TOKENS = 36
 """Tokens of each natural passage of the section on position."""
 LARGE, VERY_LARGE = 3e7, 3e8
-"""Parameters of the blocks from which on a whole report takes over ten minutes, and one of a `REDUCED` extent does."""
+"""Parameters of the blocks from which on a whole report takes over ten minutes, and one of a
+`REDUCED` extent does.
+"""
 DEAR = 2e9
-"""Parameters of the blocks from which on a section of backward passes, or of sixty answers, takes over half an hour."""
+"""Parameters of the blocks from which on a section of backward passes, or of sixty answers, takes
+over half an hour.
+"""
 
 
 NOT_QUICK = ("precision", "failure-stage", "mitigations")
@@ -39,10 +56,14 @@ NOT_QUICK = ("precision", "failure-stage", "mitigations")
 class Extent:
     """How much of each kind is measured on a model of one size.
 
-    collapse_first, collapse_step, collapse_longest: the lengths of collapse are the first, and every so many up to the longest.
-    casts: the dtypes in which each prompt's pair is compared; formats: those of the section on precision, `CASTS` first.
-    answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of `failure_stage` and of the study.
-    study_measures: of the study. forms, mlp_norm: of the path sum. passages, cotangents: of the position effect and its sketch.
+    collapse_first, collapse_step, collapse_longest: the lengths of collapse are the first, and
+        every so many up to the longest.
+    casts: the dtypes in which each prompt's pair is compared; formats: those of the section on
+        precision, `CASTS` first.
+    answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of `failure_stage` and
+        of the study.
+    study_measures: of the study. forms, mlp_norm: of the path sum. passages, cotangents: of the
+        position effect and its sketch.
     untrained: whether the architecture before training stands beside that effect and the probes.
     """
 
@@ -68,13 +89,17 @@ class Extent:
         return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
 
     def lengths(self, longest: int) -> list[int]:
-        """The default lengths of collapse of a model that holds sequences of at most `longest` items."""
+        """The default lengths of collapse of a model that holds sequences of at most `longest`
+        items.
+        """
         longest = min(longest, self.collapse_longest)
         steps = range(self.collapse_step, longest + 1, self.collapse_step)
         return sorted({*(n for n in self.collapse_first if n <= longest), *steps, longest})
 
     def words(self, default_lengths: bool, quick: bool) -> str:
-        """What is less than on a small model, and how to have all of it; of collapse, where it has its default lengths."""
+        """What is less than on a small model, and how to have all of it; of collapse, where it has
+        its default lengths.
+        """
         if self.collapse_step == 1:
             return ""
         start = "This report is a quick one: without `--quick` it measures more. " if quick else ""
@@ -89,7 +114,9 @@ class Extent:
             f"{self.cotangents} cotangents{alone}. {forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
             "`collapse` measure more."
         )
-        lengths = f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to "
+        lengths = (
+            f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to "
+        )
         lengths += f"{self.collapse_longest}; `--lengths 1:256` measures all"
         only = f" in {self.casts[0]} alone" if len(self.casts) == 1 else ""
         return f"{text} Collapse is measured{only} at {lengths}." if default_lengths else text
@@ -136,7 +163,9 @@ LEAST = replace(
     cotangents=2,
     untrained=False,
 )
-"""Of a very large model. A certified bound of one takes minutes, and is tens of powers of ten above what is measured."""
+"""Of a very large model. A certified bound of one takes minutes, and is tens of powers of ten above
+what is measured.
+"""
 QUICK: dict[str, Any] = {
     "collapse_first": (1, 2, 4, 8),
     "collapse_step": 64,
@@ -151,7 +180,9 @@ QUICKEST: dict[str, Any] = {**QUICK, "collapse_longest": 128, "passages": 3}
 
 
 def extent_of(shape: Shape, quick: bool = False) -> Extent:
-    """The extent of a report on a model of that shape. `quick`: the least that still says something."""
+    """The extent of a report on a model of that shape. `quick`: the least that still says
+    something.
+    """
     parameters = shape.n_layers * shape.block_parameters
     extent = LEAST if parameters > VERY_LARGE else REDUCED if parameters > LARGE or quick else FULL
     if not quick:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Term:
-    """A term, what it means, where the paper has it ("": the word is ours), and where the documentation says more."""
+    """A term, what it means, where the paper has it ("": the word is ours), and where the
+    documentation says more.
+    """
 
     name: str
     means: str

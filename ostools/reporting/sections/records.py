@@ -1,7 +1,9 @@
-"""A section of the report, as one record: what it measures, what that takes, and what a page says of it.
+"""A section of the report, as one record: what it measures, what that takes, and what a page says
+of it.
 
-`SECTIONS` (`sections/__init__.py`) lists the records. The names that `report(sections=...)` takes, the order of measuring, the
-progress bar, the forecast of memory, the verdicts of the first screen, and the page itself follow from them.
+`SECTIONS` (`sections/__init__.py`) lists the records. The names that `report(sections=...)` takes,
+the order of measuring, the progress bar, the forecast of memory, the verdicts of the first screen,
+and the page itself follow from them.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ class LeftOut:
 class Measurements:
     """Results of a run: a section of the report exists where its data do.
 
-    collapses: a result for each prompt of Figure 5, the model cast. casts: the same, for the section
-    on precision. precision: one of the prompts again, with parts stored in few bits. sensitivity: at
-    the embeddings; layers: at every layer. reduced: words on what is less than on a small model.
+    collapses: a result for each prompt of Figure 5, the model cast. casts: the same, for the
+    section on precision. precision: one of the prompts again, with parts stored in few bits.
+    sensitivity: at the embeddings; layers: at every layer. reduced: words on what is less than on a
+    small model.
     """
 
     provenance: Provenance
@@ -72,12 +75,16 @@ class Measurements:
     def empty(self) -> bool:
         """Whether nothing was measured on the model."""
         values = [value for name, value in vars(self).items() if name != "left_out"]
-        return not any(isinstance(value, Result) or (isinstance(value, list) and value) for value in values)
+        return not any(
+            isinstance(value, Result) or (isinstance(value, list) and value) for value in values
+        )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a report measures: the names of its sections, lengths of collapse, tokens of the prompt, how much of each."""
+    """What a report measures: the names of its sections, lengths of collapse, tokens of the prompt,
+    how much of each.
+    """
 
     names: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -85,14 +92,18 @@ class Plan:
     extent: Extent
 
     def beside_untrained(self, model: Unloaded, alone: int, both_bytes: int) -> int:
-        """Of two forecasts the one that `Run.beside_untrained` will come to; of a GPU's memory nothing is asked here."""
+        """Of two forecasts the one that `Run.beside_untrained` will come to; of a GPU's memory
+        nothing is asked here.
+        """
         lacks_room = model.kind == "cpu" and both_bytes > free_memory().bytes - model.held_bytes
         return both_bytes if self.extent.untrained and not lacks_room else alone
 
 
 @dataclass
 class Run:
-    """The measuring of one report: results go to `measured`; what is refused is noted there and left out."""
+    """The measuring of one report: results go to `measured`; what is refused is noted there and
+    left out.
+    """
 
     model: TransformerBridge
     prompt: Prompt
@@ -107,12 +118,18 @@ class Run:
         return bool(set(names) & set(self.plan.names))
 
     def measure(
-        self, section: str, share: float | int, work: Callable[[Progress | None], Outcome], subject: str = ""
+        self,
+        section: str,
+        share: float | int,
+        work: Callable[[Progress | None], Outcome],
+        subject: str = "",
     ) -> Outcome | None:
         """The outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
         start = self.steps_done
         end = min(start + round(100 * share), self.total)
-        name_part(f"section {section}, {1 + self.plan.names.index(section)} of {len(self.plan.names)}")
+        name_part(
+            f"section {section}, {1 + self.plan.names.index(section)} of {len(self.plan.names)}"
+        )
         try:
             return work(part_of(self._tell, start, end, self.total, self.total))
         except (InputError, HookError, MitigationError) as error:
@@ -128,16 +145,20 @@ class Run:
         names: Collection[str],
         work: Callable[[str, Progress | None], Outcome],
     ) -> list[Outcome]:
-        """The outcomes by name, an equal part of `share` each; the reasons of refusals are noted with their names."""
+        """The outcomes by name, an equal part of `share` each; the reasons of refusals are noted
+        with their names.
+        """
         outcomes = [
-            self.measure(section, share / len(names), lambda part, name=name: work(name, part), f"{name}: ")
+            self.measure(
+                section, share / len(names), lambda part, name=name: work(name, part), f"{name}: "
+            )
             for name in names
         ]
         return [outcome for outcome in outcomes if outcome is not None]
 
     def beside_untrained(self, section: str, work: Callable[[bool], Outcome]) -> Outcome:
-        """The outcome of `work(True)`, beside the untrained model; of `work(False)` where that is not to stand beside, or does
-        not fit into memory, which is noted."""
+        """The outcome of `work(True)`, beside the untrained model; of `work(False)` where that is
+        not to stand beside, or does not fit into memory, which is noted."""
         try:
             return work(self.plan.extent.untrained)
         except InsufficientMemoryError as error:
@@ -155,8 +176,8 @@ class Run:
 class Step:
     """What one or two sections measure together.
 
-    share: of the time of a whole report on the embedded model, for the progress bar. measure: fills the
-    run's `measured`. memory: bytes that its parts hold beside the model, each at its time.
+    share: of the time of a whole report on the embedded model, for the progress bar. measure: fills
+    the run's `measured`. memory: bytes that its parts hold beside the model, each at its time.
     """
 
     share: int
@@ -165,13 +186,17 @@ class Step:
 
 
 def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[Shape, int], str]:
-    """Why a model is too large on a CPU: its blocks have more than `most` parameters, or parameters times tokens."""
+    """Why a model is too large on a CPU: its blocks have more than `most` parameters, or parameters
+    times tokens.
+    """
 
     def dear(shape: Shape, pos: int) -> str:
         parameters = shape.n_layers * shape.block_parameters
         if shape.device != "cpu" or parameters * (pos if per_token else 1) <= most:
             return ""
-        return f"the blocks have {parameters / 1e6:,.0f} million parameters, {words.format(pos=pos)}"
+        return (
+            f"the blocks have {parameters / 1e6:,.0f} million parameters, {words.format(pos=pos)}"
+        )
 
     return dear
 
@@ -180,9 +205,10 @@ def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[
 class ReportSection:
     """One section of the report.
 
-    name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results, empty where there are none;
-    those that lead have a headline on the first screen. verdict: its field of the strip there. dear: why a model of that shape
-    has the section only where it is named; empty where it has it always.
+    name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results,
+    empty where there are none; those that lead have a headline on the first screen. verdict: its
+    field of the strip there. dear: why a model of that shape has the section only where it is
+    named; empty where it has it always.
     """
 
     name: str

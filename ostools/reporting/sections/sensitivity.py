@@ -1,4 +1,6 @@
-"""The sections on sensitivity: by position in natural text; of one prompt by token and layer, with bounds; its attention."""
+"""The sections on sensitivity: by position in natural text; of one prompt by token and layer, with
+bounds; its attention.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from ostools.ground.progress import Progress
-from ostools.measure import Comparison, Sensitivity, bounds, compare, position_effect, profile, sensitivity
+from ostools.measure import (
+    Comparison,
+    Sensitivity,
+    bounds,
+    compare,
+    position_effect,
+    profile,
+    sensitivity,
+)
 from ostools.measure.attention.attention import attention, patterns_memory
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.bounds.variants import undescribed
@@ -30,12 +40,21 @@ from ostools.reporting.page.section import (
     tables_of,
 )
 from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
+from ostools.reporting.sections.records import (
+    LeftOut,
+    Measurements,
+    Plan,
+    ReportSection,
+    Run,
+    Step,
+    dear_from,
+)
 from ostools.results import Frame, frame_of
 from ostools.results.table_head import TableHead
 
 VARIANT_TABLE = TableHead(
-    "summary", "variant kind linearisation norm holds median_log10_looseness max_log10_looseness spearman believed"
+    "summary",
+    "variant kind linearisation norm holds median_log10_looseness max_log10_looseness spearman believed",
 )
 CHART_VARIANTS = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
@@ -44,7 +63,9 @@ LEAD = (
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
     "certified bounds drawn here."
 )
-LAYERS_LEAD = "The same derivative with respect to what each block reads: where on the way is a token lost?"
+LAYERS_LEAD = (
+    "The same derivative with respect to what each block reads: where on the way is a token lost?"
+)
 ATTENTION_LEAD = (
     "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
     "the answer."
@@ -73,7 +94,9 @@ def _measure_profiles(run: Run) -> None:
     if not run.has("sensitivity"):
         return
     if norms is None:  # every layer may be too much where the embeddings alone are not
-        norms = run.measure("sensitivity", 25, lambda part: sensitivity(model, prompt, progress=part))
+        norms = run.measure(
+            "sensitivity", 25, lambda part: sensitivity(model, prompt, progress=part)
+        )
     if norms is not None:
         rows: Frame = frame_of(norms)
         measured.sensitivity = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
@@ -88,8 +111,13 @@ def _measure_bounds(run: Run, norms: Sensitivity) -> None:
         run.measured.left_out.append(LeftOut("sensitivity", NO_BOUNDS))
         return
     reasons = undescribed(run.model, list(extent.forms))
-    options: Any = {"variants": [name for name in extent.forms if name not in reasons], "mlp_norm": extent.mlp_norm}
-    paths = run.measure("sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options))
+    options: Any = {
+        "variants": [name for name in extent.forms if name not in reasons],
+        "mlp_norm": extent.mlp_norm,
+    }
+    paths = run.measure(
+        "sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options)
+    )
     if paths is not None:
         run.measured.comparison = compare(norms, paths)
     for reason in dict.fromkeys(reasons.values()):
@@ -107,7 +135,9 @@ PROFILES = Step(35, _measure_profiles, _profiles_memory)
 
 
 def _measure_attention(run: Run) -> None:
-    run.measured.attention = run.measure("attention", 1, lambda part: attention(run.model, run.prompt))
+    run.measured.attention = run.measure(
+        "attention", 1, lambda part: attention(run.model, run.prompt)
+    )
 
 
 # --- the sections
@@ -119,8 +149,14 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
         return []
     parts = []
     if measured.profile is not None:
-        caption = "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
-        fields: Any = {"title": "Which tokens matter?", "notes": [SHAPE_NOTE], "leads": "Sensitivity"}
+        caption = (
+            "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
+        )
+        fields: Any = {
+            "title": "Which tokens matter?",
+            "notes": [SHAPE_NOTE],
+            "leads": "Sensitivity",
+        }
         parts.append(block(measured.profile, "profile-chart", caption, **fields))
     return [*parts, sensitivity_block(measured.sensitivity, measured.comparison, "profile")]
 
@@ -130,8 +166,13 @@ def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name:
     if comparison is None:
         return block(profile, name, "Sensitivity of y to every token")
     caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
-    sentences, tables = [*comparison.findings(), *profile.findings()], tables_of(comparison, VARIANT_TABLE)
-    return block(_chart_variants(comparison), name, caption, sentences, tables=tables, leads="Bounds")
+    sentences, tables = (
+        [*comparison.findings(), *profile.findings()],
+        tables_of(comparison, VARIANT_TABLE),
+    )
+    return block(
+        _chart_variants(comparison), name, caption, sentences, tables=tables, leads="Bounds"
+    )
 
 
 def _chart_variants(comparison: Comparison) -> Comparison:
@@ -150,7 +191,10 @@ def _layers_parts(measured: Measurements) -> list[Part]:
     """Every layer as a heat map."""
     if measured.layers is None:
         return []
-    caption, sentences = "Sensitivity of y to every token at every layer", [layers_finding(measured.layers)]
+    caption, sentences = (
+        "Sensitivity of y to every token at every layer",
+        [layers_finding(measured.layers)],
+    )
     return [
         block(measured.layers, "layers-chart", caption, sentences, in_detail=False)
     ]  # every layer times every token
@@ -163,7 +207,9 @@ def _attention_parts(measured: Measurements) -> list[Part]:
     caption = "Attention of the last token, a row per layer and head"
     rows = block(measured.attention, "attention-chart", caption)
     source, note = interactive_view(measured.attention, "heads")
-    view = ScriptView("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
+    view = ScriptView(
+        "heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module")
+    )
     return [rows, Part(title="Head by head", notes=[note], view=view)]
 
 
@@ -211,10 +257,16 @@ def _measure_position(run: Run) -> None:
 def _position(run: Run, progress: Progress | None) -> PositionEffect:
     # By a sketch: its error is small beside the intervals over hundreds of tokens.
     extent = run.plan.extent
-    options: Any = {"passages": extent.passages, "tokens": PASSAGE_TOKENS, "method": "sketch", "progress": progress}
+    options: Any = {
+        "passages": extent.passages,
+        "tokens": PASSAGE_TOKENS,
+        "method": "sketch",
+        "progress": progress,
+    }
     options["cotangents"] = extent.cotangents
     return run.beside_untrained(
-        "position", lambda with_untrained: position_effect(run.model, untrained=with_untrained, **options)
+        "position",
+        lambda with_untrained: position_effect(run.model, untrained=with_untrained, **options),
     )
 
 
@@ -226,10 +278,14 @@ def _position_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
 
 
 def _position_verdict(measured: Measurements) -> StripField:
-    """The shape in a word, with its intervals. The paper's claim is a U: over-squashing is said of it alone."""
+    """The shape in a word, with its intervals. The paper's claim is a U: over-squashing is said of
+    it alone.
+    """
     name, effect = "Place in a text", measured.position
     if effect is None:
-        return StripField(name, UNTESTED, "do both ends of a text count for more than its middle?", "position")
+        return StripField(
+            name, UNTESTED, "do both ends of a text count for more than its middle?", "position"
+        )
     word = SHAPES[effect.verdict][0]
     rule = f"{contrast_words(effect)[0]} Times the middle third."
     return StripField(name, OVER_SQUASHING if word == "U" else word, rule, "position")

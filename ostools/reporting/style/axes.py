@@ -1,7 +1,9 @@
-"""Axes: logarithmic ones that say what they cannot show, lengths, shares, and the tokens of a prompt.
+"""Axes: logarithmic ones that say what they cannot show, lengths, shares, and the tokens of a
+prompt.
 
-An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and the chart says so.
-So is what lies below its own rounding, which was not measured. Non-finite and negative values are refused.
+An exact zero has no place on a log axis: it is drawn at the bottom edge as a hollow triangle, and
+the chart says so. So is what lies below its own rounding, which was not measured. Non-finite and
+negative values are refused.
 """
 
 from __future__ import annotations
@@ -18,34 +20,45 @@ from ostools.reporting.style import notebook, theme
 from ostools.results import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
-ROUNDING_NOTE = "Triangles are below rounding (exact zeros, or what another order of the sums would change)."
+ROUNDING_NOTE = (
+    "Triangles are below rounding (exact zeros, or what another order of the sums would change)."
+)
 """In place of `ZERO_NOTE` where the values have a rounding."""
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""
 _RUN, _RUNS_NAMED = 3, 56
-"""On a longer axis, the least number of equal tokens that share one name, and about how many names are written."""
+"""On a longer axis, the least number of equal tokens that share one name, and about how many names
+are written.
+"""
 LENGTH = "length n (items of the sequence)"
 
 
 def lookup(values: Sequence[int | float | str], words: Sequence[str | list[str]]) -> str:
-    """A Vega expression for a label: the word of each value. ASCII JSON: no token can end its literal."""
+    """A Vega expression for a label: the word of each value. ASCII JSON: no token can end its
+    literal.
+    """
     return f"{theme.safe_json(list(words))}[indexof({theme.safe_json(list(values))}, datum.value)]"
 
 
 def require_finite(values: Column, what: str) -> None:
     bad = int((~values.astype(float).map(math.isfinite)).sum())
     if bad:
-        raise InputError(f"{what} holds {bad} values that are not finite: nothing can be drawn from it")
+        raise InputError(
+            f"{what} holds {bad} values that are not finite: nothing can be drawn from it"
+        )
 
 
 def floored(data: Frame) -> tuple[Frame, float | None]:
-    """The rows with `shown`, what stands on the log axis, and where the zeros stand (None without zeros).
+    """The rows with `shown`, what stands on the log axis, and where the zeros stand (None without
+    zeros).
 
     Where there is a column `rounding`, a value up to it stands with the zeros.
     """
     values = data["value"].astype(float)
     if (values < 0).any():
-        raise InputError("a log axis was asked to show negative values; norms and distances cannot be negative")
+        raise InputError(
+            "a log axis was asked to show negative values; norms and distances cannot be negative"
+        )
     zero = values <= data.get("rounding", 0.0)
     if not zero.any():
         return data.assign(shown=values, zero=False), None
@@ -61,9 +74,17 @@ def log_axis(positive: Column, floor: float | None = None) -> tuple[alt.Scale, a
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     step = max(1, math.ceil(len(powers) / 8))
     digits = (1,) if len(powers) > 5 else (1, 2, 5) if len(powers) <= 3 else (1, 3)
-    values = [float(f"{digit}e{power}") for power in powers if power % step == 0 for digit in digits]
-    values = [value for value in values if low <= value <= high and (floor is None or value > floor)]
-    axis = alt.Axis(values=values, labelExpr=lookup(values, [_round_number(value) for value in values]), titleLimit=0)
+    values = [
+        float(f"{digit}e{power}") for power in powers if power % step == 0 for digit in digits
+    ]
+    values = [
+        value for value in values if low <= value <= high and (floor is None or value > floor)
+    ]
+    axis = alt.Axis(
+        values=values,
+        labelExpr=lookup(values, [_round_number(value) for value in values]),
+        titleLimit=0,
+    )
     return alt.Scale(type="log", domain=[low, high], nice=False), axis
 
 
@@ -80,9 +101,17 @@ def _round_number(value: float) -> str:
     return f"{digits}e{int(power)}"
 
 
-def linear(title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: Any) -> dict[str, Any]:
-    """The title, scale and axis of a linear axis; one without a domain fits the values, zero included."""
-    scale = alt.Scale(domain=list(domain), nice=False, padding=padding) if domain else alt.Scale(zero=True)
+def linear(
+    title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: Any
+) -> dict[str, Any]:
+    """The title, scale and axis of a linear axis; one without a domain fits the values, zero
+    included.
+    """
+    scale = (
+        alt.Scale(domain=list(domain), nice=False, padding=padding)
+        if domain
+        else alt.Scale(zero=True)
+    )
     return {"title": title, "scale": scale, "axis": alt.Axis(**axis)}
 
 
@@ -92,9 +121,14 @@ def share(title: str, **axis: Any) -> dict[str, Any]:
 
 
 def length_axis(
-    lengths: Column, title: str | None = LENGTH, field: str = "length", padding: int = 0, **axis: Any
+    lengths: Column,
+    title: str | None = LENGTH,
+    field: str = "length",
+    padding: int = 0,
+    **axis: Any,
 ) -> alt.X:
-    """An axis of whole numbers: logarithmic where they span a factor of ten, with ticks at 1, 2, 5, 10, ...
+    """An axis of whole numbers: logarithmic where they span a factor of ten, with ticks at 1, 2, 5,
+    10, ...
 
     axis: further properties; `log` overrides the choice, `last` the end.
     """
@@ -108,7 +142,9 @@ def length_axis(
 
 
 def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
-    """At most about `most` round whole numbers from `first` to `last`: Vega puts a tick of 3 at 2.5 too."""
+    """At most about `most` round whole numbers from `first` to `last`: Vega puts a tick of 3 at 2.5
+    too.
+    """
     steps = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
     step = next(step for step in steps if (last - first) / step < most)
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
@@ -120,33 +156,63 @@ def _log_ticks(first: int, last: int) -> list[int]:
 
 
 def token_axis(
-    tokens: Sequence[str], field: str = "position", margin: float = 0.0, aside: Sequence[int | float] = (), **axis: Any
+    tokens: Sequence[str],
+    field: str = "position",
+    margin: float = 0.0,
+    aside: Sequence[int | float] = (),
+    **axis: Any,
 ) -> alt.X:
     """The positions of a prompt, each with its token where there is room.
 
-    Of a long prompt a run of equal tokens has one name with its count, in its middle, and of the rest as many have one
-    as there is room for.
+    Of a long prompt a run of equal tokens has one name with its count, in its middle, and of the
+    rest as many have one as there is room for.
 
-    margin: on both sides, for marks that are wide. aside: tokens whose names are pale. axis: further properties.
+    margin: on both sides, for marks that are wide. aside: tokens whose names are pale. axis:
+        further properties.
     """
     title = "token and its position i"
-    labels: list[tuple[float, str]] = [(place, f"{token} {place}") for place, token in enumerate(tokens)]
+    labels: list[tuple[float, str]] = [
+        (place, f"{token} {place}") for place, token in enumerate(tokens)
+    ]
     if len(tokens) > TOKENS_NAMED:
         title += " (×: so many in a row)"
         runs, labels = (
-            [[*run] for _, run in groupby(enumerate(tokens), key=lambda place_and_token: place_and_token[1])],
+            [
+                [*run]
+                for _, run in groupby(
+                    enumerate(tokens), key=lambda place_and_token: place_and_token[1]
+                )
+            ],
             [],
         )
         for run in runs:
             middle = (run[0][0] + run[-1][0]) / 2
             many = len(run) >= _RUN
-            labels += [(middle, f"{run[0][1]} ×{len(run)}")] if many else [(at, f"{word} {at}") for at, word in run]
+            labels += (
+                [(middle, f"{run[0][1]} ×{len(run)}")]
+                if many
+                else [(at, f"{word} {at}") for at, word in run]
+            )
         step = -(-len(labels) // _RUNS_NAMED)
-        labels = [label for place, label in enumerate(labels) if place % step == 0 or "×" in label[1]]
+        labels = [
+            label for place, label in enumerate(labels) if place % step == 0 or "×" in label[1]
+        ]
     places = [place for place, _ in labels]
-    pale = {"condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5}, "value": 1}
-    looks: dict[str, Any] = {"grid": False, "title": title, "values": places, "labelAngle": -90, "labelAlign": "right"}
-    looks |= {"labelExpr": lookup(places, [words for _, words in labels]), "labelBaseline": "middle"}
+    pale = {
+        "condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5},
+        "value": 1,
+    }
+    looks: dict[str, Any] = {
+        "grid": False,
+        "title": title,
+        "values": places,
+        "labelAngle": -90,
+        "labelAlign": "right",
+    }
+    looks |= {
+        "labelExpr": lookup(places, [words for _, words in labels]),
+        "labelBaseline": "middle",
+    }
     looks |= {"labelOverlap": False, "labelFontSize": 10, "labelLimit": 0}
     looks |= ({"labelOpacity": pale} if aside else {}) | axis
     scale = alt.Scale(domain=[-margin, max(len(tokens) - 1, 1) + margin], nice=False)
@@ -167,7 +233,9 @@ def names(
 
 
 def quiet(axis: Any) -> Any:
-    """An axis without its words (an encoding, or title, scale and axis), for a panel whose neighbour has them."""
+    """An axis without its words (an encoding, or title, scale and axis), for a panel whose
+    neighbour has them.
+    """
     copied = dict(axis) if isinstance(axis, dict) else axis.copy()
     words = copied["axis"].copy()
     words["labels"], words["title"] = False, None
@@ -177,11 +245,15 @@ def quiet(axis: Any) -> Any:
 
 def zero_marks(base: alt.Chart) -> alt.Chart:
     marks = base.transform_filter("datum.zero")
-    return marks.mark_point(shape="triangle-down", size=45, filled=False, opacity=1, strokeWidth=1.2)
+    return marks.mark_point(
+        shape="triangle-down", size=45, filled=False, opacity=1, strokeWidth=1.2
+    )
 
 
 def themed(chart: Any) -> Any:
-    """The chart as one of ours: shown without a network, in the common look, its title safe to draw."""
+    """The chart as one of ours: shown without a network, in the common look, its title safe to
+    draw.
+    """
     chart = notebook.offline(chart)
     chart.config = alt.Config.from_dict(theme.config(), validate=False)
     if isinstance(chart.title, alt.TitleParams):
@@ -189,5 +261,7 @@ def themed(chart: Any) -> Any:
         chart.title = chart.title.copy()
         for name in ("text", "subtitle"):
             if (text := chart.title[name]) is not alt.Undefined:
-                chart.title[name] = theme.visible(text) if isinstance(text, str) else [*map(theme.visible, text)]
+                chart.title[name] = (
+                    theme.visible(text) if isinstance(text, str) else [*map(theme.visible, text)]
+                )
     return chart

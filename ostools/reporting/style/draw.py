@@ -1,4 +1,6 @@
-"""What charts are put together of: rows to be drawn, panels with their words, figures, and colours by name."""
+"""What charts are put together of: rows to be drawn, panels with their words, figures, and colours
+by name.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ _UNTOLD = {"shown", "zero", "start", "end", "run", "at", "kind", "words"}
 def rows(data: Frame) -> Any:
     """A chart of these rows, to be marked and encoded, whatever the reader's Altair settings are.
 
-    They lie there as one row of whole columns, numbers to six significant digits: a third of the size, and Altair
-    checks its data against its schema cell by cell. A transform makes them rows again.
+    They lie there as one row of whole columns, numbers to six significant digits: a third of the
+    size, and Altair checks its data against its schema cell by cell. A transform makes them rows
+    again.
     """
-    columns = {str(name): tuple(_short(value) for value in data[name].tolist()) for name in data.columns}
+    columns = {
+        str(name): tuple(_short(value) for value in data[name].tolist()) for name in data.columns
+    }
     return alt.Chart(alt.InlineData(values=cast(Any, [columns]))).transform_flatten(list(columns))
 
 
@@ -31,21 +36,33 @@ def _short(value: object) -> object:
 
 
 def without_nan(data: Frame) -> Any:
-    """The rows with nothing in the place of every NaN, which a page's JSON does not have: a line breaks there."""
+    """The rows with nothing in the place of every NaN, which a page's JSON does not have: a line
+    breaks there.
+    """
     return data.astype(object).where(data.notna(), None)
 
 
 def tooltips(data: Frame) -> list[alt.Tooltip]:
     """What the cursor tells of a row: each of its columns but those that only place a mark."""
     kinds = {str(name): "Q" if is_numeric_dtype(column) else "N" for name, column in data.items()}
-    floats: dict[str, Any] = {str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)}
-    return [alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {})) for name in kinds if name not in _UNTOLD]
+    floats: dict[str, Any] = {
+        str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)
+    }
+    return [
+        alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {}))
+        for name in kinds
+        if name not in _UNTOLD
+    ]
 
 
-def panel(marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines: str, **options: Any) -> Any:
+def panel(
+    marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines: str, **options: Any
+) -> Any:
     """Marks over each other, with a title (words, or a `heading`) that has `lines` below it."""
     words = (
-        {"title": title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)} if title else {}
+        {"title": title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)}
+        if title
+        else {}
     )
     return layers(*marks, width=width, height=height, **words)
 
@@ -59,7 +76,12 @@ def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) ->
     """A panel's own title, smaller than the chart's, with `lines` below it."""
     words = {"subtitle": list(lines), "subtitleFontSize": 10} if lines else {}
     return alt.TitleParams(
-        text, **({"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"} | words | options)
+        text,
+        **(
+            {"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"}
+            | words
+            | options
+        ),
     )
 
 
@@ -67,23 +89,38 @@ BOLD: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold"}
 """The title of a panel that the paper names."""
 
 
-def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str] = (), **options: Any) -> Any:
-    """Rows of panels as one chart with a title and notes below it; where zeros are drawn, a note says what they are.
+def figure(
+    rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str] = (), **options: Any
+) -> Any:
+    """Rows of panels as one chart with a title and notes below it; where zeros are drawn, a note
+    says what they are.
 
     options: `spacing` between panels of a row, `between` rows; all others are of `resolve_scale`.
     """
     spacing, between = options.pop("spacing", 24), options.pop("between", 20)
     subtitle = [notes] if isinstance(notes, str) else list(notes)
-    if axes.ROUNDING_NOTE not in " ".join(subtitle) and any(_has_zeros(panel) for row in rows for panel in row):
+    if axes.ROUNDING_NOTE not in " ".join(subtitle) and any(
+        _has_zeros(panel) for row in rows for panel in row
+    ):
         subtitle.append(axes.ZERO_NOTE)
     # Given here and not set afterwards: Altair copies a whole chart for each property that is set.
     resolve = {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**options))} if options else {}
-    lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows]
-    return axes.themed(alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle), **resolve))
+    lines: list[Any] = [
+        row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows
+    ]
+    return axes.themed(
+        alt.vconcat(
+            *lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle), **resolve
+        )
+    )
 
 
 def _has_zeros(chart: Any) -> bool:
-    parts = [part for kind in ("layer", "hconcat", "vconcat", "concat") for part in chart._kwds.get(kind, ()) or ()]
+    parts = [
+        part
+        for kind in ("layer", "hconcat", "vconcat", "concat")
+        for part in chart._kwds.get(kind, ()) or ()
+    ]
     filters = chart._kwds.get("transform")
     has_filter = filters is not alt.Undefined and any(
         getattr(part, "filter", None) == "datum.zero" for part in filters or ()
@@ -107,7 +144,9 @@ def line_at(
     height: float | int | None = None,
     side: str = "left",
 ) -> list[Any]:
-    """A rule across the panel at one value of the axis ("x" or "y"); at an x its words beside it, at this height."""
+    """A rule across the panel at one value of the axis ("x" or "y"); at an x its words beside it,
+    at this height.
+    """
     base = rows(pd.DataFrame({field: [value], "words": [words]}))
     base = base.encode(**{axis: f"{field}:Q"}, color=alt.value(colour))
     marks = [base.mark_rule(strokeWidth=1.1, strokeDash=list(dash))]
@@ -115,38 +154,62 @@ def line_at(
         align, dx = ("right", -4) if side == "left" else ("left", 4)
         place: dict[str, Any] = {"align": align, "dx": dx, "baseline": "middle", "fontSize": 10}
         halo = base.mark_text(**place, stroke=theme.LIGHT_GROUND, strokeWidth=4, opacity=0.8)
-        marks += [mark.encode(y=alt.value(height), text="words:N") for mark in (halo, base.mark_text(**place))]
+        marks += [
+            mark.encode(y=alt.value(height), text="words:N")
+            for mark in (halo, base.mark_text(**place))
+        ]
     return marks
 
 
 def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> alt.Color:
-    """The colour of each name, the theme's; `names` may say by which other name the theme knows it, or the colour.
+    """The colour of each name, the theme's; `names` may say by which other name the theme knows it,
+    or the colour.
 
     legend: its properties; it has no title unless it is given one, and `legend=None` leaves it out.
     """
     looks = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
     colour_by_name = dict(zip(looks, theme.colours(list(looks.values())), strict=True))
-    colours = [look if look.startswith("#") else colour_by_name[name] for name, look in looks.items()]
+    colours = [
+        look if look.startswith("#") else colour_by_name[name] for name, look in looks.items()
+    ]
     options: dict[str, Any] = {"title": None} | legend
     legend_object = None if options.pop("legend", True) is None else alt.Legend(**options)
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=legend_object)
+    return alt.Color(
+        f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=legend_object
+    )
 
 
 def layer_hue(last: int, **legend: Any) -> alt.Color:
-    """The colour of each layer from 0 to `last`, from green through blue to red; about seven have their names."""
-    looks: dict[str, Any] = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1, "format": "d"}
+    """The colour of each layer from 0 to `last`, from green through blue to red; about seven have
+    their names.
+    """
+    looks: dict[str, Any] = {
+        "title": "layer",
+        "orient": "right",
+        "type": "symbol",
+        "columns": 1,
+        "format": "d",
+    }
     legend_object = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
-    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)), legend=legend_object)
+    return alt.Color(
+        "layer:Q",
+        scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)),
+        legend=legend_object,
+    )
 
 
 def dashes(
     looks: Mapping[str, tuple[str, Sequence[float | int]]], present: Iterable[str], **legend: Any
 ) -> alt.StrokeDash:
-    """The dash of each quantity that is present; `looks`: by quantity the legend's words and the dash."""
+    """The dash of each quantity that is present; `looks`: by quantity the legend's words and the
+    dash.
+    """
     present_names = set(present)
     names = [name for name in looks if name in present_names]
     scale = alt.Scale(domain=names, range=[looks[name][1] for name in names])
     words = axes.lookup(names, [looks[name][0] for name in names])
     return alt.StrokeDash(
-        "quantity:N", scale=scale, legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend)
+        "quantity:N",
+        scale=scale,
+        legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend),
     )

@@ -1,4 +1,5 @@
-"""How a chart shows itself: as Vega-Lite with a small PNG in a notebook, and in files of exact size; without a network.
+"""How a chart shows itself: as Vega-Lite with a small PNG in a notebook, and in files of exact
+size; without a network.
 
 vl-convert compresses in haste: Pillow makes a third of it, of the same pixels.
 """
@@ -28,14 +29,20 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 PER_INCH = 96
 """Pixels of a chart to an inch, as CSS counts them."""
 LARGEST = 150_000
-"""Most characters that a notebook stores of a chart; where both forms are more, it gets the picture alone."""
+"""Most characters that a notebook stores of a chart; where both forms are more, it gets the picture
+alone.
+"""
 SCALES = (1.5, 1.0, 0.75, 0.5)
-"""Pixels of the picture per pixel of the chart: the first with which it is small enough, else the last."""
+"""Pixels of the picture per pixel of the chart: the first with which it is small enough, else the
+last.
+"""
 _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
 
 
 class Offline(alt.TopLevelMixin):
-    """A chart that needs no network where it is shown; `paper_width`: pixels of its pictures, None for its own."""
+    """A chart that needs no network where it is shown; `paper_width`: pixels of its pictures, None
+    for its own.
+    """
 
     paper_width: int | None = None
 
@@ -43,10 +50,14 @@ class Offline(alt.TopLevelMixin):
         return chart_bundle(self, "ostools chart")
 
     def save(self, fp: Any, format: Any = None, **options: Any) -> None:
-        """As Altair's `save`, but: a pixel is 1/96 inch in every kind of picture, and a PNG has 300 dots an inch."""
+        """As Altair's `save`, but: a pixel is 1/96 inch in every kind of picture, and a PNG has 300
+        dots an inch.
+        """
         kind = format or str(fp).rpartition(".")[2].lower()
         if kind in ("svg", "pdf", "png") and not options:
-            picture: Any = spec_to_mimebundle(self.to_dict(validate=False), format="svg", mode="vega-lite")
+            picture: Any = spec_to_mimebundle(
+                self.to_dict(validate=False), format="svg", mode="vega-lite"
+            )
             _save_picture(picture["image/svg+xml"], fp, kind, self.paper_width)
         else:
             super().save(fp, format=format, **options)
@@ -61,7 +72,9 @@ class Layers(Offline, alt.LayerChart):
 
 
 class Finished(Offline):
-    """A chart laid out for paper: it shows itself and is saved, and is not put together with others."""
+    """A chart laid out for paper: it shows itself and is saved, and is not put together with
+    others.
+    """
 
     def __init__(self, spec: dict[str, Any], paper_width: int | None = None) -> None:
         self.spec, self.paper_width = spec, paper_width
@@ -75,7 +88,8 @@ def offline(chart: Any) -> Any:
     """The chart, shown without a network: as layers where it has some, else as a figure."""
     if not isinstance(chart, alt.VConcatChart | alt.LayerChart):
         chart = alt.vconcat(chart)
-    # Not through the constructor: that copies and compares every panel again, which takes seconds for many.
+    # Not through the constructor: that copies and compares every panel again, which takes seconds
+    # for many.
     figure = object.__new__(Layers if isinstance(chart, alt.LayerChart) else Figure)
     object.__setattr__(figure, "_args", chart._args)
     object.__setattr__(figure, "_kwds", dict(chart._kwds))
@@ -86,7 +100,9 @@ _ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" viewBox="[^
 
 
 def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
-    """Write a drawn chart; one wider than `width` is scaled down, and a narrower one has a margin at its right."""
+    """Write a drawn chart; one wider than `width` is scaled down, and a narrower one has a margin
+    at its right.
+    """
     root = _ROOT.match(svg)
     if root is None:
         raise RuntimeError("vl-convert wrote a picture without a width, a height and a view box")
@@ -95,7 +111,9 @@ def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
     # vl-convert holds a pixel of the root element for 1/72 inch in a PDF.
     scale = (width or across) / across * (72 / PER_INCH if kind == "pdf" else 1)
     head = f'{root[1]} width="{across * scale:g}" height="{height * scale:g}" viewBox="0 0 {across:g} {height:g}"'
-    svg = head + svg[root.end() :].replace(f'<rect width="{natural:g}"', f'<rect width="{across:g}"', 1)
+    svg = head + svg[root.end() :].replace(
+        f'<rect width="{natural:g}"', f'<rect width="{across:g}"', 1
+    )
     if kind == "svg":
         write_file_or_filename(fp, svg, encoding="utf-8")
     elif kind == "pdf":
@@ -106,7 +124,8 @@ def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
 
 
 def chart_bundle(chart: Any, words: str) -> Any:
-    """The MIME bundle of a chart, and its metadata; `words` where only text can be shown, and for screen readers.
+    """The MIME bundle of a chart, and its metadata; `words` where only text can be shown, and for
+    screen readers.
 
     A renderer that the user has enabled in Altair (`alt.renderers.enable`) is obeyed.
     """
@@ -120,7 +139,9 @@ def chart_bundle(chart: Any, words: str) -> Any:
             break
     width, height = picture_size(b64decode(picture))
     data: dict[str, Any] = {"image/png": picture, "text/plain": words}
-    metadata: dict[str, Any] = {"image/png": {"width": round(width / scale), "height": round(height / scale)}}
+    metadata: dict[str, Any] = {
+        "image/png": {"width": round(width / scale), "height": round(height / scale)}
+    }
     if len(text) + len(picture) <= LARGEST:
         data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
     return data, metadata
@@ -133,7 +154,9 @@ def picture_of(spec: dict[str, Any], scale: float) -> str:
 
 
 def result_bundle(result: Result) -> Any:
-    """The chart of a result with its summary for a text; where none can be drawn the summary, why, and some rows."""
+    """The chart of a result with its summary for a text; where none can be drawn the summary, why,
+    and some rows.
+    """
     words = repr(result).partition("\n")[0]
     try:
         return chart_bundle(result.plot(), words)

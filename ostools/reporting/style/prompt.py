@@ -18,8 +18,14 @@ TEMPLATE_NOTE = "Grey: tokens that are not the text's (chat template, system pro
 
 
 def template_positions(frame: Frame) -> list[int]:
-    """The positions of all tokens that are not the text's, of a prompt in a chat template; none of any other."""
-    if "origin" not in frame or frame["origin"].isna().any() or set(frame["origin"]) <= {SPECIAL, TEXT}:
+    """The positions of all tokens that are not the text's, of a prompt in a chat template; none of
+    any other.
+    """
+    if (
+        "origin" not in frame
+        or frame["origin"].isna().any()
+        or set(frame["origin"]) <= {SPECIAL, TEXT}
+    ):
         return []
     return sorted({int(place) for place in frame.loc[frame["origin"] != TEXT, "position"]})
 
@@ -29,16 +35,23 @@ def template_note(positions: Sequence[int]) -> list[str]:
     return [TEMPLATE_NOTE] if positions else []
 
 
-def mark_template(chart: Any, positions: Sequence[int], height: int = 0, start: float = -0.5) -> Any:
+def mark_template(
+    chart: Any, positions: Sequence[int], height: int = 0, start: float = -0.5
+) -> Any:
     """The chart, whose x is the position, with grey behind each run of these positions.
 
-    height: of a heat map, which gets a grey line under it instead. start: where column 0 begins on its axis.
+    height: of a heat map, which gets a grey line under it instead. start: where column 0 begins on
+        its axis.
     """
     if not positions:
         return chart
     runs = in_a_row(positions)
-    data = pd.DataFrame({"from": [run[0] + start for run in runs], "to": [run[-1] + start + 1.0 for run in runs]})
-    mark = draw.rows(data).mark_rect(color=theme.colour("template"), opacity=1 if height else 0.14, clip=not height)
+    data = pd.DataFrame(
+        {"from": [run[0] + start for run in runs], "to": [run[-1] + start + 1.0 for run in runs]}
+    )
+    mark = draw.rows(data).mark_rect(
+        color=theme.colour("template"), opacity=1 if height else 0.14, clip=not height
+    )
     mark = mark.encode(x=alt.X("from:Q"), x2="to:Q")
     line = mark.encode(y=alt.value(height), y2=alt.value(height + 2))
     return alt.layer(chart, line) if height else alt.layer(mark, chart)
@@ -54,11 +67,17 @@ _ORIGIN_WORDS = {
 
 def token_count_words(rows: Frame, every: Frame) -> str:
     """Of how many tokens is spoken, where that is not all."""
-    return "" if len(rows) == len(every) else f"of the text's {len(rows)} token{'s' * (len(rows) > 1)} "
+    return (
+        ""
+        if len(rows) == len(every)
+        else f"of the text's {len(rows)} token{'s' * (len(rows) > 1)} "
+    )
 
 
 def template_share(every: Frame, rows: Frame, column: str) -> str:
-    """A sentence, a blank before it: what the tokens have of the sum of a column that are not among the rows."""
+    """A sentence, a blank before it: what the tokens have of the sum of a column that are not among
+    the rows.
+    """
     total = float(every[column].sum())
     if len(rows) == len(every) or not total:
         return ""

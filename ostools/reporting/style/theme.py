@@ -1,8 +1,8 @@
 """One look for every picture: colours, dashes, and words that are safe to draw.
 
-A colour belongs to a name (a linearisation, a variant, a dtype) wherever it appears; a dash belongs to a kind of
-statement (measured, certified, paper, predicted). Every colour has a contrast of at least 3:1 on white and on the
-report's dark ground.
+A colour belongs to a name (a linearisation, a variant, a dtype) wherever it appears; a dash belongs
+to a kind of statement (measured, certified, paper, predicted). Every colour has a contrast of at
+least 3:1 on white and on the report's dark ground.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ KINDS: dict[str, str] = {
     "paper": "paper's form (not certified)",
     "predicted": "predicted",
 }
-"""What a kind of row is called in every legend and sentence, in the order in which legends list them."""
+"""What a kind of row is called in every legend and sentence, in the order in which legends list
+them.
+"""
 
 DASHES: dict[str, list[float]] = {
     "measured": [1, 0],
@@ -49,7 +51,9 @@ _NAMES: dict[str, str] = {
     "#8a7a4f": "pattern",
     "#8d939c": "right answers",
 }
-COLOURS: dict[str, str] = {name: colour for colour, names in _NAMES.items() for name in names.split(", ")}
+COLOURS: dict[str, str] = {
+    name: colour for colour, names in _NAMES.items() for name in names.split(", ")
+}
 """The colour of a name; names that share one never stand in one chart."""
 _SPARE = ("#7a6a9a", "#6d8a3f", "#a85a5a", "#4f86a0", "#8a6fb0", "#5f8a6a", "#a8703f", "#6f7fa0")
 _ORDERED = ("#178a5b", "#2e8b9a", "#3282bd", "#5878d8", "#7a6fd0", "#9a48d0", "#c0408f")
@@ -68,12 +72,16 @@ def colour(name: str) -> str:
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """The colours of the names of one chart: no two unknown names share one while there are spare ones."""
+    """The colours of the names of one chart: no two unknown names share one while there are spare
+    ones.
+    """
     assigned = {name: COLOURS[name] for name in names if name in COLOURS}
     for name in (name for name in names if name not in assigned):
         start = sum(map(ord, name)) % len(_SPARE)
         order = [*_SPARE[start:], *_SPARE[:start]]
-        assigned.setdefault(name, next((spare for spare in order if spare not in assigned.values()), order[0]))
+        assigned.setdefault(
+            name, next((spare for spare in order if spare not in assigned.values()), order[0])
+        )
     return [assigned[name] for name in names]
 
 
@@ -90,7 +98,9 @@ def series(kind: str, name: str) -> str:
 
 def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
     """A token as one short visible word: blanks and control characters spelled out, long ones cut."""
-    return _cut("".join(_visible(character) for character in token[: length + 1]), length) or "(empty)"
+    return (
+        _cut("".join(_visible(character) for character in token[: length + 1]), length) or "(empty)"
+    )
 
 
 def _cut(text: str, length: int) -> str:
@@ -102,14 +112,16 @@ def short_word(text: str, length: int = TOKEN_LENGTH) -> str:
     return inert(display_token(text, length))
 
 
-# Characters that every font has: a chart that falls back to another font in the middle of a word is hard to read.
+# Characters that every font has: a chart that falls back to another font in the middle of a word is
+# hard to read.
 _SPELLED = {" ": "·", "\n": "\\n", "\t": "\\t", "\r": "\\r", "▁": "·"}
 
 
 def _visible(character: str) -> str:
     if character in _SPELLED:
         return _SPELLED[character]
-    # Cc controls, Cf format (direction marks, joiners), Cs lone surrogates, Co private, Cn unassigned, Z other blanks
+    # Cc controls, Cf format (direction marks, joiners), Cs lone surrogates, Co private, Cn
+    # unassigned, Z other blanks
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"):
         return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
     return character
@@ -118,7 +130,8 @@ def _visible(character: str) -> str:
 def inert(text: str) -> str:
     """Visible text with look-alikes for the two beginnings that could end a script element.
 
-    Only for what others put into HTML unescaped: Altair's notebook display writes a chart's data into a script.
+    Only for what others put into HTML unescaped: Altair's notebook display writes a chart's data
+    into a script.
     """
     return visible(text).replace("</", "<∕").replace("<!", "<ǃ")
 
@@ -134,19 +147,25 @@ def visible(text: str) -> str:
 
 
 def safe_json(value: Any) -> str:
-    """JSON that may stand inside a script element: ASCII, no `<`, `>` or `&`; refuses NaN (ValueError)."""
+    """JSON that may stand inside a script element: ASCII, no `<`, `>` or `&`; refuses NaN
+    (ValueError).
+    """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def on_page(spec: dict[str, Any]) -> dict[str, Any]:
-    """A chart's specification in the colours of a page, light, dark or in print: ink and ground are the page's."""
+    """A chart's specification in the colours of a page, light, dark or in print: ink and ground are
+    the page's.
+    """
     look = config("currentColor") | {"background": None, "aria": False}
     return stacked(_recoloured(spec, "") | {"config": look})
 
 
 def stacked(spec: dict[str, Any]) -> dict[str, Any]:
-    """The specification with legends one below the other, which Vega knows and Altair's schema does not."""
+    """The specification with legends one below the other, which Vega knows and Altair's schema does
+    not.
+    """
     spec["config"]["legend"]["layout"] = {"bottom": {"direction": "vertical", "margin": 10}}
     return spec
 
@@ -154,11 +173,16 @@ def stacked(spec: dict[str, Any]) -> dict[str, Any]:
 def _recoloured(node: Any, name: str) -> Any:
     if isinstance(node, dict):
         # Rows are data, and hold no colours of ours.
-        return {key: part if key in ("values", "datasets") else _recoloured(part, key) for key, part in node.items()}
+        return {
+            key: part if key in ("values", "datasets") else _recoloured(part, key)
+            for key, part in node.items()
+        }
     if isinstance(node, list):
         return [_recoloured(part, name) for part in node]
     page = "var(--ground)" if name == "fill" else node
-    return {INK: "currentColor", LIGHT_GROUND: page}.get(node, node) if isinstance(node, str) else node
+    return (
+        {INK: "currentColor", LIGHT_GROUND: page}.get(node, node) if isinstance(node, str) else node
+    )
 
 
 def config(ink: str = INK) -> dict[str, Any]:
@@ -175,7 +199,13 @@ def config(ink: str = INK) -> dict[str, Any]:
         | {"labelFontSize": 11, "titleFontSize": 12, "titlePadding": 8},
         "legend": words
         | {"labelFontSize": 11, "titleFontSize": 11, "labelLimit": 0, "orient": "bottom"}
-        | {"symbolType": "stroke", "symbolSize": 420, "symbolStrokeWidth": 2, "symbolOpacity": 1, "offset": 12}
+        | {
+            "symbolType": "stroke",
+            "symbolSize": 420,
+            "symbolStrokeWidth": 2,
+            "symbolOpacity": 1,
+            "offset": 12,
+        }
         | {"direction": "vertical", "columns": 2, "columnPadding": 18},
         "title": {"color": ink, "subtitleColor": ink, "fontSize": 13, "subtitleFontSize": 11}
         | {"anchor": "start", "fontWeight": "bold", "offset": 10},

@@ -53,7 +53,9 @@ class Cells:
         """Task and model, and what tells these rows from others of their measurement."""
         differ = [name for name in (*self.by, "options") if self.all_rows[name].nunique() > 1]
         words = [self.value("task"), self.value("model")]
-        words += [f"{name} {self.value(name)}" for name in ("dtype", "seed", "length") if name in differ]
+        words += [
+            f"{name} {self.value(name)}" for name in ("dtype", "seed", "length") if name in differ
+        ]
         if "mitigation" in self.by and self.value("mitigation") != "none":
             words.append(f"under {inert(self.value('mitigation'))}")
         words += [self.value("options")] if "options" in differ else []
@@ -63,8 +65,12 @@ class Cells:
     def is_longest(self) -> bool:
         """Whether this is the longest prompt of its condition, with the least seed of those."""
         names = [name for name in (*self._key, "options", *MADE_BY) if name != "seed"]
-        same = (self.all_rows[names].astype(str) == [self.value(name) for name in names]).all(axis=1)
-        rows = self.all_rows.loc[same, ["length", "seed"]].sort_values(["length", "seed"], ascending=[False, True])
+        same = (self.all_rows[names].astype(str) == [self.value(name) for name in names]).all(
+            axis=1
+        )
+        rows = self.all_rows.loc[same, ["length", "seed"]].sort_values(
+            ["length", "seed"], ascending=[False, True]
+        )
         return [self.value("length"), self.value("seed")] == list(map(str, rows.iloc[0]))
 
 
@@ -91,7 +97,9 @@ def require_finite(rows: Frame, columns: Sequence[str]) -> None:
 
 def sources_of(sweep: Reading, rows: Frame, *names: str) -> list[Mapping[str, Any]]:
     """The records of the files that hold these rows, by these columns, options and checkpoint."""
-    values = {name: str(rows[name].iloc[0]) for name in ("measurement", "options", *names, *MADE_BY)}
+    values = {
+        name: str(rows[name].iloc[0]) for name in ("measurement", "options", *names, *MADE_BY)
+    }
     sources = []
     for cell in sweep.cells:
         columns = cell.keyed_cell.cell.columns | {"options": cell.keyed_cell.cell.options}
@@ -111,7 +119,17 @@ def provenance_of(sweep: Reading, rows: Frame, *names: str) -> Provenance:
         parameters["rewritten"] = any(values["rewritten"] for values in of_each)
     if "difference_at_probed_lengths" in parameters:
         differences = [values["difference_at_probed_lengths"] for values in of_each]
-        largest = {name: max(shares.get(name, 0.0) for shares in differences) for name in chain(*differences)}
+        largest = {
+            name: max(shares.get(name, 0.0) for shares in differences)
+            for name in chain(*differences)
+        }
         parameters["difference_at_probed_lengths"] = largest
-    origin = first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"])
+    origin = (
+        first["model"],
+        parameters,
+        None,
+        first["versions"],
+        tuple(first["edits"]),
+        str(first["time"]),
+    )
     return Provenance(*origin, first.get("arithmetic", {}))

@@ -1,7 +1,8 @@
-"""The report on a sweep: its cells, what failed, and sections on the stored numbers, in one HTML file.
+"""The report on a sweep: its cells, what failed, and sections on the stored numbers, in one HTML
+file.
 
-Nothing is measured and no model is loaded. Cost: one read of the directory of `ostools sweep run`, and
-a few charts for every task and model.
+Nothing is measured and no model is loaded. Cost: one read of the directory of `ostools sweep run`,
+and a few charts for every task and model.
 """
 
 from __future__ import annotations
@@ -14,9 +15,22 @@ from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.words import runs
-from ostools.reporting.page.section import Headline, More, Part, Section, Table, render_sections, spelled
+from ostools.reporting.page.section import (
+    Headline,
+    More,
+    Part,
+    Section,
+    Table,
+    render_sections,
+    spelled,
+)
 from ostools.reporting.page.shell import quoted
-from ostools.reporting.sections.about import again_section, origin_terms, reading_section, versions_of
+from ostools.reporting.sections.about import (
+    again_section,
+    origin_terms,
+    reading_section,
+    versions_of,
+)
 from ostools.reporting.style import theme
 from ostools.reporting.sweep.sections import sections_of
 from ostools.results import Provenance, checked_output, write_atomically
@@ -29,23 +43,29 @@ MOST_LISTED = 50
 def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], None]) -> Path:
     """Write a self-contained HTML report on the sweep in `directory`, finished or not.
 
-    say: called with a line for every file that is not as it was written; the report says so as well.
-    Raises `InputError` for a directory without a sweep or with an empty one, and for a path that cannot
-    be written.
+    say: called with a line for every file that is not as it was written; the report says so as
+    well. Raises `InputError` for a directory without a sweep or with an empty one, and for a path
+    that cannot be written.
     """
     target = checked_output(out, (".html",), option="out")
     broken: list[str] = []
     sweep = read(directory, say=lambda text: (broken.append(text), say(text))[0])
     if not sweep.cells:
-        raise InputError(f"{directory}: expected the directory of a sweep, found one in which nothing was asked")
-    html = render_run(sweep, broken, ["ostools", "report", "--run", str(directory), "--out", str(out)])
+        raise InputError(
+            f"{directory}: expected the directory of a sweep, found one in which nothing was asked"
+        )
+    html = render_run(
+        sweep, broken, ["ostools", "report", "--run", str(directory), "--out", str(out)]
+    )
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
 def render_run(sweep: Reading, broken: Sequence[str], command: Sequence[str]) -> str:
     """The page of a sweep."""
     measured = list(sections_of(sweep))
-    sections = [spelled(section) for section in (_state(sweep, broken, measured), _origin(sweep), *measured)]
+    sections = [
+        spelled(section) for section in (_state(sweep, broken, measured), _origin(sweep), *measured)
+    ]
     lead = (
         f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
         "“Transformers need glasses!” (arXiv 2406.04267)."
@@ -80,7 +100,12 @@ def _state(sweep: Reading, broken: Sequence[str], sections: Sequence[Section]) -
         more = [More("Which", findings=[*names[:MOST_LISTED], *further])]
         parts.append(Part(title="Still to be measured", findings=[how], more=more))
     if broken:
-        parts.append(Part(title="Left out: files that are not as they were written", items=list(broken[:MOST_LISTED])))
+        parts.append(
+            Part(
+                title="Left out: files that are not as they were written",
+                items=list(broken[:MOST_LISTED]),
+            )
+        )
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
@@ -90,7 +115,10 @@ def _failed(sweep: Reading) -> list[Part]:
     if not records:
         return []
     listed = "" if len(records) <= MOST_LISTED else f", the first {MOST_LISTED} of {len(records)}"
-    rows = [[record.cell, ", ".join(map(str, record.lengths)), record.error] for record in records[:MOST_LISTED]]
+    rows = [
+        [record.cell, ", ".join(map(str, record.lengths)), record.error]
+        for record in records[:MOST_LISTED]
+    ]
     table = Table(f"Lengths that failed{listed}", ["cell", "lengths", "error"], rows)
     errors = Counter(record.error for record in records).most_common(5) if listed else []
     kinds = [f"{count} times: {error}" for error, count in errors]
@@ -120,13 +148,21 @@ def _cells(sweep: Reading) -> Table:
     for key, cells in grouped.items():
         sweep_cells = [cell.keyed_cell.cell for cell in cells]
         values = [
-            dict.fromkeys(str(getattr(cell, name)) for cell in sweep_cells) for name in ("dtype", "mitigation", "seed")
+            dict.fromkeys(str(getattr(cell, name)) for cell in sweep_cells)
+            for name in ("dtype", "mitigation", "seed")
         ]
         lengths, states = (
             sorted({*chain(*(cell.lengths for cell in sweep_cells))}),
             Counter(cell.state for cell in cells),
         )
-        rows.append([*key, *map(", ".join, values), runs(lengths), *(str(states[state]) for state in STATES)])
+        rows.append(
+            [
+                *key,
+                *map(", ".join, values),
+                runs(lengths),
+                *(str(states[state]) for state in STATES),
+            ]
+        )
     columns = ["measurement", "task", "model", "dtypes", "mitigations", "seeds", "lengths"]
     return Table("Cells, by what was asked", [*columns, *STATES], rows)
 
@@ -134,7 +170,10 @@ def _cells(sweep: Reading) -> Table:
 def _origin(sweep: Reading) -> Section:
     """Models, versions and options; where cells do not share them, that is said."""
     origin = sweep.provenance
-    parts = [_model(sweep, name) for name in dict.fromkeys(str(model.get("name")) for model in origin["models"])]
+    parts = [
+        _model(sweep, name)
+        for name in dict.fromkeys(str(model.get("name")) for model in origin["models"])
+    ]
     terms = [("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet")]
     terms += [("versions", versions_of(versions)) for versions in origin["versions"]]
     for options in origin["measurements"]:
@@ -149,26 +188,44 @@ def _origin(sweep: Reading) -> Section:
         if len(origin[name]) > 1
     ]
     return Section(
-        "origin", "Where the numbers come from", "Origin", "", [*parts, Part("All cells", terms=terms, findings=mixed)]
+        "origin",
+        "Where the numbers come from",
+        "Origin",
+        "",
+        [*parts, Part("All cells", terms=terms, findings=mixed)],
     )
 
 
 def _model(sweep: Reading, name: str) -> Part:
-    """What every load of a model shares, its dtypes with their weights, and whether there are several checkpoints."""
-    sources = [source for cell in sweep.cells for source in cell.sources if str(source["model"].get("name")) == name]
+    """What every load of a model shares, its dtypes with their weights, and whether there are
+    several checkpoints.
+    """
+    sources = [
+        source
+        for cell in sweep.cells
+        for source in cell.sources
+        if str(source["model"].get("name")) == name
+    ]
     checkpoints = distinct(source["checkpoint"] for source in sources)
     hashes: dict[str, list[Any]] = {}  # of the weights as cast: another in every dtype
     for model in distinct(source["model"] for source in sources):
         hashes.setdefault(str(model.get("dtype")), []).append(model.get("weight_hash"))
-    by_dtype = "; ".join(f"{dtype} {', '.join(map(str, distinct(values)))}" for dtype, values in hashes.items())
+    by_dtype = "; ".join(
+        f"{dtype} {', '.join(map(str, distinct(values)))}" for dtype, values in hashes.items()
+    )
     first = sources[0]
     shared = origin_terms(Provenance(first["model"], {}, None, first["versions"]))
     terms = [
         *(term for term in shared if term[0] in ("revision", "architecture")),
-        ("checkpoint (sha256 of its files)", ", ".join(checkpoint or "unknown" for checkpoint in checkpoints)),
+        (
+            "checkpoint (sha256 of its files)",
+            ", ".join(checkpoint or "unknown" for checkpoint in checkpoints),
+        ),
         ("weights (sha256) by dtype", by_dtype),
         ("dtypes, device", f"{', '.join(hashes)} on {first['model'].get('device')}"),
     ]
     count = max(len(checkpoints), *(len(distinct(values)) for values in hashes.values()))
-    differ = [f"These cells are of {count} different checkpoints under one name: do not compare them."]
+    differ = [
+        f"These cells are of {count} different checkpoints under one name: do not compare them."
+    ]
     return Part(name, terms=terms, findings=differ if count > 1 else [])

@@ -20,7 +20,14 @@ from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
 from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.style.theme import KINDS
-from ostools.reporting.sweep.cells import Cells, cells_of, groups, provenance_of, require_finite, sources_of
+from ostools.reporting.sweep.cells import (
+    Cells,
+    cells_of,
+    groups,
+    provenance_of,
+    require_finite,
+    sources_of,
+)
 from ostools.results import Frame, Provenance, frame_of
 from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.measurements import MEASUREMENTS, Measurement
@@ -28,7 +35,8 @@ from ostools.sweep.reading import MADE_BY, Reading, distinct
 
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
 NOT_MEASURED = (
-    "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they are, is not known here."
+    "Sensitivity was not measured on these prompts: whether the bounds hold, and how loose they "
+    "are, is not known here."
 )
 MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
@@ -36,9 +44,7 @@ _DECODED = (
     "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
     "was not trained on. Beside it stand the same probes with shuffled labels and on the same architecture with random weights."
 )
-_READ = (
-    "A representation is moved so that the probe there says the next answer. By how much does the output's answer move?"
-)
+_READ = "A representation is moved so that the probe there says the next answer. By how much does the output's answer move?"
 _PROFILES = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes."
@@ -60,10 +66,12 @@ def _result_block(cells: Cells, result: Any, name: str) -> Part:
 
 @dataclass(frozen=True)
 class Look:
-    """How the results of a measurement are shown; the fields say it of one that `LOOKS` does not know.
+    """How the results of a measurement are shown; the fields say it of one that `LOOKS` does not
+    know.
 
-    by: the columns that tell results apart, beside model and task. show: the block of a result. cells_of_table: cells in a
-    table of all results, by header. longest: the longest prompts alone have a block.
+    by: the columns that tell results apart, beside model and task. show: the block of a result.
+    cells_of_table: cells in a table of all results, by header. longest: the longest prompts alone
+    have a block.
     """
 
     title: str
@@ -85,12 +93,16 @@ def sections_of(sweep: Reading) -> Iterator[Section]:
 
 
 def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
-    """The section of a measurement; none where nothing was measured. Stored rows that cannot make a result give the reason."""
+    """The section of a measurement; none where nothing was measured. Stored rows that cannot make a
+    result give the reason.
+    """
     name, nav = measurement.name, measurement.name.replace("-", " ").capitalize()
     look = LOOKS.get(name) or Look(nav)
     results = list(cells_of(sweep, name, look.by))
     parts, rows = _blocks_and_rows(measurement, look, results)
-    notes = [f"Drawn are {len(parts)} of {len(results)} results."] if len(parts) < len(results) else []
+    notes = (
+        [f"Drawn are {len(parts)} of {len(results)} results."] if len(parts) < len(results) else []
+    )
     columns = ["model", "task", *look.by, "options", *look.cells_of_table]
     tables = [Table(f"{nav}: every result", columns, rows)] if look.cells_of_table and rows else []
     if tables or notes:
@@ -128,7 +140,9 @@ def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:
 
 def _hidden(result: Collapse) -> str:
     """The lengths at which the pair is hidden at y, by dtype."""
-    return "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts_at_y(result).items())
+    return "; ".join(
+        f"{dtype}: {verdict.where}" for dtype, verdict in verdicts_at_y(result).items()
+    )
 
 
 # --- path sums beside the measured norms, where those are stored
@@ -140,7 +154,11 @@ def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
     more = f" ({len(reasons) - 1} more)" if len(reasons) > 1 else ""
     notes = [f"Not compared: {reasons[0]}{more}"] if reasons else []
     notes += [NOT_MEASURED] if cells.sweep.rows("sensitivity").empty else []
-    tables = [_over_prompts([comparison for *_, comparison in comparisons], cells.value("task"))] if comparisons else []
+    tables = (
+        [_over_prompts([comparison for *_, comparison in comparisons], cells.value("task"))]
+        if comparisons
+        else []
+    )
     try:
         require_finite(cells.rows, ["value"])
     except InputError as error:
@@ -151,13 +169,18 @@ def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
         if int(rows["length"].iloc[0]) == length:
             part = sensitivity_block(norms, comparison, name)
             figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
-            sentences = [_on_all(comparisons), *(f"On the {title}: {sentence}" for sentence in part.findings)]
+            sentences = [
+                _on_all(comparisons),
+                *(f"On the {title}: {sentence}" for sentence in part.findings),
+            ]
             tables, notes = [*tables, *part.tables], [*part.notes, *notes]
             return replace(part, figure=figure, findings=sentences, tables=tables, notes=notes)
     rows = cells.rows[cells.rows["length"] == length]
     rows = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
     longest = Bounds(rows, _prompt_provenance(cells.sweep, rows))
-    return block(longest, name, f"Path sums of Theorem 5.1, {title}", [], tables=tables, notes=notes)
+    return block(
+        longest, name, f"Path sums of Theorem 5.1, {title}", [], tables=tables, notes=notes
+    )
 
 
 def _on_all(comparisons: Sequence[tuple[Frame, Sensitivity, Comparison]]) -> str:
@@ -187,12 +210,16 @@ def _comparisons(cells: Cells) -> tuple[list[tuple[Frame, Sensitivity, Compariso
             except UNREADABLE as error:
                 reasons.append(str(error))
         elif key[: len(_PROMPT)] in prompts:
-            reasons.append("the norms beside the path sum are of another checkpoint, or of other code")
+            reasons.append(
+                "the norms beside the path sum are of another checkpoint, or of other code"
+            )
     return comparisons, reasons
 
 
 def _comparison(sweep: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity, Comparison]:
-    """Raises `InputError` where a value is not finite, or the two are not of one prompt and one set of weights."""
+    """Raises `InputError` where a value is not finite, or the two are not of one prompt and one set
+    of weights.
+    """
     columns = [norms[f"{name}_norm"] for name in {"frobenius", known_norm(norms["method"])}]
     if not all(np.isfinite(column.astype(float)).all() for column in (paths["value"], *columns)):
         raise InputError("values that are not finite")
@@ -201,29 +228,49 @@ def _comparison(sweep: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity
 
 
 def _prompt_provenance(sweep: Reading, rows: Frame) -> Provenance:
-    """The provenance of one prompt's rows, without edits: numbered by process, they would seem to differ.
+    """The provenance of one prompt's rows, without edits: numbered by process, they would seem to
+    differ.
 
     Raises `InputError` where files of several weights hold that prompt's cell.
     """
     names = _PROMPT[:-1]
-    weights = distinct(source["model"].get("weight_hash") for source in sources_of(sweep, rows, *names))
+    weights = distinct(
+        source["model"].get("weight_hash") for source in sources_of(sweep, rows, *names)
+    )
     if len(weights) != 1:
-        raise InputError(f"{rows['measurement'].iloc[0]} of one cell is of {len(weights)} different weights")
+        raise InputError(
+            f"{rows['measurement'].iloc[0]} of one cell is of {len(weights)} different weights"
+        )
     ids = tuple(map(int, rows.drop_duplicates("position")["token_id"]))
     return replace(provenance_of(sweep, rows, *names), token_ids=ids, edits=())
 
 
 def _over_prompts(comparisons: Sequence[Comparison], task: str) -> Table:
-    """A row for each variant: on how many prompts it holds, how loose it is, whether its shape predicts."""
+    """A row for each variant: on how many prompts it holds, how loose it is, whether its shape
+    predicts.
+    """
     summaries = pd.concat([comparison.summary for comparison in comparisons], ignore_index=True)
     rows = []
-    for (variant, kind, linearisation, norm), group in groups(summaries, "variant", "kind", "linearisation", "norm"):
+    for (variant, kind, linearisation, norm), group in groups(
+        summaries, "variant", "kind", "linearisation", "norm"
+    ):
         holds = _holds(group["holds"]) if kind == "certified" else "no claim"
-        medians = (group[name].astype(float).median() for name in ("median_log10_looseness", "spearman"))
+        medians = (
+            group[name].astype(float).median() for name in ("median_log10_looseness", "spearman")
+        )
         numbers = ["–" if np.isnan(median) else f"{median:.2f}" for median in medians]
         rows.append([variant, KINDS[kind], f"{linearisation}, {NORMS[norm]}", holds, *numbers])
-    columns = ["variant", "kind", "stands beside", "holds on", "median log10 ratio", "median Spearman"]
-    return Table(f"Against the measured norms, {task}: over prompts (lengths and seeds)", columns, rows)
+    columns = [
+        "variant",
+        "kind",
+        "stands beside",
+        "holds on",
+        "median log10 ratio",
+        "median Spearman",
+    ]
+    return Table(
+        f"Against the measured norms, {task}: over prompts (lengths and seeds)", columns, rows
+    )
 
 
 def _holds(column: Any) -> str:
@@ -238,8 +285,12 @@ def _holds(column: Any) -> str:
 # --- what each measurement shows
 
 _ANSWER_CELLS: dict[str, Callable[[Any], str]] = {
-    "right": lambda result: " of ".join(str(int(result.summary[name].sum())) for name in ("right", "asked")),
-    "answers it changed nothing of": lambda result: str(int(frame_of(result)["status"].eq("inactive").sum())),
+    "right": lambda result: " of ".join(
+        str(int(result.summary[name].sum())) for name in ("right", "asked")
+    ),
+    "answers it changed nothing of": lambda result: str(
+        int(frame_of(result)["status"].eq("inactive").sum())
+    ),
 }
 LOOKS: dict[str, Look] = {
     "evaluate": Look(
@@ -267,6 +318,11 @@ LOOKS: dict[str, Look] = {
         longest=True,
     ),
     "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, ("dtype", "mitigation"), bounds_part),
-    "patch": Look("What carries the answer?", _PATCHED, ("dtype", "mitigation", "seed", "length"), longest=True),
+    "patch": Look(
+        "What carries the answer?",
+        _PATCHED,
+        ("dtype", "mitigation", "seed", "length"),
+        longest=True,
+    ),
 }
 """In the order of the page."""

@@ -1,7 +1,9 @@
-"""A measurement over a corpus: the profile of a window of each of many texts, in one run that can be interrupted.
+"""A measurement over a corpus: the profile of a window of each of many texts, in one run that can
+be interrupted.
 
-Purpose: what a profile looks like in general, where one prompt shows one. It is a sweep whose prompts come from texts: its
-cells are kept in the same store, and resumed by the same call. Cost: that of the measurement, times the windows.
+Purpose: what a profile looks like in general, where one prompt shows one. It is a sweep whose
+prompts come from texts: its cells are kept in the same store, and resumed by the same call. Cost:
+that of the measurement, times the windows.
 """
 
 from __future__ import annotations
@@ -85,11 +87,14 @@ def corpus(
         cells: a directory that keeps every cell (some 1,024 tokens). The same call resumes, and
             `sweep.read_corpus` reads it without the model. A directory holds one corpus.
 
-    Raises `InputError` for texts that cannot be read or are all too short, for `cells` while edits are active (a stored cell
-    would not know of them), and for what the measurement refuses. Cells measured before stay.
+    Raises `InputError` for texts that cannot be read or are all too short, for `cells` while edits
+    are active (a stored cell would not know of them), and for what the measurement refuses. Cells
+    measured before stay.
     """
     described = describe(model)
-    what = Measure.from_options(measure, linearisation, method, dtypes, described.d_model, mitigation)
+    what = Measure.from_options(
+        measure, linearisation, method, dtypes, described.d_model, mitigation
+    )
     length_list, seed = _checked_lengths(model, lengths, measure), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
@@ -97,7 +102,12 @@ def corpus(
         _require_storable(model, what.mitigation)
     text_list, count = read_texts(texts), None if count is None else whole_number("count", count, 1)
     window_sets = draw(tokenizer_of(model), text_list, length_list, count=count, seed=seed)
-    question = {"texts_sha256": texts_hash(text_list), "of_texts": len(text_list), "count": count, "seed": seed}
+    question = {
+        "texts_sha256": texts_hash(text_list),
+        "of_texts": len(text_list),
+        "count": count,
+        "seed": seed,
+    }
     too_short = {str(window_set.length): window_set.too_short for window_set in window_sets}
     question |= {"lengths": length_list, "too_short": too_short}
     question |= {**what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
@@ -109,7 +119,9 @@ def corpus(
         return _measured(windows, batches, Path(directory), progress)
 
 
-def _checked_lengths(model: TransformerBridge, lengths: int | Sequence[int], measure: str) -> list[int]:
+def _checked_lengths(
+    model: TransformerBridge, lengths: int | Sequence[int], measure: str
+) -> list[int]:
     length_list, most, words = checked_lengths(lengths), context_length(model), "the context"
     if measure == PAIRS:
         most, words = most - 1, "the context, less the token that is repeated"
@@ -119,7 +131,9 @@ def _checked_lengths(model: TransformerBridge, lengths: int | Sequence[int], mea
 
 
 def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -> None:
-    """Refuse what the key of a cell would not know of: edits, and a mitigation that its label does not make again."""
+    """Refuse what the key of a cell would not know of: edits, and a mitigation that its label does
+    not make again.
+    """
     if edits := hooks.active_edits(model):
         raise InputError(
             f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
@@ -137,7 +151,9 @@ def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -
 
 @dataclass(frozen=True)
 class _Batch:
-    """Windows of one length, the first of which is number `first` of that length, as a cell of the store."""
+    """Windows of one length, the first of which is number `first` of that length, as a cell of the
+    store.
+    """
 
     keyed_cell: KeyedCell
     number: int
@@ -147,7 +163,9 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Windows(Executor):
-    """Measures batches with a model in memory. What a batch raises ends the run, and is not recorded."""
+    """Measures batches with a model in memory. What a batch raises ends the run, and is not
+    recorded.
+    """
 
     model: TransformerBridge
     what: Measure
@@ -162,18 +180,31 @@ class _Windows(Executor):
         batch_by_cell = {batch.keyed_cell: batch for batch in self.batches}
         for job in jobs:
             batch, start = batch_by_cell[job.keyed_cell], time.perf_counter()
-            # An estimate draws directions of its own in every batch, so that its errors are not the same in all.
+            # An estimate draws directions of its own in every batch, so that its errors are not the
+            # same in all.
             rows = self.what.rows(self.model, batch.windows, batch.first, self.seed + batch.number)
             took = {**self.provenance.parameters, "cell_seconds": time.perf_counter() - start}
             yield job.keyed_cell, (rows, replace(self.provenance, parameters=took))
 
 
 def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iterator[_Batch]:
-    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that
-    defines its rows."""
-    number, code, provenance, mitigation = 0, code_version(), windows.provenance, windows.what.mitigation
-    label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
-    name, dtype, question = str(provenance.model["name"]), str(provenance.model["dtype"]), provenance.parameters
+    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key
+    of all that defines its rows."""
+    number, code, provenance, mitigation = (
+        0,
+        code_version(),
+        windows.provenance,
+        windows.what.mitigation,
+    )
+    label, source_hashes = (
+        mitigations.label(mitigation),
+        sources(list(mitigations.parts(mitigation))),
+    )
+    name, dtype, question = (
+        str(provenance.model["name"]),
+        str(provenance.model["dtype"]),
+        provenance.parameters,
+    )
     key = {"code": code, "device": windows.device(), **source_hashes}
     key |= {"attention": provenance.model["attention_implementation"]}
     for window_set in window_sets:
@@ -181,10 +212,27 @@ def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iter
         step = max(1, TOKENS_PER_CELL // length)
         for first in range(0, len(window_set), step):
             part = tuple(window_set[first : first + step])
-            batch_options = {"batch": number, "windows": digest([asdict(window) for window in part])}
+            batch_options = {
+                "batch": number,
+                "windows": digest([asdict(window) for window in part]),
+            }
             options = json.dumps({**question, **batch_options}, sort_keys=True)
-            cell = Cell(name, "corpus", dtype, label, windows.seed, KIND + windows.what.name, options, (length,))
-            yield _Batch(KeyedCell(cell, digest({**key, **cell.columns, "options": options})), number, first, part)
+            cell = Cell(
+                name,
+                "corpus",
+                dtype,
+                label,
+                windows.seed,
+                KIND + windows.what.name,
+                options,
+                (length,),
+            )
+            yield _Batch(
+                KeyedCell(cell, digest({**key, **cell.columns, "options": options})),
+                number,
+                first,
+                part,
+            )
             number += 1
 
 
@@ -217,5 +265,7 @@ def corpus_memory(
 ) -> int:
     """Bytes of a window of the greatest length."""
     d_model = model.shape.d_model
-    measured = Measure.from_options(measure, linearisation, method, dtypes, d_model, optional(mitigation))
+    measured = Measure.from_options(
+        measure, linearisation, method, dtypes, d_model, optional(mitigation)
+    )
     return max(measured.memory(model.shape, length, model.limit) for length in lengths)

@@ -1,8 +1,9 @@
-"""What is measured of a window: its profile of sensitivity, or how far it is from itself with its last token once more.
+"""What is measured of a window: its profile of sensitivity, or how far it is from itself with its
+last token once more.
 
-The pairs are those of Theorem 4.2 on text that people wrote, which differs from window to window: the theorem says that the
-two come together as windows grow longer, whatever stands in them. Cost: `ost.sensitivity` of a window, or `ost.collapse` of one
-pair, times the windows.
+The pairs are those of Theorem 4.2 on text that people wrote, which differs from window to window:
+the theorem says that the two come together as windows grow longer, whatever stands in them. Cost:
+`ost.sensitivity` of a window, or `ost.collapse` of one pair, times the windows.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _DISTANCES = ["distance", "relative", "float64_distance", "noise", "pair_noise",
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured: the sensitivity in which linearisation and by which method ("" of pairs), or pairs in which dtypes; and
-    under which mitigation of the forward pass."""
+    """What is measured: the sensitivity in which linearisation and by which method ("" of pairs),
+    or pairs in which dtypes; and under which mitigation of the forward pass."""
 
     name: str
     linearisation: str = ""
@@ -61,56 +62,92 @@ class Measure:
     ) -> Measure:
         """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
-        acting = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
+        acting = of_the_pass(
+            "corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite"
+        )
         options = {"linearisation": linearisation, "method": method}
-        options, their_measure = ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
+        options, their_measure = (
+            ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
+        )
         for option, value in options.items():
             if value is not None:
                 raise InputError(
                     f"{option}: expected it with measure {their_measure!r} alone, found {name!r}: leave it out"
                 )
         if name == PAIRS:
-            names = tuple(precision.name for precision in checked_precisions(DTYPES if dtypes is None else dtypes))
+            names = tuple(
+                precision.name
+                for precision in checked_precisions(DTYPES if dtypes is None else dtypes)
+            )
             if "float64" in names:
                 raise InputError(
                     "dtypes: expected ones that are held against float64, found 'float64' itself: leave it out"
                 )
             return cls(name, dtypes=names, mitigation=acting)
         return cls(
-            name, linearisation or "full", method or choose_method(d_model, exact_fits=True).method, mitigation=acting
+            name,
+            linearisation or "full",
+            method or choose_method(d_model, exact_fits=True).method,
+            mitigation=acting,
         )
 
     @property
     def as_dict(self) -> dict[str, Any]:
-        """Its fields; whether its values are measured or estimated; and what they are: the operator norm is known of exact
-        Jacobians alone."""
+        """Its fields; whether its values are measured or estimated; and what they are: the operator
+        norm is known of exact Jacobians alone."""
         norm = "operator norm" if self.method == "exact" else "Frobenius norm"
         columns = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
         columns |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
-        columns |= {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
+        columns |= (
+            {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
+        )
         kind = METHOD_KINDS[self.method] if self.method else "measured"
-        return {**columns, "kind": kind, "quantity": "L2 distance at y" if self.name == PAIRS else norm}
+        return {
+            **columns,
+            "kind": kind,
+            "quantity": "L2 distance at y" if self.name == PAIRS else norm,
+        }
 
-    def rows(self, model: TransformerBridge, windows: Sequence[Window], first: int, seed: int) -> Frame:
-        """Of windows of one length, the first of which is number `first`: a row a token; of pairs a row a window and dtype.
+    def rows(
+        self, model: TransformerBridge, windows: Sequence[Window], first: int, seed: int
+    ) -> Frame:
+        """Of windows of one length, the first of which is number `first`: a row a token; of pairs a
+        row a window and dtype.
 
-        `seed`: of an estimate's directions. Raises `InactiveMitigationError` for a mitigation that does not change a logit of
-        one of them.
+        `seed`: of an estimate's directions. Raises `InactiveMitigationError` for a mitigation that
+        does not change a logit of one of them.
         """
-        tables = self._pairs(model, windows) if self.name == PAIRS else self._profiles(model, windows, seed)
+        tables = (
+            self._pairs(model, windows)
+            if self.name == PAIRS
+            else self._profiles(model, windows, seed)
+        )
         for index, (table, window) in enumerate(zip(tables, windows, strict=True)):
-            columns = {"length": len(window.ids), "window": first + index, "text": window.text, "start": window.start}
+            columns = {
+                "length": len(window.ids),
+                "window": first + index,
+                "text": window.text,
+                "start": window.start,
+            }
             for place, (name, value) in enumerate(columns.items()):
                 table.insert(place, name, value)
         return pd.concat(tables, ignore_index=True)
 
-    def _profiles(self, model: TransformerBridge, windows: Sequence[Window], seed: int) -> list[Any]:
+    def _profiles(
+        self, model: TransformerBridge, windows: Sequence[Window], seed: int
+    ) -> list[Any]:
         prompts = [Prompt.from_ids(model, window.ids) for window in windows]
         how: Any = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
         results = sensitivity(model, prompts, **how, mitigation=self.mitigation, progress=False)
         column = "operator_norm" if self.method == "exact" else "frobenius_norm"
         return [
-            pd.DataFrame({"position": range(len(window.ids)), "token_id": window.ids, "value": result.frame[column]})
+            pd.DataFrame(
+                {
+                    "position": range(len(window.ids)),
+                    "token_id": window.ids,
+                    "value": result.frame[column],
+                }
+            )
             for window, result in zip(windows, results, strict=True)
         ]
 
@@ -119,18 +156,29 @@ class Measure:
         if self.mitigation is not None:
             longer = [Prompt.from_ids(model, (*window.ids, window.ids[-1])) for window in windows]
             MitigatedPrompts.of("corpus", model, longer, self.mitigation).require_acting(model)
-        tasks = [RepeatedIds(window.ids, name=f"window {index}") for index, window in enumerate(windows)]
+        tasks = [
+            RepeatedIds(window.ids, name=f"window {index}") for index, window in enumerate(windows)
+        ]
         dtypes = list(self.dtypes)
         tables = []
-        results = collapse(model, tasks, lengths=[1], dtypes=dtypes, mitigation=self.mitigation, progress=False)
+        results = collapse(
+            model, tasks, lengths=[1], dtypes=dtypes, mitigation=self.mitigation, progress=False
+        )
         for window, result in zip(windows, results, strict=True):
             result.require_finite("corpus")
             frame: Any = result.frame
-            vectors = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")].rename(columns={"mean": "distance"})
-            at_y, logits = (vectors[vectors["site"] == site].set_index("dtype").loc[dtypes] for site in ("y", "logits"))
+            vectors = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")].rename(
+                columns={"mean": "distance"}
+            )
+            at_y, logits = (
+                vectors[vectors["site"] == site].set_index("dtype").loc[dtypes]
+                for site in ("y", "logits")
+            )
             table = at_y[_DISTANCES].reset_index(names="compared")
             table.insert(0, "token_id", window.ids[-1])
-            tables.append(table.assign(same_top_token=logits["same_top_token"].to_numpy(dtype=bool)))
+            tables.append(
+                table.assign(same_top_token=logits["same_top_token"].to_numpy(dtype=bool))
+            )
         return tables
 
     def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:

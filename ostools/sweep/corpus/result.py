@@ -1,6 +1,8 @@
-"""The tables of a corpus: what all windows say together. Every text has one window of each length and counts once.
+"""The tables of a corpus: what all windows say together. Every text has one window of each length
+and counts once.
 
-Read back from a directory (`read_corpus`) they are the same to the last bit. Cost: one read of every cell.
+Read back from a directory (`read_corpus`) they are the same to the last bit. Cost: one read of
+every cell.
 """
 
 from __future__ import annotations
@@ -33,19 +35,22 @@ _COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"
 class Corpus(Result):
     """Profiles of windows of many texts over relative position.
 
-    `frame`, one row a length and bin (32, or as many as the shortest window has tokens): length, bin, start, end (of the bin,
-    as parts of the window), then the share of the bin's tokens over its even share (1: as much as if all tokens were equal):
-    mean over texts with low and high (95% bootstrap over texts), and q10, q25, median, q75, q90 of the texts.
+    `frame`, one row a length and bin (32, or as many as the shortest window has tokens): length,
+    bin, start, end (of the bin, as parts of the window), then the share of the bin's tokens over
+    its even share (1: as much as if all tokens were equal): mean over texts with low and high (95%
+    bootstrap over texts), and q10, q25, median, q75, q90 of the texts.
 
-    `summary`, one row a length: length, texts, too_short (texts that were passed over), measure, linearisation, method, kind
-    (measured | estimated), quantity; means over texts of sink_share (of the first token), last_share and effective_tokens.
+    `summary`, one row a length: length, texts, too_short (texts that were passed over), measure,
+    linearisation, method, kind (measured | estimated), quantity; means over texts of sink_share (of
+    the first token), last_share and effective_tokens.
 
-    `shapes`, one row a length and choice of tokens (`kept`: without the sink | without sink and last), in decades: verdict,
-    start_contrast and end_contrast (mean over texts of that third's mean log10 minus the middle one's), each with _low,
-    _high (95%, Student's t over texts) and _p.
+    `shapes`, one row a length and choice of tokens (`kept`: without the sink | without sink and
+    last), in decades: verdict, start_contrast and end_contrast (mean over texts of that third's
+    mean log10 minus the middle one's), each with _low, _high (95%, Student's t over texts) and _p.
 
-    `windows`, one row a token of every window: length, window, text (its place in the corpus), start (the piece's first token
-    among the text's own), position, token_id, value, share (of the window's sum).
+    `windows`, one row a token of every window: length, window, text (its place in the corpus),
+    start (the piece's first token among the text's own), position, token_id, value, share (of the
+    window's sum).
     """
 
     tables: ClassVar = (
@@ -70,16 +75,19 @@ class Corpus(Result):
 
 @dataclass(frozen=True, eq=False)
 class CorpusCollapse(Result):
-    """How far each window and the same window with its last token once more are apart: ||y - y*||_2, against the noise.
+    """How far each window and the same window with its last token once more are apart: ||y -
+    y*||_2, against the noise.
 
-    `frame`, one row a length and dtype: length, dtype, texts, too_short (texts that were passed over); of the distance in
-    float64 with the weights as that dtype stores them: mean over texts with low and high (95% bootstrap over texts), and q10,
-    q25, median, q75, q90 of the texts; pair_noise (the median of what running in that dtype does to y - y*); hidden_share
-    (texts whose distance is below this noise of their own, or is 0) with hidden_low and hidden_high (95%, Wilson's),
-    same_top_token_share.
+    `frame`, one row a length and dtype: length, dtype, texts, too_short (texts that were passed
+    over); of the distance in float64 with the weights as that dtype stores them: mean over texts
+    with low and high (95% bootstrap over texts), and q10, q25, median, q75, q90 of the texts;
+    pair_noise (the median of what running in that dtype does to y - y*); hidden_share (texts whose
+    distance is below this noise of their own, or is 0) with hidden_low and hidden_high (95%,
+    Wilson's), same_top_token_share.
 
-    `windows`, one row a window and dtype: length, window, text (its place in the corpus), start (the piece's first token among
-    the text's own), token_id (what is repeated), dtype, distance (in that dtype) and relative (to ||y||), float64_distance,
+    `windows`, one row a window and dtype: length, window, text (its place in the corpus), start
+    (the piece's first token among the text's own), token_id (what is repeated), dtype, distance (in
+    that dtype) and relative (to ||y||), float64_distance,
     noise, pair_noise, weight_shift, same_top_token, hidden: as in `measure.Collapse`, at y, in L2.
     """
 
@@ -102,19 +110,27 @@ def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
     Raises `InputError` for a directory without a corpus, and for one that is not complete.
     """
     if not isinstance(directory, str | Path):
-        raise InputError(f"directory: expected one that ost.sweep.corpus made, found {short_repr(directory)}")
+        raise InputError(
+            f"directory: expected one that ost.sweep.corpus made, found {short_repr(directory)}"
+        )
     broken: list[str] = []
     reading = read(directory, say=broken.append)
     cells = reading.cells
     if not cells or not all(cell.keyed_cell.cell.measurement.startswith(KIND) for cell in cells):
-        raise InputError(f"{directory}: expected a directory that ost.sweep.corpus made, found another")
+        raise InputError(
+            f"{directory}: expected a directory that ost.sweep.corpus made, found another"
+        )
     if broken or (missing_count := len(cells) - len(reading.of("measured"))):
         why = broken[0] if broken else f"{missing_count} of {len(cells)} cells are missing"
-        raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")
+        raise InputError(
+            f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest"
+        )
     source = cells[0].sources[0]
     edits, arithmetic = tuple(source["edits"]), source.get("arithmetic", {})
     settings: dict[str, Any] = source["parameters"]["corpus"]
-    provenance = Provenance(source["model"], settings, None, source["versions"], edits, source["time"], arithmetic)
+    provenance = Provenance(
+        source["model"], settings, None, source["versions"], edits, source["time"], arithmetic
+    )
     rows = reading.rows(cells[0].keyed_cell.cell.measurement)
     return _pairs(rows, provenance) if settings["measure"] == PAIRS else _profiles(rows, provenance)
 
@@ -129,7 +145,10 @@ def _profiles(rows: Frame, provenance: Provenance) -> Corpus:
         windows.append(part.assign(share=shares.ravel()))
         shares = shares[np.argsort(part["text"].to_numpy()[::length])]
         frames.append(_binned(shares, length, bins))
-        shapes += [{"length": length, "kept": choice} | _shape(shares, choice) for choice in (NO_SINK, BETWEEN)]
+        shapes += [
+            {"length": length, "kept": choice} | _shape(shares, choice)
+            for choice in (NO_SINK, BETWEEN)
+        ]
         summary.append(_summary(shares, settings, length))
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
@@ -150,8 +169,12 @@ def _binned(shares: np.ndarray, length: int, bins: int) -> pd.DataFrame:
     low, high = profiles.interval_of_mean(binned_shares)
     place = np.arange(bins)
     columns = {"length": length, "bin": place, "start": place / bins, "end": (place + 1) / bins}
-    quantiles = {name: np.quantile(binned_shares, part, axis=0) for name, part in profiles.QUANTILES.items()}
-    return pd.DataFrame({**columns, "mean": binned_shares.mean(0), "low": low, "high": high, **quantiles})
+    quantiles = {
+        name: np.quantile(binned_shares, part, axis=0) for name, part in profiles.QUANTILES.items()
+    }
+    return pd.DataFrame(
+        {**columns, "mean": binned_shares.mean(0), "low": low, "high": high, **quantiles}
+    )
 
 
 def _summary(shares: np.ndarray, settings: Mapping[str, Any], length: int) -> dict[str, Any]:
@@ -159,7 +182,10 @@ def _summary(shares: np.ndarray, settings: Mapping[str, Any], length: int) -> di
     sink, last, effective = np.stack([shares[:, 0], shares[:, -1], spread], axis=1).mean(0).tolist()
     return {
         **{"length": length, "texts": len(shares), "too_short": settings["too_short"][str(length)]},
-        **{name: settings[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
+        **{
+            name: settings[name]
+            for name in ("measure", "linearisation", "method", "kind", "quantity")
+        },
         **{"sink_share": sink, "last_share": last, "effective_tokens": effective},
     }
 
@@ -176,27 +202,45 @@ def _shape(shares: np.ndarray, choice: str) -> dict[str, Any]:
     elif zeros:
         too_few = f"{zeros} of {count} windows have tokens of value 0"
     if too_few:
-        parts = [f"{end}_contrast{part}" for end in ("start", "end") for part in ("", "_low", "_high", "_p")]
+        parts = [
+            f"{end}_contrast{part}"
+            for end in ("start", "end")
+            for part in ("", "_low", "_high", "_p")
+        ]
         return {"verdict": f"not tested: {too_few}", **dict.fromkeys(parts, float("nan"))}
     contrasts = profiles.ends_over_texts(profiles.end_contrasts(np.log10(kept_shares)))
     columns: dict[str, Any] = {"verdict": contrasts.verdict}
     for name, interval in (("start", contrasts.start), ("end", contrasts.end)):
         for field in fields(interval):
-            column = f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
+            column = (
+                f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
+            )
             columns[column] = getattr(interval, field.name)
     return columns
 
 
 def _pairs(rows: Frame, provenance: Provenance) -> CorpusCollapse:
     settings: Any = provenance.parameters
-    names = ["length", "window", "text", "start", "token_id", "compared", "distance", "relative", "float64_distance"]
+    names = [
+        "length",
+        "window",
+        "text",
+        "start",
+        "token_id",
+        "compared",
+        "distance",
+        "relative",
+        "float64_distance",
+    ]
     table: Any = rows[[*names, "noise", "pair_noise", "weight_shift", "same_top_token"]]
     table = table.rename(columns={"compared": "dtype"})
     hidden = is_hidden(table["float64_distance"], table["pair_noise"], table["distance"])
     table = table.assign(hidden=hidden)
     frame = [
         {"length": length, "dtype": dtype}
-        | _over_texts(table[(table["length"] == length) & (table["dtype"] == dtype)].sort_values("text"))
+        | _over_texts(
+            table[(table["length"] == length) & (table["dtype"] == dtype)].sort_values("text")
+        )
         | {"too_short": settings["too_short"][str(length)]}
         for length in settings["lengths"]
         for dtype in settings["dtypes"]
@@ -208,10 +252,22 @@ def _over_texts(rows: Any) -> dict[str, Any]:
     distances = np.array(rows["float64_distance"], dtype=float)
     low, high = (float(end[0]) for end in profiles.interval_of_mean(distances[:, None]))
     hidden_low, hidden_high = map(float, wilson(float(rows["hidden"].sum()), len(rows)))
-    quantiles = {name: float(rows["float64_distance"].quantile(part)) for name, part in profiles.QUANTILES.items()}
+    quantiles = {
+        name: float(rows["float64_distance"].quantile(part))
+        for name, part in profiles.QUANTILES.items()
+    }
     return {
-        **{"texts": len(rows), "mean": float(distances.mean()), "low": low, "high": high, **quantiles},
-        **{"pair_noise": float(rows["pair_noise"].median()), "hidden_share": float(rows["hidden"].mean())},
+        **{
+            "texts": len(rows),
+            "mean": float(distances.mean()),
+            "low": low,
+            "high": high,
+            **quantiles,
+        },
+        **{
+            "pair_noise": float(rows["pair_noise"].median()),
+            "hidden_share": float(rows["hidden"].mean()),
+        },
         **{"hidden_low": hidden_low, "hidden_high": hidden_high},
         "same_top_token_share": float(rows["same_top_token"].mean()),
     }

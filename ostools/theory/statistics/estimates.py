@@ -1,12 +1,14 @@
-"""Norms of a matrix that is seen through a few random rows: unbiased estimates, intervals and a lower bound.
+"""Norms of a matrix that is seen through a few random rows: unbiased estimates, intervals and a
+lower bound.
 
     Q: k orthonormal rows, uniform over all such k (Haar)          E[(d / k) ||Q J||_F^2] = ||J||_F^2
     Q of k = d rows                                                 (d / d) ||Q J||_F^2 = ||J||_F^2, exactly
     for every Q                                                     ||Q J||_2 <= ||J||_2 <= ||J||_F
 
-J is a d x d Jacobian; a row q^T J is one backward pass. Orthogonal rows have less variance than independent ones, by the factor
-(d - k) / (d - 1). Only the Gram matrices (Q J)(Q J)^T enter. Everything here takes one a position, batched over positions.
-Cost: O(k^2 d_model) a position for the Gram matrix, O(k^3) for its largest eigenvalue.
+J is a d x d Jacobian; a row q^T J is one backward pass. Orthogonal rows have less variance than
+independent ones, by the factor (d - k) / (d - 1). Only the Gram matrices (Q J)(Q J)^T enter.
+Everything here takes one a position, batched over positions. Cost: O(k^2 d_model) a position for
+the Gram matrix, O(k^3) for its largest eigenvalue.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 PerToken = Float[Tensor, " pos"]
-# Below this relative variance of one row a matrix is a multiple of an isometry: rounding, divided by itself otherwise.
+# Below this relative variance of one row a matrix is a multiple of an isometry: rounding, divided
+# by itself otherwise.
 _FLAT = 1e-12
 
 
@@ -34,10 +37,17 @@ class TraceInterval:
 
 
 def orthonormal_rows(
-    count: int, d_model: int, generator: torch.Generator, orthogonal_to: Sequence[Float[Tensor, "_ d_model"]] = ()
+    count: int,
+    d_model: int,
+    generator: torch.Generator,
+    orthogonal_to: Sequence[Float[Tensor, "_ d_model"]] = (),
 ) -> Float[Tensor, "count d_model"]:
-    """`count` orthonormal rows, float64, uniform among those orthogonal to all rows `orthogonal_to`."""
-    gaussian_rows = torch.randn(count, d_model, generator=generator, device=generator.device, dtype=torch.float64)
+    """`count` orthonormal rows, float64, uniform among those orthogonal to all rows
+    `orthogonal_to`.
+    """
+    gaussian_rows = torch.randn(
+        count, d_model, generator=generator, device=generator.device, dtype=torch.float64
+    )
     for _ in range(2):  # once more takes away what rounding left
         for rows in orthogonal_to:
             gaussian_rows = gaussian_rows - (gaussian_rows @ rows.T) @ rows
@@ -46,7 +56,9 @@ def orthonormal_rows(
 
 
 def gram(rows: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "pos row row"]:
-    """G_kl = <row k, row l> at every position, float64; a position at a time, so that no float64 copy of all rows is made."""
+    """G_kl = <row k, row l> at every position, float64; a position at a time, so that no float64
+    copy of all rows is made.
+    """
     return torch.stack([rows_at.double() @ rows_at.double().T for rows_at in rows.unbind(1)])
 
 
@@ -54,9 +66,9 @@ def gram(rows: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "pos row row"]
 class Sketch:
     """Sums over the batches of rows that were seen, from which every estimate is made.
 
-    `squares`: ||q^T J||^2 of every row q and position. `spread` and `pairs`: summed over batches, ||G||_F^2 - tr(G)^2 / b of a
-    batch of b rows, and (b - 1)(b + 2) / 2, the number of variances that it holds in expectation. `largest`: of ||Q J||_2^2
-    over batches.
+    `squares`: ||q^T J||^2 of every row q and position. `spread` and `pairs`: summed over batches,
+    ||G||_F^2 - tr(G)^2 / b of a batch of b rows, and (b - 1)(b + 2) / 2, the number of variances
+    that it holds in expectation. `largest`: of ||Q J||_2^2 over batches.
     """
 
     squares: Float[Tensor, "row pos"]
@@ -72,7 +84,9 @@ class Sketch:
         squares = gram_matrices.diagonal(dim1=-2, dim2=-1)
         spread = gram_matrices.square().sum((-1, -2)) - squares.sum(-1).square() / count
         finite = torch.isfinite(spread)  # eigvalsh would raise
-        largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram_matrices, 0.0))[:, -1].clamp_min(0.0)
+        largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram_matrices, 0.0))[
+            :, -1
+        ].clamp_min(0.0)
         pairs = (count - 1) * (count + 2) / 2
         return cls(squares.T.contiguous(), spread.clamp_min(0.0), pairs, largest, rows.shape[-1])
 
@@ -112,8 +126,8 @@ class Sketch:
 
     @property
     def _relative_variance(self) -> PerToken:
-        """Var(||q^T J||^2) / E^2 of one random row q, from pairs of rows: 0 where J is a multiple of an isometry, largest where
-        its rank is one. Both moments are estimated without bias."""
+        """Var(||q^T J||^2) / E^2 of one random row q, from pairs of rows: 0 where J is a multiple
+        of an isometry, largest where its rank is one. Both moments are estimated without bias."""
         d, k = self.d_model, self.rows
         variance = self.spread / self.pairs
         mean = self.squares.mean(0)

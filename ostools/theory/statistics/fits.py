@@ -1,14 +1,17 @@
-"""By which law does a distance fall with length: a power, an exponential, down to a level, or not at all?
+"""By which law does a distance fall with length: a power, an exponential, down to a level, or not
+at all?
 
     power         log d = a - k log n            exponential   log d = a - r n
     ... to a level:                                            log d = log(exp(the same) + c)
 
-Least squares in the log. Neighbouring lengths share nearly all their tokens, so that the residuals are correlated and
-the textbook interval is far too narrow: at a correlation of 0.9 it held the truth in 33 to 43 of 100 simulated curves. The
-noise here is an AR(1) process along the curve, of a correlation rho that is not known: the interval integrates over rho, each
-weighted by its restricted likelihood and a prior 1 / (1 - rho^2). On 20 to 480 lengths with rho up to 0.97 it held the truth
-in 93 to 100 of 100, where Newey-West held it in 34 to 91 and the cosine-basis interval of Lazarus et al. (2018) in 57 to 95.
-The laws are compared by BIC under the same AR(1) likelihood: a bend may be correlated noise, or a level.
+Least squares in the log. Neighbouring lengths share nearly all their tokens, so that the residuals
+are correlated and the textbook interval is far too narrow: at a correlation of 0.9 it held the
+truth in 33 to 43 of 100 simulated curves. The noise here is an AR(1) process along the curve, of a
+correlation rho that is not known: the interval integrates over rho, each weighted by its restricted
+likelihood and a prior 1 / (1 - rho^2). On 20 to 480 lengths with rho up to 0.97 it held the truth
+in 93 to 100 of 100, where Newey-West held it in 34 to 91 and the cosine-basis interval of Lazarus
+et al. (2018) in 57 to 95. The laws are compared by BIC under the same AR(1) likelihood: a bend may
+be correlated noise, or a level.
 
 Cost: some 10 milliseconds a curve.
 """
@@ -28,14 +31,26 @@ Numbers = Float[np.ndarray, " length"]
 Parameters = Float[np.ndarray, " parameter"]
 Gradient = Float[np.ndarray, "length parameter"]
 
-VERDICTS = ("power", "exponential", "power to a level", "exponential to a level", "no decay", "undecided", "too few")
+VERDICTS = (
+    "power",
+    "exponential",
+    "power to a level",
+    "exponential to a level",
+    "no decay",
+    "undecided",
+    "too few",
+)
 FEWEST = 8
 """A curve of fewer lengths above the floor is not fitted."""
 DECISIVE = 2.0
-"""A difference of BIC below this is "not worth more than a bare mention" (Kass and Raftery 1995): undecided."""
+"""A difference of BIC below this is "not worth more than a bare mention" (Kass and Raftery 1995):
+undecided.
+"""
 
 _RHO = np.tanh(np.linspace(0.0, 3.2, 40))
-"""Correlations of neighbours that are integrated over: evenly spread in artanh, which is the prior 1 / (1 - rho^2)."""
+"""Correlations of neighbours that are integrated over: evenly spread in artanh, which is the prior
+1 / (1 - rho^2).
+"""
 _LEVEL = 0.95  # of every interval
 _ROUNDING = 1e-12
 """Residuals of a log below this are rounding: no law is preferred for them."""
@@ -46,8 +61,9 @@ _SCALES: dict[str, Callable[[Numbers], Numbers]] = {"power": np.log, "exponentia
 class Law:
     """One law fitted to one curve.
 
-    `rate`: k of n^-k, or r of e^(-r n) (per length); `low` and `high` its interval. `level`: what it falls to, 0 for a plain
-    law. `bic`: comparable among the laws of one curve; smaller is better.
+    `rate`: k of n^-k, or r of e^(-r n) (per length); `low` and `high` its interval. `level`: what
+    it falls to, 0 for a plain law. `bic`: comparable among the laws of one curve; smaller is
+    better.
     """
 
     name: str
@@ -68,11 +84,14 @@ class Decay:
     """Verdict on how one curve falls.
 
     Attributes:
-        verdict: one of `VERDICTS`. "no decay": a constant does as well, or the best law's interval holds 0, or it rises.
-            "undecided": it falls, and two laws are within `DECISIVE`. "too few": fewer than `FEWEST` values above the floor.
-        law: the law of least BIC, for a plain verdict the plain law; None where there is no decay or too few values.
+        verdict: one of `VERDICTS`. "no decay": a constant does as well, or the best law's interval
+            holds 0, or it rises. "undecided": it falls, and two laws are within `DECISIVE`. "too
+            few": fewer than `FEWEST` values above the floor.
+        law: the law of least BIC, for a plain verdict the plain law; None where there is no decay
+            or too few values.
         power, exponential: the plain laws, whatever the verdict; None with too few values.
-        evidence: BIC of the exponential minus that of the power law: positive speaks for the power law.
+        evidence: BIC of the exponential minus that of the power law: positive speaks for the power
+            law.
         used, left_out: how many lengths were fitted, and how many were not.
     """
 
@@ -94,12 +113,15 @@ def fit_decay(
     """Fit both laws to d(n), with and without a level, and say which holds, if one does.
 
     Args:
-        lengths: n, increasing, at least 1; evenly spaced ones (or evenly in the log) are what the noise model is about.
+        lengths: n, increasing, at least 1; evenly spaced ones (or evenly in the log) are what the
+            noise model is about.
         values: d(n) >= 0.
-        floor: the first value at or below it ends the fit, and it and all later ones are left out: keeping those that noise
-            lifts over the floor would bend the curve. Take the rounding noise of the run.
+        floor: the first value at or below it ends the fit, and it and all later ones are left out:
+            keeping those that noise lifts over the floor would bend the curve. Take the rounding
+            noise of the run.
 
-    Raises `InputError` for lengths that do not increase or are below 1, and values that are negative or not finite.
+    Raises `InputError` for lengths that do not increase or are below 1, and values that are
+    negative or not finite.
     """
     n, d = _checked(lengths, values, floor)
     below = d <= floor
@@ -115,16 +137,20 @@ def fit_decay(
     return Decay(verdict, law, plain["power"], plain["exponential"], evidence, used, len(d) - used)
 
 
-def power_to_a_level(lengths: Sequence[float] | np.ndarray, values: Sequence[float] | np.ndarray) -> Law | None:
-    """d(n) = exp(a) n^-k + c, fitted in the log, whatever other law may fit better; c is 0 where a plain power law does as
-    well by BIC. None where the interval of k holds 0: of a curve that is at its level from the second value on, every large
-    k will do.
+def power_to_a_level(
+    lengths: Sequence[float] | np.ndarray, values: Sequence[float] | np.ndarray
+) -> Law | None:
+    """d(n) = exp(a) n^-k + c, fitted in the log, whatever other law may fit better; c is 0 where a
+    plain power law does as well by BIC. None where the interval of k holds 0: of a curve that is at
+    its level from the second value on, every large k will do.
 
     Raises `InputError` for fewer than `FEWEST` values, for one that is 0, and as `fit_decay` does.
     """
     n, d = _checked(lengths, values, 0.0)
     if len(d) < FEWEST or not (d > 0).all():
-        raise InputError(f"power_to_a_level: expected at least {FEWEST} values above 0, found {int((d > 0).sum())}")
+        raise InputError(
+            f"power_to_a_level: expected at least {FEWEST} values above 0, found {int((d > 0).sum())}"
+        )
     laws = [_plain("power", n, np.log(d)), _levelled("power", n, np.log(d))]
     best = min((law for law in laws if law is not None), key=lambda law: law.bic)
     return best if best.low > 0 else None
@@ -133,7 +159,8 @@ def power_to_a_level(lengths: Sequence[float] | np.ndarray, values: Sequence[flo
 def over_seeds(rates: Sequence[float]) -> tuple[float, float, float]:
     """The mean of independent rates with its Student interval; NaN limits for fewer than two.
 
-    The mean rate of plain laws over the same lengths is the rate of the geometric mean of the curves.
+    The mean rate of plain laws over the same lengths is the rate of the geometric mean of the
+    curves.
     """
     from scipy.special import stdtrit
 
@@ -145,7 +172,9 @@ def over_seeds(rates: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _judged(plain: dict[str, Law], levelled: list[Law], constant: float) -> tuple[str, Law | None]:
-    """A level has to earn its parameter; a law has to fall, and to beat both a constant and the other law."""
+    """A level has to earn its parameter; a law has to fall, and to beat both a constant and the
+    other law.
+    """
     best = min(plain.values(), key=lambda law: law.bic)
     bent = min(levelled, key=lambda law: law.bic, default=None)
     if bent is not None and bent.low > 0 and bent.bic < min(best.bic, constant) - DECISIVE:
@@ -165,11 +194,15 @@ def _plain(name: str, n: Numbers, log_d: Numbers) -> Law:
     a, rate = np.linalg.lstsq(G, log_d, rcond=None)[0]
     residuals = log_d - (a - rate * x)
     half = _half_width(G, residuals)
-    return Law(name, float(rate), float(rate - half), float(rate + half), float(a), 0.0, _bic(residuals, 2))
+    return Law(
+        name, float(rate), float(rate - half), float(rate + half), float(a), 0.0, _bic(residuals, 2)
+    )
 
 
 def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
-    """log d = log(exp(a - rate x) + c); None where no c above 0 can be told from 0, or the curve has no part that falls."""
+    """log d = log(exp(a - rate x) + c); None where no c above 0 can be told from 0, or the curve
+    has no part that falls.
+    """
     from scipy.optimize import least_squares
     from scipy.special import expit
 
@@ -187,7 +220,11 @@ def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
         first, last = slice(0, max(len(x) // part, 3)), slice(-max(len(x) // part, 3), None)
         slope, a = np.polyfit(x[first], log_d[first], 1)
         start = [a, -slope, log_d[last].mean()]
-        fits.append(least_squares(residuals, start, jac=cast(Any, gradient), method="lm", x_scale="jac", max_nfev=100))
+        fits.append(
+            least_squares(
+                residuals, start, jac=cast(Any, gradient), method="lm", x_scale="jac", max_nfev=100
+            )
+        )
     best = min(fits, key=lambda fit: fit.cost)
     G = gradient(best.x)
     norms = np.linalg.norm(G, axis=0)
@@ -196,13 +233,22 @@ def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
         return None
     half = _half_width(G, -best.fun)
     a, rate, log_level = map(float, best.x)
-    return Law(f"{name} to a level", rate, rate - half, rate + half, a, float(np.exp(log_level)), _bic(best.fun, 3))
+    return Law(
+        f"{name} to a level",
+        rate,
+        rate - half,
+        rate + half,
+        a,
+        float(np.exp(log_level)),
+        _bic(best.fun, 3),
+    )
 
 
 def _half_width(G: Gradient, residuals: Numbers) -> float:
     """Half of the interval of the second parameter of a least-squares fit, rho integrated out.
 
-    Given rho, the parameter's error is Student with the variance of the sandwich P Omega(rho) P^T, P the pseudoinverse of G.
+    Given rho, the parameter's error is Student with the variance of the sandwich P Omega(rho) P^T,
+    P the pseudoinverse of G.
     """
     from scipy.optimize import brentq
     from scipy.special import stdtr, stdtrit
@@ -218,7 +264,8 @@ def _half_width(G: Gradient, residuals: Numbers) -> float:
     log_weights = 0.5 * (np.log1p(-(_RHO**2)) - np.linalg.slogdet(XX)[1] - (m - p) * np.log(square))
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
-    # The columns to norm 1 first: `pinv` takes a column that is far smaller than the largest one for 0.
+    # The columns to norm 1 first: `pinv` takes a column that is far smaller than the largest one
+    # for 0.
     norms = np.linalg.norm(G, axis=0)
     row = np.linalg.pinv(G / norms)[1] / norms[1]
     spread = np.sqrt(square / (m - p) / (1.0 - _RHO**2) * _correlated_square(row))
@@ -229,9 +276,17 @@ def _half_width(G: Gradient, residuals: Numbers) -> float:
     return cast(float, brentq(excess, 0.0, stdtrit(m - p, (1 + _LEVEL) / 2) * spread.max() * 1.001))
 
 
-def _whitened_products(columns: Float[np.ndarray, "length column"]) -> Float[np.ndarray, "rho column column"]:
-    """Inner products of the columns made independent, for every rho: (1 - rho^2) x_0 y_0 + sum_t (x_t - rho x_{t-1}) (...)."""
-    products, shifted, inner = columns.T @ columns, columns[1:].T @ columns[:-1], columns[1:-1].T @ columns[1:-1]
+def _whitened_products(
+    columns: Float[np.ndarray, "length column"],
+) -> Float[np.ndarray, "rho column column"]:
+    """Inner products of the columns made independent, for every rho: (1 - rho^2) x_0 y_0 + sum_t
+    (x_t - rho x_{t-1}) (...).
+    """
+    products, shifted, inner = (
+        columns.T @ columns,
+        columns[1:].T @ columns[:-1],
+        columns[1:-1].T @ columns[1:-1],
+    )
     rho = _RHO[:, None, None]
     return products - rho * (shifted + shifted.T) + rho**2 * inner
 
@@ -255,11 +310,15 @@ def _checked(
 ) -> tuple[Numbers, Numbers]:
     n, d = np.asarray(lengths, dtype=float), np.asarray(values, dtype=float)
     if n.ndim != 1 or n.shape != d.shape:
-        raise InputError(f"fit_decay: expected one value a length, found {n.shape} lengths and {d.shape} values")
+        raise InputError(
+            f"fit_decay: expected one value a length, found {n.shape} lengths and {d.shape} values"
+        )
     if len(n) and (not np.isfinite(n).all() or n[0] < 1 or (np.diff(n) <= 0).any()):
         raise InputError("fit_decay: expected increasing lengths of at least 1")
     if not np.isfinite(d).all() or (d < 0).any():
-        raise InputError(f"fit_decay: expected finite values of at least 0, found {d[~np.isfinite(d) | (d < 0)][0]}")
+        raise InputError(
+            f"fit_decay: expected finite values of at least 0, found {d[~np.isfinite(d) | (d < 0)][0]}"
+        )
     if floor < 0:
         raise InputError(f"fit_decay: expected a floor of at least 0, found {floor}")
     return n, d

@@ -1,4 +1,6 @@
-"""Ablations: real effects against loops by hand, predictions against small ablations, and what is refused."""
+"""Ablations: real effects against loops by hand, predictions against small ablations, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
                 second = record["final_norm"][0, -1]
         assert (row["value"], row["ablated"]) == pytest.approx((whole, real), rel=1e-5)
         assert row["effect"] == pytest.approx(real - whole, rel=1e-3, abs=1e-5)
-        assert distances.loc[f"{layer}.{head}", "ablated"] == pytest.approx(float((first - second).norm()), rel=1e-5)
+        assert distances.loc[f"{layer}.{head}", "ablated"] == pytest.approx(
+            float((first - second).norm()), rel=1e-5
+        )
     assert hooks.active_edits(tiny) == ()
 
 
@@ -79,11 +83,16 @@ def test_a_small_ablation_does_what_is_predicted(what: Any, method: Any) -> None
         for index in (0, len(targets) - 1):
             gates = torch.ones(len(targets), dtype=torch.float64)
             gates[index] = 1 - eps
-            with hooks.exact_arithmetic(model), gates_on(model, targets, method, question.prompt)(gates):
+            with (
+                hooks.exact_arithmetic(model),
+                gates_on(model, targets, method, question.prompt)(gates),
+            ):
                 moved = measure.values(model)
             for quantity, value in moved.items():
                 row = rows(found, quantity).iloc[index]
-                assert value - row["value"] == pytest.approx(eps * row["predicted_effect"], rel=5e-3, abs=1e-9)
+                assert value - row["value"] == pytest.approx(
+                    eps * row["predicted_effect"], rel=5e-3, abs=1e-9
+                )
 
 
 def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> None:
@@ -91,7 +100,9 @@ def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> Non
     with torch.no_grad():
         model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
     assert (model.W_O[1, 1] == 0).all()
-    found: Any = ost.ablation(model, AnsweredPrompt(Prompt.from_ids(model, IDS), [2], "7"), targets=[(1, 1), (1, 2)])
+    found: Any = ost.ablation(
+        model, AnsweredPrompt(Prompt.from_ids(model, IDS), [2], "7"), targets=[(1, 1), (1, 2)]
+    )
     silent = found.frame[found.frame["target"] == "1.1"]
     assert len(silent) == 4
     assert (silent[["effect", "predicted_effect"]] == 0).all(axis=None)
@@ -108,13 +119,33 @@ REAL = np.array([-139.0, -6.6, 3.0, 2.0, 1.0, 0.5, 0.2, 0.1])
         (REAL * 1.5, "believed here: Spearman 1.00, size off by a factor of 1.5"),
         (REAL * 3, "not believed here: size off by a factor of 3"),
         # A real model: layer 1's attention was measured at -139 nats and predicted at +14.
-        (-0.1 * REAL, "not believed here: a greatest effect has another sign, or none, Spearman -1.00"),
-        (REAL[::-1], "not believed here: a greatest effect has another sign, or none, Spearman 0.57"),
+        (
+            -0.1 * REAL,
+            "not believed here: a greatest effect has another sign, or none, Spearman -1.00",
+        ),
+        (
+            REAL[::-1],
+            "not believed here: a greatest effect has another sign, or none, Spearman 0.57",
+        ),
     ],
 )
-def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(predicted: np.ndarray, words: str) -> None:
-    columns = {"task": "t", "length": 3, "seed": 0, "what": "heads", "method": "zero", "layer": 0, "head": range(8)}
-    columns |= {"measure": "answers", "quantity": "log_probability", "target": [f"0.{head}" for head in range(8)]}
+def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
+    predicted: np.ndarray, words: str
+) -> None:
+    columns = {
+        "task": "t",
+        "length": 3,
+        "seed": 0,
+        "what": "heads",
+        "method": "zero",
+        "layer": 0,
+        "head": range(8),
+    }
+    columns |= {
+        "measure": "answers",
+        "quantity": "log_probability",
+        "target": [f"0.{head}" for head in range(8)],
+    }
     columns |= {"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted}
     frame = pd.DataFrame(columns)
     found = ost.measure.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
@@ -129,7 +160,9 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
     spec, how = "copy-first:hint=true", {"what": "edges", "top": 6, "measures": ["answers"]}
     found = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how)
     frame: Any = found.frame
-    question = of_task(embedded, ost.tasks.task(spec), 8, 0, prefilled=begun, chat=None, measures=["answers"])
+    question = of_task(
+        embedded, ost.tasks.task(spec), 8, 0, prefilled=begun, chat=None, measures=["answers"]
+    )
     with torch.no_grad(), hooks.capture(embedded, "pattern") as record:
         embedded(question.prompt[None])
     weights = torch.stack([record["pattern"][layer][0, :, -1] for layer in range(4)])
@@ -153,18 +186,38 @@ def test_refusals(tiny: TransformerBridge) -> None:
             "copy-first",
             {"measures": ["sensitivty"]},
         ),
-        ("expected a measure of edges, found 'collapse'", "copy-first", {"what": "edges", "measures": ["collapse"]}),
+        (
+            "expected a measure of edges, found 'collapse'",
+            "copy-first",
+            {"what": "edges", "measures": ["collapse"]},
+        ),
         ("expected lengths for a task", "copy-first", {}),
         ("a prompt has no lengths", prompt, {"lengths": [3]}),
-        ("the measure 'answers' on a prompt needs AnsweredPrompt", prompt, {"measures": ["answers"]}),
+        (
+            "the measure 'answers' on a prompt needs AnsweredPrompt",
+            prompt,
+            {"measures": ["answers"]},
+        ),
         (r"carriers out of 0\.\.6, found \[7\]", AnsweredPrompt(prompt, [7]), {}),
         (r"layers out of 0\.\.1, found 2", prompt, {"targets": [(2, 0)]}),
         (r"expected \(layer, head\), found \(0,\)", prompt, {"targets": [(0,)]}),
-        ("0 <= key <= query, found query 2, key 3", prompt, {"what": "edges", "targets": [(0, 0, 2, 3)]}),
+        (
+            "0 <= key <= query, found query 2, key 3",
+            prompt,
+            {"what": "edges", "targets": [(0, 0, 2, 3)]},
+        ),
         ("unknown part of a layer 'both'", prompt, {"what": "layers", "targets": [(0, "both")]}),
         ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
-        ("at most 256 tokens", "copy-first", {"lengths": [300], "measures": ["answers"], "chat": False}),
-        ("edges within the prompt's 7 tokens, found the query 9", AnsweredPrompt(prompt, [1]), edge),
+        (
+            "at most 256 tokens",
+            "copy-first",
+            {"lengths": [300], "measures": ["answers"], "chat": False},
+        ),
+        (
+            "edges within the prompt's 7 tokens, found the query 9",
+            AnsweredPrompt(prompt, [1]),
+            edge,
+        ),
     ]
     for match, task, options in cases:
         with pytest.raises(InputError, match=match):
@@ -174,7 +227,9 @@ def test_refusals(tiny: TransformerBridge) -> None:
 def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, [60, 60])
     with hooks.ablate_layers(tiny, [0, 1]):
-        with pytest.raises(InputError, match=r"expected a pair that is apart, found .* rounding in float32"):
+        with pytest.raises(
+            InputError, match=r"expected a pair that is apart, found .* rounding in float32"
+        ):
             ost.ablation(tiny, prompt, measures=["collapse"])
         with pytest.raises(InputError, match="the Jacobian is 0"):
             ost.ablation(tiny, AnsweredPrompt(prompt, [0]), measures=["sensitivity"])

@@ -1,4 +1,6 @@
-"""What a model answers: Hugging Face's own greedy decoding, the whole text at every step, and answers of known texts."""
+"""What a model answers: Hugging Face's own greedy decoding, the whole text at every step, and
+answers of known texts.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,14 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
 
 
 def test_one_at_a_time_is_the_loaded_models_own_generate_in_bfloat16_too() -> None:
-    """Prompts of one length would go through together; with batch_size=1 each is read alone, as `generate` reads it."""
+    """Prompts of one length would go through together; with batch_size=1 each is read alone, as
+    `generate` reads it.
+    """
     model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, fresh=True)
     without_ends(model)
-    texts = [f"How many ones? {digits}" for digits in ("1111", "1101", "0111", "1010", "0001", "1001")]
+    texts = [
+        f"How many ones? {digits}" for digits in ("1111", "1101", "0111", "1010", "0001", "1001")
+    ]
     seen: list[int] = []
     forward = model.original_model.forward
 
@@ -71,11 +77,15 @@ def test_one_at_a_time_is_the_loaded_models_own_generate_in_bfloat16_too() -> No
     seen.clear()
     answers(model, texts, max_new_tokens=2)
     assert max(seen) == 6
-    with pytest.raises(InputError, match="batch_size: expected a whole number of at least 1, found 0"):
+    with pytest.raises(
+        InputError, match="batch_size: expected a whole number of at least 1, found 0"
+    ):
         answers(model, texts, max_new_tokens=2, batch_size=0)
 
 
-def uniform(pattern: torch.Tensor, layer: int) -> torch.Tensor:  # of one query it would see the first key alone
+def uniform(
+    pattern: torch.Tensor, layer: int
+) -> torch.Tensor:  # of one query it would see the first key alone
     causal = torch.ones_like(pattern).tril()
     return causal / causal.sum(-1, keepdim=True)
 
@@ -100,7 +110,9 @@ def test_edits_act_as_on_the_whole_text(family: Family, edit: Any) -> None:
     plain = answers(model, TEXTS, max_new_tokens=8)
     with edit(model):
         edited = answers(model, TEXTS, max_new_tokens=8)
-        assert all(is_greedy(model, text, answer) for text, answer in zip(TEXTS, edited, strict=True))
+        assert all(
+            is_greedy(model, text, answer) for text, answer in zip(TEXTS, edited, strict=True)
+        )
     assert edited != plain
 
 
@@ -119,7 +131,9 @@ def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
     assert seen == [length, 1, 1, 1]
     seen.clear()
 
-    def last_position(tensor, hook):  # at every step another one: through a cache, older ones would stay changed
+    def last_position(
+        tensor, hook
+    ):  # at every step another one: through a cache, older ones would stay changed
         out = tensor.clone()
         out[:, -1] += 0.5
         return out
@@ -148,7 +162,10 @@ def test_answers_end_at_their_own_stop_and_keep_all_that_was_written(embedded) -
     [
         ({"prompts": []}, "at least one prompt, found none"),
         ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number of at least 1, found 0"),
-        ({"max_new_tokens": 250}, r"prompt of 8 tokens and max_new_tokens=250 do not fit the model's context of 256"),
+        (
+            {"max_new_tokens": 250},
+            r"prompt of 8 tokens and max_new_tokens=250 do not fit the model's context of 256",
+        ),
         ({"stops": []}, "one stop for each of 1 prompts, found 0"),
     ],
 )
@@ -192,12 +209,17 @@ def test_never_a_token_without_probability(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("temperature", "seeds", "words"),
     [
-        *((wrong, (0, 1), f"temperature of 0 .greedy. or more, found {wrong}") for wrong in (-1.0, math.nan, math.inf)),
+        *(
+            (wrong, (0, 1), f"temperature of 0 .greedy. or more, found {wrong}")
+            for wrong in (-1.0, math.nan, math.inf)
+        ),
         (1.0, None, "one seed for each of the 2 prompts at temperature 1.0, found none"),
         (1.0, (0,), "found 1"),
     ],
 )
-def test_refuses_what_nothing_can_be_drawn_by(temperature: float, seeds: tuple | None, words: str) -> None:
+def test_refuses_what_nothing_can_be_drawn_by(
+    temperature: float, seeds: tuple | None, words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         NextToken(temperature, seeds, 2)
 

@@ -1,4 +1,6 @@
-"""The value that is read in a free answer, on texts of real models and texts typical of chat models (answers.jsonl)."""
+"""The value that is read in a free answer, on texts of real models and texts typical of chat models
+(answers.jsonl).
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ from tests.measure.answers.test_reading import answer, posed
 from tests.sets import quick
 
 TEXTS = [
-    json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()
+    json.loads(line)
+    for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-"""Texts with the value that a person reads in each. 66 are answers of real models to the paper's tasks."""
+"""Texts with the value that a person reads in each. 66 are answers of real models to the paper's
+tasks.
+"""
 
 
 def read(row: dict) -> AnswerVerdict:
@@ -33,7 +38,8 @@ def read(row: dict) -> AnswerVerdict:
 def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none() -> None:
     real = [row for row in TEXTS if row["source"] != "written by hand"]
     counts = Counter((row["content"] is None, read(row).content == row["content"]) for row in real)
-    # 3 of the 24 values stand in texts that were cut; 6 of 42 texts without a value hold a copy of the sequence.
+    # 3 of the 24 values stand in texts that were cut; 6 of 42 texts without a value hold a copy of
+    # the sequence.
     assert counts == {(False, True): 21, (False, False): 3, (True, True): 36, (True, False): 6}
     assert not any(read(row).content_correct for row in real if row["content"] is None)
 
@@ -60,7 +66,9 @@ def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none
         ("copy:separator_every=6", "111111,111111", "111111,111111"),
     ],
 )
-def test_the_form_that_was_asked_for_else_the_last_number(spec: str, text: str, content: str | None) -> None:
+def test_the_form_that_was_asked_for_else_the_last_number(
+    spec: str, text: str, content: str | None
+) -> None:
     assert judge(posed(spec), answer(text)).content == content
 
 
@@ -87,7 +95,9 @@ def test_the_strict_reading_and_the_content_stand_beside_each_other() -> None:
         found = judge(posed("copy-last"), answer(text))
         assert (found.kind, found.correct) == (kind, correct)
         assert (found.content, found.content_correct) == (content, content_correct)
-    retrieved = judge(posed("retrieve-at-position:records=words", 5), answer("The value is nothing."))
+    retrieved = judge(
+        posed("retrieve-at-position:records=words", 5), answer("The value is nothing.")
+    )
     assert retrieved.content is None
 
 
@@ -96,7 +106,9 @@ LONG: dict[str, Callable[[int], str]] = {
     "letters": lambda size: "x" * size,
     "digits": lambda size: "1" * size,
     "line ends": lambda size: "\n" * size,
-    "blanks": lambda size: "Please count the number of ones in the following sequence:" + "1" * 12 + " " * size + "x",
+    "blanks": lambda size: (
+        "Please count the number of ones in the following sequence:" + "1" * 12 + " " * size + "x"
+    ),
     "own question": lambda size: (
         "Please count the number of ones in the following sequence:111111111111\n" * (size // 72)
     ),

@@ -1,4 +1,6 @@
-"""Corollary 6.2 on a model: predicted and measured counts, against Hugging Face, and verdicts on made-up runs."""
+"""Corollary 6.2 on a model: predicted and measured counts, against Hugging Face, and verdicts on
+made-up runs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def collapsed() -> tuple[Any, Counting]:
     """A model that counts nothing, and whose prompts soon cannot be told apart in 16 bits."""
     model = tiny_model("gemma", seed=2, scale=0.1, n_layers=1, fresh=True)
     own: Any = model.original_model
-    own.generation_config.eos_token_id = list(range(D_VOCAB))  # one token says all that is asked here
+    own.generation_config.eos_token_id = list(
+        range(D_VOCAB)
+    )  # one token says all that is asked here
     return model, counting(model, "count-ones-figure-5", lengths=range(1, 34), dtypes=("bfloat16",))
 
 
@@ -59,7 +63,9 @@ def test_the_embedded_model_counts(counted: Counting) -> None:
 
 def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Counting) -> None:
     window = mitigations.mitigation("sliding-window:window=6")
-    found: Any = ost.measure.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
+    found: Any = ost.measure.counting(
+        embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window
+    )
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
     pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
@@ -69,8 +75,13 @@ def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Coun
     assert found.frame["tokens"].tolist() == [one.shape[1] for one in ids]
     with torch.no_grad(), window.hooks(embedded):
         first = [int(embedded(one)[0, -1].argmax()) for one in ids]
-    assert found.frame["first_token"].tolist() == [token_text(embedded.tokenizer, one) for one in first]
-    assert found.frame["first_token"].tolist() != counted.frame.set_index("length")["first_token"][[9, 19]].tolist()
+    assert found.frame["first_token"].tolist() == [
+        token_text(embedded.tokenizer, one) for one in first
+    ]
+    assert (
+        found.frame["first_token"].tolist()
+        != counted.frame.set_index("length")["first_token"][[9, 19]].tolist()
+    )
 
 
 def test_a_prediction_is_the_hidden_range_and_is_held_against_the_answers(collapsed) -> None:
@@ -83,7 +94,9 @@ def test_a_prediction_is_the_hidden_range_and_is_held_against_the_answers(collap
     assert row["impossible_from"] <= 3
     frame: Any = result.frame
     beyond = frame[(frame["dtype"] == "bfloat16") & (frame["length"] >= row["impossible_from"])]
-    assert (beyond["distance"] <= beyond["pair_noise"] * (1 + 1e-6)).all()  # equal where y and y* are the same numbers
+    assert (
+        beyond["distance"] <= beyond["pair_noise"] * (1 + 1e-6)
+    ).all()  # equal where y and y* are the same numbers
     assert row["pairs_hidden"] == len(beyond)
     tokens = beyond["first_token"].tolist()
     flips = sum(a != b for a, b in pairwise(tokens))
@@ -129,20 +142,32 @@ def test_refuses(options: dict[str, Any], words: str) -> None:
 def curve(y: int | None, last: int = 40) -> Collapse:
     """A curve that is hidden at y from that length on to `last`."""
     return made_collapse(
-        lambda n: 0.1 if y is not None and y <= n <= last else 1.0, lengths=range(1, 41), noise={"made": 0.5}
+        lambda n: 0.1 if y is not None and y <= n <= last else 1.0,
+        lengths=range(1, 41),
+        noise={"made": 0.5},
     )
 
 
 def made(said: list[str]) -> pd.DataFrame:
-    """A run over counts 1, 2, ...: `said` are the answers, digit by digit; the last is only the neighbour of the one before."""
+    """A run over counts 1, 2, ...: `said` are the answers, digit by digit; the last is only the
+    neighbour of the one before.
+    """
     rows: Any = pd.DataFrame([*pairwise(said)], columns=["here", "next"])
     n = rows.index + 1
     number = rows["here"].replace("x", None).astype("Int64")
     right, right_next = n.astype(str), (n + 1).astype(str)
     return pd.DataFrame(
         {
-            **{"dtype": "made", "length": n, "number": number, "absolute_error": (number - n).abs()},
-            **{"kind": np.where(number.isna(), "something else", "answered"), "correct": rows["here"] == right},
+            **{
+                "dtype": "made",
+                "length": n,
+                "number": number,
+                "absolute_error": (number - n).abs(),
+            },
+            **{
+                "kind": np.where(number.isna(), "something else", "answered"),
+                "correct": rows["here"] == right,
+            },
             "first_token_right": rows["here"].str[0] == right.str[0],
             "next_right": rows["next"].str[0] == right_next.str[0],
             "same_first_token": rows["here"].str[0] == rows["next"].str[0],
@@ -164,7 +189,12 @@ BELOW = [*RIGHT[:24], *["24"] * 10, "7", *["24"] * 6]
         (RIGHT, 40, (16, 2, 0, 2, 2), "contradicted"),
         (STUCK, 40, (16, 2, 1, 0, 0), "consistent"),
         (ONE, 40, (16, 2, 1, 1, 3), "contradicted"),
-        (ONE, 34, (10, 1, 1, 0, 0), "consistent"),  # apart again from 35 on: nothing is predicted of 39 and 40
+        (
+            ONE,
+            34,
+            (10, 1, 1, 0, 0),
+            "consistent",
+        ),  # apart again from 35 on: nothing is predicted of 39 and 40
         (BELOW, 40, (16, 2, 1, 0, 2), "differs below the noise"),
     ],
 )
@@ -192,4 +222,8 @@ def test_first_error_and_always(
     found: Any = summarise(made(said), curve(None)).iloc[0]
     for name, wanted in (("first_error", first), ("always_errs_from", always)):
         assert pd.isna(found[name]) if wanted is None else found[name] == wanted
-    assert (found["errors"], found["something_else"], found["counts"]) == (errors, something_else, len(said) - 1)
+    assert (found["errors"], found["something_else"], found["counts"]) == (
+        errors,
+        something_else,
+        len(said) - 1,
+    )

@@ -1,4 +1,6 @@
-"""How answers are elicited: worked examples for a base model, its template for a chat model; cycles stop an answer."""
+"""How answers are elicited: worked examples for a base model, its template for a chat model; cycles
+stop an answer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from ostools.ground.errors import InputError
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.probability import answer_scores, line_ends
-from ostools.measure.task_prompt import EXAMPLES, elicit, elicitation_for, few_shot_text, worked_examples
+from ostools.measure.task_prompt import (
+    EXAMPLES,
+    elicit,
+    elicitation_for,
+    few_shot_text,
+    worked_examples,
+)
 from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model
@@ -75,15 +83,22 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     (score,) = answer_scores(model, [posed.prompt], [answer_text(posed)])
     line = line_ids(model, posed.prompt, answer_text(posed))
     logits = step_logits(model, posed.prompt.ids.tolist(), line)
-    wanted = [*(logits[at, token] for at, token in enumerate(line)), logits[-1, sorted(line_ends(model))].max()]
-    assert score.rank == max(1 + int((row > value).sum()) for row, value in zip(logits, wanted, strict=True))
+    wanted = [
+        *(logits[at, token] for at, token in enumerate(line)),
+        logits[-1, sorted(line_ends(model))].max(),
+    ]
+    assert score.rank == max(
+        1 + int((row > value).sum()) for row, value in zip(logits, wanted, strict=True)
+    )
     found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
     frame: Any = found.frame
     assert frame["elicitation"].tolist() == ["few-shot"] * 2
     assert frame["rank"].iloc[0] == score.rank
     assert frame["log_probability"].iloc[0] == pytest.approx(score.log_probability)
     assert found.provenance.parameters["examples"] == EXAMPLES
-    bare: Any = ost.evaluate(model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4).frame
+    bare: Any = ost.evaluate(
+        model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4
+    ).frame
     assert bare["rank"].isna().all()
     assert bare["tokens"].iloc[0] < frame["tokens"].iloc[0]
 

@@ -48,18 +48,33 @@ def test_the_table(counted: Evaluation) -> None:
     frame: Any = counted.frame
     assert {name: str(frame[name].dtype) for name in frame} == COLUMNS
     columns = ["length", "key", "within_training", "correct"]
-    assert frame[columns].to_numpy().tolist() == [[3, "3", *YES * 2], [12, "12", *YES * 2], [140, "140", *NO * 2]]
-    assert frame[["task", "mitigation", "status", "mode"]].iloc[0].tolist() == ["count-ones", "none", "none", "none"]
-    assert frame["answer"].tolist()[:2] == [task("count-ones").answer_line(key) for key in ("3", "12")]
+    assert frame[columns].to_numpy().tolist() == [
+        [3, "3", *YES * 2],
+        [12, "12", *YES * 2],
+        [140, "140", *NO * 2],
+    ]
+    assert frame[["task", "mitigation", "status", "mode"]].iloc[0].tolist() == [
+        "count-ones",
+        "none",
+        "none",
+        "none",
+    ]
+    assert frame["answer"].tolist()[:2] == [
+        task("count-ones").answer_line(key) for key in ("3", "12")
+    ]
     assert ((frame["number"] - frame["length"]).abs() == frame["absolute_error"]).all()
     assert (frame["seconds"] > 0).all()
 
 
-def test_the_numbers_are_those_of_answers_and_of_the_probability(embedded, counted: Evaluation) -> None:
+def test_the_numbers_are_those_of_answers_and_of_the_probability(
+    embedded, counted: Evaluation
+) -> None:
     posed = [render_prompt(embedded, task("count-ones"), n) for n in (3, 12, 140)]
     prompts = [one.prompt for one in posed]
     room = counted.provenance.parameters["max_new_tokens"]
-    assert counted.frame["text"].tolist() == [a.text for a in answers(embedded, prompts, max_new_tokens=room)]
+    assert counted.frame["text"].tolist() == [
+        a.text for a in answers(embedded, prompts, max_new_tokens=room)
+    ]
     assert counted.frame["tokens"].tolist() == [len(prompt.ids) for prompt in prompts]
     likely = answer_log_probability(embedded, prompts, [answer_text(one) for one in posed])
     assert counted.frame["log_probability"].tolist() == pytest.approx(likely, rel=1e-5)
@@ -74,7 +89,12 @@ def test_prompts_that_were_drawn_are_the_trials(drawn: Evaluation) -> None:
     for _, row in summary.iterrows():
         here = frame[frame["length"] == row["length"]]
         assert row["right"] == here["correct"].sum()
-        assert (row["prompts"], row["asked"], row["trials"], row["interval_of"]) == (6, 6, 6, "prompts")
+        assert (row["prompts"], row["asked"], row["trials"], row["interval_of"]) == (
+            6,
+            6,
+            6,
+            "prompts",
+        )
         assert (row["wilson_low"], row["wilson_high"]) == wilson(int(row["right"]), 6)
         assert row["mean_absolute_error"] == pytest.approx(here["absolute_error"].mean())
 
@@ -82,11 +102,20 @@ def test_prompts_that_were_drawn_are_the_trials(drawn: Evaluation) -> None:
 def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFrame:
     """A table of one length: a row of booleans a seed, one a sample."""
     rows = [
-        {"length": 4, "seed": seed, "sample": sample, "correct": good, "kind": kind, "status": "none"}
+        {
+            "length": 4,
+            "seed": seed,
+            "sample": sample,
+            "correct": good,
+            "kind": kind,
+            "status": "none",
+        }
         for seed, goods in enumerate(right)
         for sample, good in enumerate(goods)
     ]
-    table: Any = pd.DataFrame(rows).assign(absolute_error=pd.NA, log_probability=math.log(0.5), within_training=pd.NA)
+    table: Any = pd.DataFrame(rows).assign(
+        absolute_error=pd.NA, log_probability=math.log(0.5), within_training=pd.NA
+    )
     table = table.assign(content_correct=table["correct"])
     return table.astype({name: COLUMNS[name] for name in table if name in COLUMNS})
 
@@ -95,7 +124,14 @@ def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFram
     ("right", "random", "sampled", "trials", "interval_of", "right_trials"),
     [
         ([YES * 10, NO * 10, YES * 10], True, True, 3, "prompts", 2),
-        ([YES + NO] * 3, True, True, 3, "prompts", 1.5),  # half right behind every prompt: shares are trials too
+        (
+            [YES + NO] * 3,
+            True,
+            True,
+            3,
+            "prompts",
+            1.5,
+        ),  # half right behind every prompt: shares are trials too
         ([YES + NO + YES * 2], True, True, 4, "samples of one prompt", 3),
         ([YES + NO + YES * 2], False, True, 4, "samples of one prompt", 3),
         ([YES], False, True, 1, "samples of one prompt", 1),
@@ -104,7 +140,12 @@ def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFram
     ],
 )
 def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts(
-    right: list[list[bool]], random: bool, sampled: bool, trials: int, interval_of: str, right_trials: float | None
+    right: list[list[bool]],
+    random: bool,
+    sampled: bool,
+    trials: int,
+    interval_of: str,
+    right_trials: float | None,
 ) -> None:
     (row,) = summarise(made(right), random, sampled).to_dict("records")
     assert (row["trials"], row["interval_of"]) == (trials, interval_of)
@@ -113,8 +154,12 @@ def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts(
     assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.parametrize(("kind", "counts"), [("something else", (2, 0)), ("cut off", (0, 2)), ("answered", (0, 0))])
-def test_what_is_no_answer_is_neither_right_nor_an_error(kind: str, counts: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "counts"), [("something else", (2, 0)), ("cut off", (0, 2)), ("answered", (0, 0))]
+)
+def test_what_is_no_answer_is_neither_right_nor_an_error(
+    kind: str, counts: tuple[int, int]
+) -> None:
     (row,) = summarise(made([[False], [False]], kind), random=True, sampled=True).to_dict("records")
     assert (row["something_else"], row["cut_off"], row["right"]) == (*counts, 0)
     assert row["wrong"] == 2 - sum(counts)
@@ -205,13 +250,24 @@ def test_refuses(embedded, options: dict, words: str) -> None:
 def test_a_tokenizer_without_any_special_token_answers_in_batches_as_alone() -> None:
     """Rows of a batch are filled with a token of their own, so that none is needed to pad."""
     model = tiny_model("llama", scale=1.5, context=512, fresh=True)
-    vocabulary = {letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary = {
+        letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     bare = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    bare.pre_tokenizer, bare.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    bare.pre_tokenizer, bare.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bare, padding_side="left")
     model.tokenizer = tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.bos_token = tokenizer.eos_token = tokenizer.pad_token = tokenizer.unk_token = None  # pyright: ignore
-    options: dict[str, Any] = {"lengths": [3, 4, 5], "max_new_tokens": 3, "elicitation": "zero-shot"}
-    together, alone = (ost.evaluate(model, "count-ones", batch_size=size, **options) for size in (None, 1))
+    options: dict[str, Any] = {
+        "lengths": [3, 4, 5],
+        "max_new_tokens": 3,
+        "elicitation": "zero-shot",
+    }
+    together, alone = (
+        ost.evaluate(model, "count-ones", batch_size=size, **options) for size in (None, 1)
+    )
     assert together.provenance.parameters["batches"] == "padded"
     assert together.frame["text"].tolist() == alone.frame["text"].tolist()

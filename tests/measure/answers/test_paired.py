@@ -1,4 +1,6 @@
-"""Two evaluations of the same questions: counts by hand, every verdict, what is left out, and what is refused."""
+"""Two evaluations of the same questions: counts by hand, every verdict, what is left out, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,16 @@ from tests.reporting.made import made_evaluation, made_sensitivity, words_of
 
 
 def asked(right: Sequence[bool | None], *, seeds: int = 1, **how: Any) -> Evaluation:
-    """An evaluation with a question for each of these: lengths 2, 3, ... with so many sequences each."""
+    """An evaluation with a question for each of these: lengths 2, 3, ... with so many sequences
+    each.
+    """
     rows = [
-        {"length": 2 + place // seeds, "seed": place % seeds, "key": str(2 + place // seeds), "correct": one}
+        {
+            "length": 2 + place // seeds,
+            "seed": place % seeds,
+            "key": str(2 + place // seeds),
+            "correct": one,
+        }
         for place, one in enumerate(right)
     ]
     columns = how.pop("columns", {})
@@ -33,10 +42,28 @@ def compared(first: Evaluation, second: Evaluation) -> tuple[AnswerDifference, M
 
 def test_counts_interval_and_rows_are_those_of_the_pairs() -> None:
     first = asked([True, True, False, False, False, True], seeds=2)
-    second = asked([True, False, True, True, False, True], seeds=2, columns={"mitigation": "hint", "status": "active"})
+    second = asked(
+        [True, False, True, True, False, True],
+        seeds=2,
+        columns={"mitigation": "hint", "status": "active"},
+    )
     result, row = compared(first, second)
-    assert result.frame["right"].tolist() == ["both", "first alone", "second alone", "second alone", "neither", "both"]
-    assert result.frame[["length", "seed"]].to_numpy().tolist() == [[2, 0], [2, 1], [3, 0], [3, 1], [4, 0], [4, 1]]
+    assert result.frame["right"].tolist() == [
+        "both",
+        "first alone",
+        "second alone",
+        "second alone",
+        "neither",
+        "both",
+    ]
+    assert result.frame[["length", "seed"]].to_numpy().tolist() == [
+        [2, 0],
+        [2, 1],
+        [3, 0],
+        [3, 1],
+        [4, 0],
+        [4, 1],
+    ]
     names = ("questions", "first_right", "second_right", "gained", "lost", "left_out")
     assert [row[name] for name in names] == [6, 3, 4, 2, 1, 0]
     assert row["difference"] == pytest.approx(1 / 6)
@@ -51,16 +78,34 @@ def test_counts_interval_and_rows_are_those_of_the_pairs() -> None:
 @pytest.mark.parametrize(
     ("gained", "lost", "same", "verdict", "words"),
     [
-        (8, 0, 4, "second is better", "hint is better: 10 of 12 right under hint, 2 under no mitigation; +66.7 points"),
+        (
+            8,
+            0,
+            4,
+            "second is better",
+            "hint is better: 10 of 12 right under hint, 2 under no mitigation; +66.7 points",
+        ),
         (0, 8, 4, "first is better", "no mitigation is better: 2 of 12 right under hint, 10"),
         (5, 0, 7, "not decided", "Not decided: 8 of 12 right under hint"),
-        (0, 0, 24, "not decided", "+0.0 points [-14.2, +14.2]"),  # no difference in 24 questions is no proof of none
+        (
+            0,
+            0,
+            24,
+            "not decided",
+            "+0.0 points [-14.2, +14.2]",
+        ),  # no difference in 24 questions is no proof of none
         (0, 0, 72, "no measurable difference", "The whole interval is within 5 points."),
         (0, 0, 71, "not decided", "Not decided: 35 of 71"),
     ],
 )
-def test_a_verdict_is_read_from_the_whole_interval(gained: int, lost: int, same: int, verdict: str, words: str) -> None:
-    pairs = [(False, True)] * gained + [(True, False)] * lost + [(place % 2 == 1,) * 2 for place in range(same)]
+def test_a_verdict_is_read_from_the_whole_interval(
+    gained: int, lost: int, same: int, verdict: str, words: str
+) -> None:
+    pairs = (
+        [(False, True)] * gained
+        + [(True, False)] * lost
+        + [(place % 2 == 1,) * 2 for place in range(same)]
+    )
     first = asked([pair[0] for pair in pairs])
     second = asked([pair[1] for pair in pairs], columns={"mitigation": "hint", "status": "active"})
     result, row = compared(first, second)
@@ -79,7 +124,10 @@ def test_questions_without_an_answer_or_an_acting_mitigation_are_left_out_and_co
 
 
 def test_both_curves_are_in_one_chart() -> None:
-    first, second = asked([True, False] * 4, seeds=2), asked([True] * 8, seeds=2, columns={"mitigation": "hint"})
+    first, second = (
+        asked([True, False] * 4, seeds=2),
+        asked([True] * 8, seeds=2, columns={"mitigation": "hint"}),
+    )
     result, _ = compared(first, second)
     drawn = words_of(result.plot())
     assert "count-ones: no mitigation and hint" in drawn
@@ -96,23 +144,36 @@ def test_what_tells_the_two_apart_is_named() -> None:
     assert compared(plain, few)[1]["second"] == "few-shot"
     assert compared(plain, warm)[1]["second"] == "temperature 0.5"
     assert compared(plain, asked([False, False]))[1]["second"] == "second"
-    reasoned = asked([True, False], task="count-ones:mode=cot-zero-shot", columns={"mode": "cot-zero-shot"})
+    reasoned = asked(
+        [True, False], task="count-ones:mode=cot-zero-shot", columns={"mode": "cot-zero-shot"}
+    )
     assert compared(plain, reasoned)[1]["second"] == "mode cot-zero-shot"
 
 
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (asked([True] * 3, task="count-word"), "found answers to count-ones and to count-word: ask both the same task"),
-        (asked([True] * 4), "found 5 items with seed 0 in one of them: ask both the same lengths and seeds"),
+        (
+            asked([True] * 3, task="count-word"),
+            "found answers to count-ones and to count-word: ask both the same task",
+        ),
+        (
+            asked([True] * 4),
+            "found 5 items with seed 0 in one of them: ask both the same lengths and seeds",
+        ),
         (asked([True] * 3, seeds=3), "found . items with seed . in one of them"),
-        (asked([True] * 3, columns={"key": "7"}), "found right answers '2' and '7' at 2 items with seed 0"),
+        (
+            asked([True] * 3, columns={"key": "7"}),
+            "found right answers '2' and '7' at 2 items with seed 0",
+        ),
         (asked([True] * 3, columns={"sample": 1}), "found several samples of a prompt"),
         (asked([None] * 3), "found none that both answered"),
     ],
 )
 def test_other_questions_are_refused(second: Evaluation, message: str) -> None:
-    with pytest.raises(InputError, match=f"compare: expected two evaluations of the same questions, {message}"):
+    with pytest.raises(
+        InputError, match=f"compare: expected two evaluations of the same questions, {message}"
+    ):
         ost.compare(asked([True] * 3), second)
 
 

@@ -1,4 +1,6 @@
-"""log p(line | prompt): against a loop token by token, against what is drawn, and how tokenizers cut a line."""
+"""log p(line | prompt): against a loop token by token, against what is drawn, and how tokenizers
+cut a line.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits
 from tests.sets import quick
 
-TEXTS = ("How many ones? 1111", "How many ones? 11011011", "How many?", "the in he a the in he a the in")
+TEXTS = (
+    "How many ones? 1111",
+    "How many ones? 11011011",
+    "How many?",
+    "the in he a the in he a the in",
+)
 LINES = ("\nfour: 4", "\nThe answer is 1", " 7", "\n12345")
 
 
@@ -57,8 +64,9 @@ def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_rank_1_is_what_greedy_decoding_writes_all_of_it(family: Family) -> None:
-    """The line that the model writes, until an end is the most likely token, has rank 1. With another last token, or cut before
-    the end, its first token is still the likeliest, and its rank is that of the token that is missed."""
+    """The line that the model writes, until an end is the most likely token, has rank 1. With
+    another last token, or cut before the end, its first token is still the likeliest, and its rank
+    is that of the token that is missed."""
     model = tiny_model(family, seed=3, scale=1.5)
     ends, prompt, line = ends_of(model), encode(model, TEXTS[0]), []
     for _ in range(3):
@@ -87,7 +95,9 @@ def test_the_batch_and_the_edits_count() -> None:
         for text, line, log_p in zip(TEXTS, LINES, edited, strict=True):
             prompt = encode(model, text)
             ids = list(line_ids(model, prompt, line))
-            assert log_p == pytest.approx(one_by_one(model, prompt.ids.tolist(), ids, ends_of(model)), rel=1e-5)
+            assert log_p == pytest.approx(
+                one_by_one(model, prompt.ids.tolist(), ids, ends_of(model)), rel=1e-5
+            )
     assert edited != together
 
 
@@ -96,16 +106,18 @@ def test_a_large_vocabulary_goes_through_in_small_batches(monkeypatch: pytest.Mo
     expected = answer_log_probability(model, TEXTS, LINES)
     monkeypatch.setattr(module, "_LOGITS", 1)
     told: list[tuple[int, int]] = []
-    assert answer_log_probability(model, TEXTS, LINES, progress=lambda *now: told.append(now)) == pytest.approx(
-        expected, rel=1e-5
-    )
+    assert answer_log_probability(
+        model, TEXTS, LINES, progress=lambda *now: told.append(now)
+    ) == pytest.approx(expected, rel=1e-5)
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def joining_tokenizer(joined: tuple[str, str] = (".", "\n")) -> PreTrainedTokenizerFast:
     """One token for a full stop and the line's end behind it, as some tokenizers have."""
     words = ["<eos>", ".", "\n", "".join(joined), "a", "b", "1"]
-    made = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[joined]))
+    made = Tokenizer(
+        models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[joined])
+    )
     made.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     made.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>")
@@ -125,7 +137,9 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
 
 def test_in_a_chat_the_line_is_open_already() -> None:
     model = tiny_model("gemma")
-    chatty, plain = (render_prompt(model, task("copy-last"), 3, chat=chat) for chat in (True, False))
+    chatty, plain = (
+        render_prompt(model, task("copy-last"), 3, chat=chat) for chat in (True, False)
+    )
     assert answer_text(chatty) == chatty.line
     assert answer_text(plain) == "\n" + plain.line
     found = line_ids(model, chatty.prompt, answer_text(chatty))
@@ -138,7 +152,11 @@ def test_in_a_chat_the_line_is_open_already() -> None:
         ([], [], "at least one prompt, found 0 for 0"),
         (["1"], ["2", "3"], "found 2 for 1"),
         (["1"], [""], "it is empty"),
-        (["1" * 200], ["2" * 100], "a prompt and its answer of 301 tokens do not fit the model's context of 256"),
+        (
+            ["1" * 200],
+            ["2" * 100],
+            "a prompt and its answer of 301 tokens do not fit the model's context of 256",
+        ),
     ],
 )
 def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
@@ -146,7 +164,9 @@ def test_refuses(prompts: list[str], lines: list[str], words: str) -> None:
         answer_log_probability(tiny_model("gemma"), prompts, lines)
 
 
-def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_what_has_no_tokens_of_its_own_and_what_cannot_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("llama", seed=5, fresh=True)
     with pytest.raises(InputError, match="holds a control token"):
         line_ids(model, Prompt.from_ids(model, [7]), "<eos>")

@@ -1,4 +1,6 @@
-"""Answers that begin with thoughts: what stands behind them is the answer, and they are counted apart."""
+"""Answers that begin with thoughts: what stands behind them is the answer, and they are counted
+apart.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, ParsedAnswer, reader
+from ostools.measure.answers.reading import (
+    CUT_OFF,
+    HAS_ANSWER,
+    SOMETHING_ELSE,
+    ParsedAnswer,
+    reader,
+)
 from ostools.reporting.findings.answers import evaluation_notes
 from ostools.tasks import task
 from tests.models.chat.templates import Template, on_template, with_template
@@ -64,7 +72,12 @@ def _said(monkeypatch: pytest.MonkeyPatch, text: str, ended: str) -> None:
 @pytest.mark.parametrize(
     ("text", "ended", "thoughts", "kind"),
     [
-        (f"<think>\nfive, é\n</think>{MATHS} 5\n", "stop", "<think>\nfive, é\n</think>", HAS_ANSWER),
+        (
+            f"<think>\nfive, é\n</think>{MATHS} 5\n",
+            "stop",
+            "<think>\nfive, é\n</think>",
+            HAS_ANSWER,
+        ),
         (f"{MATHS} 5\n", "stop", "", HAS_ANSWER),
         ("<think>\nfive", "length", "<think>\nfive", CUT_OFF),
     ],
@@ -74,7 +87,9 @@ def test_thoughts_are_counted_in_tokens(
 ) -> None:
     model = on_template("qwen-3")
     _said(monkeypatch, text, ended)
-    found = ost.evaluate(model, "count-ones", lengths=[5], thinking=True, system="Be short.", max_new_tokens=64)
+    found = ost.evaluate(
+        model, "count-ones", lengths=[5], thinking=True, system="Be short.", max_new_tokens=64
+    )
     row: Any = found.frame.iloc[0]
     tokenizer: Any = model.tokenizer
     assert row["reasoning_tokens"] == len(tokenizer(thoughts, add_special_tokens=False).input_ids)
@@ -89,9 +104,15 @@ def test_thoughts_are_counted_in_tokens(
 def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
     source = "{{ '<|u|>' + messages[-1]['content'] + '<|a|><think>\n' }}"
     model = with_template(Template(source, ("<|u|>", "<|a|>")))
-    with pytest.raises(InputError, match="with which the model thinks first: ask without it, chat=False"):
+    with pytest.raises(
+        InputError, match="with which the model thinks first: ask without it, chat=False"
+    ):
         ost.ablation(model, task="copy-first", lengths=[3], what="layers")
-    with pytest.raises(InputError, match="expected thoughts that are closed before the answer line"):
+    with pytest.raises(
+        InputError, match="expected thoughts that are closed before the answer line"
+    ):
         ost.paper.chain_of_thought(model, "count-ones", 3, reasoning="one")
-    closed = ost.paper.chain_of_thought(model, "count-ones", 3, reasoning="one\n</think>\n", chat=True)
+    closed = ost.paper.chain_of_thought(
+        model, "count-ones", 3, reasoning="one\n</think>\n", chat=True
+    )
     assert closed.provenance.parameters["thinking"] == "no switch"

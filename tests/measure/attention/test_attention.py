@@ -1,4 +1,6 @@
-"""The last token's attention is the model's own, and two are subtracted only where their tokens are known to be the same."""
+"""The last token's attention is the model's own, and two are subtracted only where their tokens are
+known to be the same.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def test_the_last_row_is_the_models_own(family: Any) -> None:
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(prompt.ids[None])
     assert len(prompt.ids) > SIDE
-    # Exact: read out of one pass over the same ids, and the greatest of some numbers is one of them.
+    # Exact: read out of one pass over the same ids, and the greatest of some numbers is one of
+    # them.
     for layer, pattern in record["pattern"].items():
         assert torch.equal(found.last[layer], pattern[0, :, -1])
         # The last row of a square is the last token's own, pooled over keys alone.
@@ -83,10 +86,16 @@ def test_a_text_whose_rewritten_part_the_template_strips_is_inactive() -> None:
     ("arguments", "words"),
     [
         ({}, "expected a prompt, or a task with its length"),
-        ({"prompt": "1", "task": "copy-last", "length": 3}, "expected a prompt, or a task with its length"),
+        (
+            {"prompt": "1", "task": "copy-last", "length": 3},
+            "expected a prompt, or a task with its length",
+        ),
         ({"prompt": "1", "seed": -1}, "seed: expected a whole number of at least 0, found -1"),
         ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
-        ({"prompt": "1", "mitigation": "separator:every=3"}, "rewrites the sequence, .*: give a task and its length"),
+        (
+            {"prompt": "1", "mitigation": "separator:every=3"},
+            "rewrites the sequence, .*: give a task and its length",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: dict[str, Any], words: str) -> None:
@@ -99,7 +108,10 @@ def test_what_cannot_be_asked_is_refused(arguments: dict[str, Any], words: str) 
 
 def test_the_same_prompt_is_subtracted_token_by_token() -> None:
     model = tiny_model("llama")
-    first, second = attention(model, "12345"), attention(model, "12345", mitigation="sliding-window:window=2")
+    first, second = (
+        attention(model, "12345"),
+        attention(model, "12345", mitigation="sliding-window:window=2"),
+    )
     found = attention_difference(first, second)
     count = len(first.tokens)
     assert found.pairs == [(place, place) for place in range(count)]
@@ -121,25 +133,43 @@ def test_items_are_held_against_each_other_whatever_was_inserted() -> None:
     # Every token of the plain prompt has its partner.
     assert [one for one, _ in pairs] == list(range(len(first.tokens)))
     assert [first.tokens[one] for one, _ in pairs] == [second.tokens[other] for _, other in pairs]
-    assert all(str(first.frame["item"][one]) == str(second.frame["item"][other]) for one, other in pairs)
+    assert all(
+        str(first.frame["item"][one]) == str(second.frame["item"][other]) for one, other in pairs
+    )
     without = set(range(len(second.tokens))) - {other for _, other in pairs}
     assert {second.tokens[place] for place in without} == {","}
 
 
 def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() -> None:
     model = tiny_model("llama")
-    assert aligned(attention(model, "12345"), attention(model, "12945")) == [(0, 0), (1, 1), (2, 2), (4, 4), (5, 5)]
+    assert aligned(attention(model, "12345"), attention(model, "12945")) == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (4, 4),
+        (5, 5),
+    ]
     one, other = attention(model, "12345"), attention(model, "129945")
     found = attention_difference(one, other, corresponding=True)
-    assert found.pairs == partners(one.tokens, other.tokens) == [(0, 0), (1, 1), (2, 2), (4, 5), (5, 6)]
-    assert torch.equal(torch.tensor(found.frame["second"].to_numpy()), other.last[..., [0, 1, 2, 5, 6]].flatten())
+    assert (
+        found.pairs
+        == partners(one.tokens, other.tokens)
+        == [(0, 0), (1, 1), (2, 2), (4, 5), (5, 6)]
+    )
+    assert torch.equal(
+        torch.tensor(found.frame["second"].to_numpy()), other.last[..., [0, 1, 2, 5, 6]].flatten()
+    )
 
 
 def test_what_does_not_align_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama"), tiny_model("llama", n_layers=1)
-    with pytest.raises(ost.InputError, match=r"found 4 tokens and 3, and none known .* side by side"):
+    with pytest.raises(
+        ost.InputError, match=r"found 4 tokens and 3, and none known .* side by side"
+    ):
         attention_difference(attention(model, "123"), attention(model, "12"))
-    with pytest.raises(ost.InputError, match=r"found 2 layers of \d heads and 1 layers of \d heads"):
+    with pytest.raises(
+        ost.InputError, match=r"found 2 layers of \d heads and 1 layers of \d heads"
+    ):
         attention_difference(attention(model, "123"), attention(other, "123"))
     roomy = tiny_model("llama", context=1024)
     repeated = attention(roomy, task="copy-last", length=3, mitigation="repeat-prompt")

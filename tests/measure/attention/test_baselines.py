@@ -1,4 +1,6 @@
-"""Attention baselines: exact where a network is one sum, and against loops over Hugging Face's own weights."""
+"""Attention baselines: exact where a network is one sum, and against loops over Hugging Face's own
+weights.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def values(model: Any, name: str) -> np.ndarray:
 
 
 def test_closed_form_of_one_layer_that_reads_nothing_but_attention() -> None:
-    """Uniform attention in one layer: 1/n each; rollout adds the skip; values of 0 leave ALTI to the token itself."""
+    """Uniform attention in one layer: 1/n each; rollout adds the skip; values of 0 leave ALTI to
+    the token itself.
+    """
     model = tiny_model("llama", n_layers=1, dtype=torch.float64, fresh=True)
     rows = torch.ones(N, N, dtype=torch.float64).tril()
     uniform = (rows / rows.sum(-1, keepdim=True)).expand(1, int(model.cfg.n_heads), N, N)
@@ -33,7 +37,9 @@ def test_closed_form_of_one_layer_that_reads_nothing_but_attention() -> None:
         model.blocks[0].attn.original_component.v_proj.weight.zero_()
     with hooks.replace_pattern(model, uniform):
         assert values(model, "mean") == pytest.approx(np.full(N, 1 / N), rel=1e-12)
-        assert values(model, "rollout") == pytest.approx((np.full(N, 1 / N) + itself) / 2, rel=1e-12)
+        assert values(model, "rollout") == pytest.approx(
+            (np.full(N, 1 / N) + itself) / 2, rel=1e-12
+        )
         assert (values(model, "value-weighted") == 0).all()
         assert (values(model, "alti") == itself).all()
 
@@ -41,15 +47,24 @@ def test_closed_form_of_one_layer_that_reads_nothing_but_attention() -> None:
 def loops(model: Any) -> dict[str, np.ndarray]:
     """The four baselines token by token, from Hugging Face's weights and hidden states."""
     network, heads, layers = model.original_model, int(model.cfg.n_heads), int(model.cfg.n_layers)
-    with torch.no_grad(), hooks.exact_arithmetic(model), hooks.capture(model, "pattern", "residual_pre") as record:
+    with (
+        torch.no_grad(),
+        hooks.exact_arithmetic(model),
+        hooks.capture(model, "pattern", "residual_pre") as record,
+    ):
         model(torch.tensor([IDS]))
     mean, weighted = np.zeros(N), np.zeros(N)
     rollout, alti = np.eye(N), np.eye(N)
     for layer in range(layers):
         block, pattern = network.model.layers[layer], record["pattern"][layer][0]
         stream: Tensor = record["residual_pre"][layer][0]
-        attention, gain_offset = block.self_attn, 1.0 if model.cfg.architecture.startswith("Gemma") else 0.0
-        width = attention.v_proj.weight.shape[0] // (groups := attention.v_proj.weight.shape[0] // attention.head_dim)
+        attention, gain_offset = (
+            block.self_attn,
+            1.0 if model.cfg.architecture.startswith("Gemma") else 0.0,
+        )
+        width = attention.v_proj.weight.shape[0] // (
+            groups := attention.v_proj.weight.shape[0] // attention.head_dim
+        )
         read = _rms(stream, block.input_layernorm, gain_offset)
         moved = torch.zeros(heads, N, stream.shape[-1], dtype=stream.dtype)
         for head in range(heads):
@@ -65,7 +80,10 @@ def loops(model: Any) -> dict[str, np.ndarray]:
         edges = np.zeros((N, N))
         for query in range(N):
             parts = torch.stack(
-                [(pattern[:, query, key, None] * moved[:, key]).sum(0) * post[query] for key in range(N)]
+                [
+                    (pattern[:, query, key, None] * moved[:, key]).sum(0) * post[query]
+                    for key in range(N)
+                ]
             )
             parts[query] += stream[query]
             z = parts.sum(0)

@@ -44,7 +44,9 @@ def test_a_uniform_pattern_has_the_entropy_of_its_keys() -> None:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_score_against_loops(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, window=4, **TINY)
-    found: Any = head_scores(model, Prompt.from_ids(model, IDS), carriers=[1, 3]).frame.set_index(["layer", "head"])
+    found: Any = head_scores(model, Prompt.from_ids(model, IDS), carriers=[1, 3]).frame.set_index(
+        ["layer", "head"]
+    )
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(torch.tensor([IDS]))
     sliding = family in ("gemma2", "gemma3")
@@ -69,9 +71,13 @@ def test_every_score_against_loops(family: Family) -> None:
                 "last_to_carriers": rows[-1][1] + rows[-1][3],
             }
             assert set(expected) | {"last_to_text"} == set(SCORES)
-            assert np.isnan(found.loc[(layer, head), "last_to_text"])  # of ids nobody knows whose they are
+            assert np.isnan(
+                found.loc[(layer, head), "last_to_text"]
+            )  # of ids nobody knows whose they are
             for name, value in expected.items():
-                assert float(found.loc[(layer, head), name]) == pytest.approx(float(value), rel=1e-6, abs=1e-9), name
+                assert float(found.loc[(layer, head), name]) == pytest.approx(
+                    float(value), rel=1e-6, abs=1e-9
+                ), name
 
 
 def test_refusals() -> None:
@@ -84,7 +90,9 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match=r"carriers out of 0\.\.7, found \[8\]"):
         head_scores(model, prompt, carriers=[8])
     with pytest.raises(InputError, match="knows its own carriers"):
-        head_scores(model, render_prompt(model, ost.tasks.task("copy-first"), 3, chat=False), carriers=[1])
+        head_scores(
+            model, render_prompt(model, ost.tasks.task("copy-first"), 3, chat=False), carriers=[1]
+        )
     with (
         hooks.ablate_edges(model, [(1, 0, 7, 7)]),
         pytest.raises(InputError, match="whose rows sum to 1, found others in layer 1"),

@@ -1,4 +1,6 @@
-"""Exact cases are equalities; whether a form that is no bound may be believed; what the formulas do not describe is refused."""
+"""Exact cases are equalities; whether a form that is no bound may be believed; what the formulas do
+not describe is refused.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,27 @@ NORMS = np.arange(1.0, 11.0)
         (1 / 5.9, 3.0, 3 / 5.9, True),
     ],
 )
-def test_a_size_is_right_within_a_factor_of_two(times: float, wide: float, off: float, believed: bool) -> None:
+def test_a_size_is_right_within_a_factor_of_two(
+    times: float, wide: float, off: float, believed: bool
+) -> None:
     verdict = belief(NORMS * times, NORMS, NORMS / wide, NORMS * wide, scaled=True)
     assert verdict.log10_off == pytest.approx(math.log10(off))
     assert verdict.believed is believed
 
 
 def test_an_order_is_right_from_the_line_on() -> None:
-    assert [judged(rank, 0.0, "8 tokens", FEWEST).believed for rank in (0.899, RIGHT_RANK)] == [False, True]
+    assert [judged(rank, 0.0, "8 tokens", FEWEST).believed for rank in (0.899, RIGHT_RANK)] == [
+        False,
+        True,
+    ]
 
 
 def test_what_cannot_be_tested_is_neither_believed_nor_refuted() -> None:
     few, flat = np.arange(1.0, FEWEST), np.ones(10)
-    for verdict in (belief(few, few, few, few, scaled=True), belief(flat, NORMS, NORMS, NORMS, scaled=True)):
+    for verdict in (
+        belief(few, few, few, few, scaled=True),
+        belief(flat, NORMS, NORMS, NORMS, scaled=True),
+    ):
         assert verdict.believed is None
         assert verdict.words.startswith("not tested here: ")
 
@@ -64,14 +74,18 @@ def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:
     prompt = Prompt.from_ids(model, [2, *range(40, 50)])
     with hooks.scale_scores(model, 2.0):  # what stands beside it is measured under the same edits
         paths = ost.bounds(model, prompt, variants=["local", "proof", "theorem-5.1"])
-        beside = ost.compare(ost.sensitivity(model, prompt, linearisations=["frozen"]), paths).summary
+        beside = ost.compare(
+            ost.sensitivity(model, prompt, linearisations=["frozen"]), paths
+        ).summary
     beside = beside.set_index("variant")
     assert paths.beliefs["variant"].tolist() == ["proof", "theorem-5.1"]
     by_variant: Any = paths.frame.groupby("variant")["believed"].first()
     assert by_variant["local"] is pd.NA
     assert beside.loc["local", "words"] == ""
     for row in paths.beliefs.to_dict("records"):
-        assert by_variant[row["variant"]] == beside.loc[row["variant"], "believed"] == row["believed"]
+        assert (
+            by_variant[row["variant"]] == beside.loc[row["variant"], "believed"] == row["believed"]
+        )
         assert row["words"].startswith("believed here" if row["believed"] else "not believed here")
 
 
@@ -81,7 +95,11 @@ def test_of_parallel_blocks_the_papers_forms_alone_say_nothing() -> None:
 
 def test_the_progress_of_a_list_of_prompts_rises_to_the_whole() -> None:
     told: list[tuple[int, int]] = []
-    ost.bounds(tiny_model("gemma"), ["ab", "ab 12"], progress=lambda done, total: told.append((done, total)))
+    ost.bounds(
+        tiny_model("gemma"),
+        ["ab", "ab 12"],
+        progress=lambda done, total: told.append((done, total)),
+    )
     assert told == sorted(told)
     assert told[-1] == (100, 100)
 
@@ -102,12 +120,16 @@ def test_a_hook_that_the_formulas_do_not_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize("family", ["gemma3", "llama"])
-def test_grouped_heads_read_wrongly_are_caught(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grouped_heads_read_wrongly_are_caught(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Planted: key/value heads in the wrong order."""
     model = tiny_model(family)
     honest = weights._expanded
     monkeypatch.setattr(weights, "_expanded", lambda value, heads: honest(value, heads).flip(0))
-    with pytest.raises(ost.InputError, match="block 1: attention, computed from the weights as read here, differs"):
+    with pytest.raises(
+        ost.InputError, match="block 1: attention, computed from the weights as read here, differs"
+    ):
         ost.bounds(model, "ab 12", variants="local")
 
 

@@ -1,4 +1,6 @@
-"""The certified chain holds on dozens of random and adversarial models; equalities where it is tight; windows; refusals."""
+"""The certified chain holds on dozens of random and adversarial models; equalities where it is
+tight; windows; refusals.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests.measure.formulas.test_blocks import N, held
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 FROZEN = ("local", "windowed(1)", "windowed(2)", "windowed(4)")
-"""Each is at most the one before: a window of 2 k blocks holds two of k. The models have three blocks."""
+"""Each is at most the one before: a window of 2 k blocks holds two of k. The models have three
+blocks.
+"""
 
 EXAMPLES = 2 if settings().max_examples <= 20 else 8  # of each family: one takes two seconds
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -29,11 +33,22 @@ every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 
 @cache
 def built(family: Family) -> TransformerBridge:
-    return tiny_model(family, dtype=torch.float64, d_model=16, d_mlp=24, n_layers=3, n_heads=4, d_head=8, fresh=True)
+    return tiny_model(
+        family,
+        dtype=torch.float64,
+        d_model=16,
+        d_mlp=24,
+        n_layers=3,
+        n_heads=4,
+        d_head=8,
+        fresh=True,
+    )
 
 
 def filled(family: Family, seed: int, scale: float, sharp: float) -> TransformerBridge:
-    """The family's one model with other random weights: building it takes longer than all that is measured on it."""
+    """The family's one model with other random weights: building it takes longer than all that is
+    measured on it.
+    """
     model = built(family)
     original: Any = model.original_model
     _fill(original, seed, scale)
@@ -42,7 +57,9 @@ def filled(family: Family, seed: int, scale: float, sharp: float) -> Transformer
     return model
 
 
-def bounds(model: TransformerBridge, prompt: Prompt, variants: tuple[str, ...], **options) -> dict[str, np.ndarray]:
+def bounds(
+    model: TransformerBridge, prompt: Prompt, variants: tuple[str, ...], **options
+) -> dict[str, np.ndarray]:
     frame: Any = ost.bounds(model, prompt, variants=variants, **options).frame
     return {name: frame.loc[frame["variant"] == name, "value"].to_numpy() for name in variants}
 
@@ -74,7 +91,9 @@ def falls(values: list[np.ndarray]) -> None:
 def test_the_chain_falls_to_the_measured_norm(
     family: Family, seed: int, scale: float, sharp: float, ids: list[int]
 ) -> None:
-    """Random and adversarial: large gains, near-one-hot attention, repeated tokens, every family, both ||D||; float64."""
+    """Random and adversarial: large gains, near-one-hot attention, repeated tokens, every family,
+    both ||D||; float64.
+    """
     model = filled(family, seed, scale, sharp)
     prompt = Prompt.from_ids(model, [2, *ids])
     exact = measured(model, prompt)
@@ -94,16 +113,24 @@ def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
         prefix = bounds(model, Prompt.from_ids(model, IDS[: last + 1]), FROZEN)
         rows = every[every["last"] == last]
         for name in FROZEN:
-            assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(prefix[name], rel=1e-7)
+            assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(
+                prefix[name], rel=1e-7
+            )
 
 
-@pytest.mark.parametrize(("family", "k"), [("gemma3", 1), ("gemma3", 3), ("gemma3", 9), ("llama", 2)])
+@pytest.mark.parametrize(
+    ("family", "k"), [("gemma3", 1), ("gemma3", 3), ("gemma3", 9), ("llama", 2)]
+)
 def test_windows_are_products_of_whole_blocks_grouped_from_the_last(family: str, k: int) -> None:
-    """Four blocks, dense: products of k whole blocks by autograd, their norms, and the product of these."""
+    """Four blocks, dense: products of k whole blocks by autograd, their norms, and the product of
+    these.
+    """
     case = held(family, 4)
     eye = torch.eye(32, dtype=torch.float64)
     skip = torch.eye(N, dtype=torch.float64)[:, :, None, None] * eye
-    whole = [torch.einsum("iab,ijbc->ijac", eye + one.mlp, one.update + skip) for one in case.blocks]
+    whole = [
+        torch.einsum("iab,ijbc->ijac", eye + one.mlp, one.update + skip) for one in case.blocks
+    ]
     whole[-1] = torch.einsum("ab,ijbc->ijac", case.final_jacobian, whole[-1])
     expected = torch.eye(N, dtype=torch.float64)
     for top in range(4, 0, -k):
@@ -131,10 +158,14 @@ def test_bounds_know_masks_and_temperature(family: Family) -> None:
 
 
 def test_what_counts_on_causality_refuses_a_pattern_that_looks_ahead() -> None:
-    """There windowed(2) was 0.65 of the measured norm; `local`, out of whole rows, holds, negative weights included."""
+    """There windowed(2) was 0.65 of the measured norm; `local`, out of whole rows, holds, negative
+    weights included.
+    """
     model = filled("gpt2", 3, 2.0, 1.0)
     prompt = Prompt.from_ids(model, IDS)
-    pattern = torch.randn(1, 4, len(IDS), len(IDS), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    pattern = torch.randn(
+        1, 4, len(IDS), len(IDS), generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     with hooks.replace_pattern(model, pattern):
         falls([*bounds(model, prompt, FROZEN[:1]).values(), measured(model, prompt)])
         for variant in ("windowed(2)", "theorem-b5-literal"):

@@ -58,10 +58,17 @@ def select(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     return frame
 
 
-def last_token(model: TransformerBridge, ids: tuple[int, ...]) -> dict[str, Float[Tensor, "piece d"]]:
-    """One prompt in one pass of the whole model, read at its last token: what a reader's own loop would do."""
+def last_token(
+    model: TransformerBridge, ids: tuple[int, ...]
+) -> dict[str, Float[Tensor, "piece d"]]:
+    """One prompt in one pass of the whole model, read at its last token: what a reader's own loop
+    would do.
+    """
     last = int(model.cfg.n_layers) - 1
-    with torch.no_grad(), hooks.capture(model, "residual_post", "final_norm", "head_output", layers=[last]) as record:
+    with (
+        torch.no_grad(),
+        hooks.capture(model, "residual_post", "final_norm", "head_output", layers=[last]) as record,
+    ):
         logits = model(torch.tensor([ids]))
     return {
         "residual": record["residual_post"][last][:, -1],
@@ -75,7 +82,9 @@ def last_token(model: TransformerBridge, ids: tuple[int, ...]) -> dict[str, Floa
 def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -> None:
     task = tasks.FIGURE_5[name]()
     found = collapse(model, task, lengths=LENGTHS, dtypes=["float32"])
-    assert found.provenance.parameters["route"] == ("packed pass" if name in ("figure-5b", "figure-5d") else "one pass")
+    assert found.provenance.parameters["route"] == (
+        "packed pass" if name in ("figure-5b", "figure-5d") else "one pass"
+    )
     for length in LENGTHS:
         ids = tuple(encode(model, task.text(length)).ids.tolist())
         partners = {"theorem": (*ids, ids[-1])}
@@ -94,11 +103,15 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
                 for column, expected in (("mean", distances.mean()), ("maximum", distances.max())):
                     assert abs(row[column] - float(expected)) <= 1e-5 * size, (site, column)
             top_tokens = [int(x["logits"].argmax()) for x in (v, v_star)]
-            assert set(select(rows, site="logits")["same_top_token"]) == {top_tokens[0] == top_tokens[1]}
+            assert set(select(rows, site="logits")["same_top_token"]) == {
+                top_tokens[0] == top_tokens[1]
+            }
 
 
 def test_floors_by_their_definitions() -> None:
-    """Noise, machine line, ULPs and relative distance of one length, from passes of the prompts' own."""
+    """Noise, machine line, ULPs and relative distance of one length, from passes of the prompts'
+    own.
+    """
     model = tiny_model("llama", seed=2)
     low, given = view_in(model, torch.bfloat16), view_in(model, torch.float64)
     exact = view_in(low, torch.float64)
@@ -119,12 +132,15 @@ def test_floors_by_their_definitions() -> None:
                 "relative": apart / size,
                 "ulps": apart / line,
                 "noise": float(distance(y, reference[site], norm)),
-                "pair_noise": float(distance(y - y_star, reference[site] - reference_star[site], norm)),
+                "pair_noise": float(
+                    distance(y - y_star, reference[site] - reference_star[site], norm)
+                ),
                 "weight_shift": float(distance(reference[site], unmoved[site], norm)),
                 "machine_line": line,
             }
             for column, value in expected.items():
-                # A pass of another length may round one number the other way: a step or two in one coordinate.
+                # A pass of another length may round one number the other way: a step or two in one
+                # coordinate.
                 assert row[column] == pytest.approx(value, rel=0.15), (site, norm, column)
             assert row["ulps"] == pytest.approx(row["mean"] / row["machine_line"])
     (row,) = select(frame, site="y", per="head-chunk", norm="linf").to_dict("records")
@@ -136,19 +152,34 @@ def test_floors_by_their_definitions() -> None:
 
 def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     """1e-6 of ||v||, whatever the distance; of a pair without a size, 1e-6."""
-    table = pd.DataFrame({"site": "y", "weights": "given", "distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
-    assert reference_at_y(table)["rounding"].tolist() == pytest.approx([6e-6, 1e-5, 1e-6], rel=1e-12)
+    table = pd.DataFrame(
+        {
+            "site": "y",
+            "weights": "given",
+            "distance": [3.0, 1e-3, 0.0],
+            "relative": [0.5, 1e-4, 0.0],
+        }
+    )
+    assert reference_at_y(table)["rounding"].tolist() == pytest.approx(
+        [6e-6, 1e-5, 1e-6], rel=1e-12
+    )
     curve = pd.DataFrame({"relative": [0.1, 1.01e-6, 0.99e-6, 0.0]}, index=[3, 4, 5, 6])
     assert exact_from(curve) == 5
     assert exact_from(curve.iloc[:2]) is None
 
 
-def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Were positions packed wrongly, float64 would show it."""
     model = tiny_model("llama", seed=1)
     right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     true_mask = last_tokens.PrefixTree.visible
-    monkeypatch.setattr(last_tokens.PrefixTree, "visible", lambda tree, group: torch.ones_like(true_mask(tree, group)))
+    monkeypatch.setattr(
+        last_tokens.PrefixTree,
+        "visible",
+        lambda tree, group: torch.ones_like(true_mask(tree, group)),
+    )
     found = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     assert found.provenance.parameters["route"] == "loop"
     assert "differs from a prompt's own pass" in found.provenance.parameters["route_reason"]
@@ -156,21 +187,33 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
 
 
 def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token() -> None:
-    found = collapse(tiny_model("gemma3", seed=1), "figure-5a", lengths=range(1, 6), dtypes=["float32"])
-    y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")["distance"]
+    found = collapse(
+        tiny_model("gemma3", seed=1), "figure-5a", lengths=range(1, 6), dtypes=["float32"]
+    )
+    y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")[
+        "distance"
+    ]
     assert found.reference_curve("theorem")["distance"].tolist() == y.tolist()
     assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
 
 
 def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
-    """Of every site, pieces and norm the float64 run's own number, bit for bit; of whole vectors in L2 the reference's."""
-    found = collapse(tiny_model("gemma", seed=1), "figure-5b", lengths=LENGTHS, dtypes=["float64", "bfloat16-kv"])
+    """Of every site, pieces and norm the float64 run's own number, bit for bit; of whole vectors in
+    L2 the reference's.
+    """
+    found = collapse(
+        tiny_model("gemma", seed=1), "figure-5b", lengths=LENGTHS, dtypes=["float64", "bfloat16-kv"]
+    )
     key = ["pair", "seed", "length", "site", "per", "norm"]
-    exact, low = (select(found.frame, dtype=dtype).set_index(key) for dtype in ("float64", "bfloat16-kv"))
+    exact, low = (
+        select(found.frame, dtype=dtype).set_index(key) for dtype in ("float64", "bfloat16-kv")
+    )
     np.testing.assert_array_equal(low["float64_distance"], exact["mean"].reindex(low.index))
     np.testing.assert_array_equal(exact["float64_distance"], exact["mean"])
     whole: Any = select(found.frame, dtype="bfloat16-kv", per="vector", norm="l2")
-    beside = whole.merge(found.reference, on=["task", "pair", "seed", "weights", "length", "site"], validate="1:1")
+    beside = whole.merge(
+        found.reference, on=["task", "pair", "seed", "weights", "length", "site"], validate="1:1"
+    )
     assert len(beside) == len(found.reference)
     np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])
 
@@ -193,22 +236,34 @@ def test_a_dtype_that_overflows_has_rows_without_numbers_and_the_others_stand() 
     assert set(overflow["dtype"]) == set(found.overflowing()) == {"float16", "float16-residual"}
     assert len(overflow) == len(alone.frame)
     keys = ["length", "site", "layer", "per", "norm"]
-    assert set(overflow[keys].itertuples(index=False)) == set(cast(Any, alone.frame)[keys].itertuples(index=False))
-    assert every(overflow[["mean", "float64_distance", "noise", "pair_noise", "same_top_token"]].isna().all())
+    assert set(overflow[keys].itertuples(index=False)) == set(
+        cast(Any, alone.frame)[keys].itertuples(index=False)
+    )
+    assert every(
+        overflow[["mean", "float64_distance", "noise", "pair_noise", "same_top_token"]].isna().all()
+    )
     verdicts = found.verdicts()
     said = verdicts[verdicts["dtype"] == "float16"]
     assert set(said["status"]) == {"not measured: float16 overflows on this model"}
     assert set(said["verdict"]) == {"not finite"}
-    assert "residual at length 1 is not finite; float16 holds numbers up to 6.55e+04" in found.overflowing()["float16"]
+    assert (
+        "residual at length 1 is not finite; float16 holds numbers up to 6.55e+04"
+        in found.overflowing()["float16"]
+    )
     pd.testing.assert_frame_equal(from_rows(as_rows(found), found.provenance).verdicts(), verdicts)
 
 
 def test_numbers_that_are_not_finite_anywhere_else_are_refused() -> None:
-    with pytest.raises(InputError, match=r"in float64: residual at length \d+ is not finite; float64 holds .* weights"):
+    with pytest.raises(
+        InputError,
+        match=r"in float64: residual at length \d+ is not finite; float64 holds .* weights",
+    ):
         collapse(loud(float("nan")), "figure-5a", lengths=[1, 2, 3], dtypes=["float16", "float32"])
 
 
-def test_logits_that_are_not_the_unembedding_of_y_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_that_are_not_the_unembedding_of_y_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unembedding = last_tokens.Unembedding
     monkeypatch.setattr(unembedding, "of", lambda model: unembedding(model.unembed, 1.0))
     with pytest.raises(InputError, match="expected the model's logits to be its unembedding of y"):
@@ -230,7 +285,9 @@ def merging_model(folder: Path) -> TransformerBridge:
     return model
 
 
-def test_a_tokenizer_that_merges_the_ones_is_refused_and_the_id_level_pair_taken(tmp_path: Path) -> None:
+def test_a_tokenizer_that_merges_the_ones_is_refused_and_the_id_level_pair_taken(
+    tmp_path: Path,
+) -> None:
     model = merging_model(tmp_path)
     message = "figure-5a at length 1: .* '1' + '1' -> token '11': this tokenizer merges the repeat; .* items='ids'"
     with pytest.raises(InputError, match=message.replace("+", r"\+")):
@@ -250,10 +307,16 @@ def test_a_tokenizer_that_merges_the_ones_is_refused_and_the_id_level_pair_taken
 def test_every_task_of_a_list_is_as_it_is_alone() -> None:
     """Rounded weights; a branching task beside a chain; equal tasks; progress to the whole."""
     own = tiny_model("gemma3", seed=1)
-    several = [tasks.RepeatTask("text", "one two", None, "ids"), tasks.figure_5b(), tasks.figure_5b()]
+    several = [
+        tasks.RepeatTask("text", "one two", None, "ids"),
+        tasks.figure_5b(),
+        tasks.figure_5b(),
+    ]
     settings: dict[str, Any] = {"lengths": (1, 3), "dtypes": ("int8-weights",), "seeds": (0,)}
     told: list[tuple[int, int]] = []
-    found = collapse(own, several, **settings, progress=lambda done, total: told.append((done, total)))
+    found = collapse(
+        own, several, **settings, progress=lambda done, total: told.append((done, total))
+    )
     for task, result in zip(several, found, strict=True):
         alone = collapse(own, task, **settings)
         pd.testing.assert_frame_equal(result.frame, alone.frame, check_exact=True)
@@ -268,14 +331,22 @@ def test_every_task_of_a_list_is_as_it_is_alone() -> None:
 def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[weakref.ref[Any]] = []
 
-    def remembering(model: TransformerBridge, dtype: torch.dtype, *, eager: bool) -> TransformerBridge:
+    def remembering(
+        model: TransformerBridge, dtype: torch.dtype, *, eager: bool
+    ) -> TransformerBridge:
         copy = view_in(model, dtype, eager=eager)
         copies.append(weakref.ref(copy.blocks[0].mlp))
         return copy
 
     monkeypatch.setattr(precisions, "view_in", remembering)
-    found = collapse(tiny_model("gemma"), ["figure-5a", "figure-5c"], lengths=[1, 2], dtypes=["bfloat16", "float16"])
-    # Once for both tasks: float64; and for each dtype the dtype itself, and its weights in float64 by way of the dtype.
+    found = collapse(
+        tiny_model("gemma"),
+        ["figure-5a", "figure-5c"],
+        lengths=[1, 2],
+        dtypes=["bfloat16", "float16"],
+    )
+    # Once for both tasks: float64; and for each dtype the dtype itself, and its weights in float64
+    # by way of the dtype.
     assert len(copies) == 1 + 2 * (1 + 2)
     gc.collect()
     assert [copy() for copy in copies] == [None] * len(copies)
@@ -306,7 +377,11 @@ RANGE = "hidden from 138 to 501 (all 364 lengths tried)"
                     UNDECIDED,
                     "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row",
                 ),
-                (300, TO_THE_END, "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)"),
+                (
+                    300,
+                    TO_THE_END,
+                    "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)",
+                ),
                 (502, IN_A_RANGE, f"{RANGE}, apart at 502, the only longer length tried {AT_512}"),
                 (504, IN_A_RANGE, f"{RANGE}, apart at all 3 longer lengths tried {AT_512}"),
                 (512, IN_A_RANGE, f"{RANGE}, apart again from 502 {AT_512}"),
@@ -314,7 +389,13 @@ RANGE = "hidden from 138 to 501 (all 364 lengths tried)"
         ),
         ([True] * 100, "y", {}, TO_THE_END, f"hidden {WHOLE}"),
         ([True] * 100, "top-token", {}, TO_THE_END, f"the same {WHOLE}"),
-        ([False] * 100, "identical-logits", {}, TOLD_APART, "not identical at any of the 100 lengths tried, up to 100"),
+        (
+            [False] * 100,
+            "identical-logits",
+            {},
+            TOLD_APART,
+            "not identical at any of the 100 lengths tried, up to 100",
+        ),
         (
             *([n % 9 == 0 for n in range(1, 101)], "y", {}, TOLD_APART),
             "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs",
@@ -335,7 +416,9 @@ def test_a_verdict_is_about_ranges_wherever_one_stops(
     hidden: list[bool], site: str, limits: dict[str, Any], kind: str, words: str
 ) -> None:
     lengths = list(range(1, len(hidden) + 1))
-    curve = Curve(("t", "theorem", 0, "bfloat16", site, 2), lengths, [n + 10 for n in lengths], hidden)
+    curve = Curve(
+        ("t", "theorem", 0, "bfloat16", site, 2), lengths, [n + 10 for n in lengths], hidden
+    )
     verdict = judge(curve, Limits(**limits))
     assert (verdict.kind, verdict.words) == (kind, words)
     assert len(verdict.ranges) == kind.startswith("hidden")
@@ -349,7 +432,9 @@ def test_a_verdict_is_about_ranges_wherever_one_stops(
         (4, set(), "20 of the 77 lengths in the range were tried, all hidden"),
     ],
 )
-def test_a_range_names_its_holes_and_how_many_of_its_lengths_were_tried(step: int, holes: set[int], count: str) -> None:
+def test_a_range_names_its_holes_and_how_many_of_its_lengths_were_tried(
+    step: int, holes: set[int], count: str
+) -> None:
     lengths = list(range(2, 90, step))
     hidden = [n >= 10 and n not in holes for n in lengths]
     curve = Curve(("t", "theorem", 0, "bfloat16", "y", 2), lengths, lengths, hidden)
@@ -359,7 +444,13 @@ def test_a_range_names_its_holes_and_how_many_of_its_lengths_were_tried(step: in
 
 @pytest.mark.parametrize(
     ("first", "last", "lengths"),
-    [(5, 20, {4, 5, 20}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
+    [
+        (5, 20, {4, 5, 20}),
+        (5, 12, {4, 5, 12, 13}),
+        (1, 8, {1, 8, 9}),
+        (5, 11, set()),
+        (1, 20, {1, 20}),
+    ],
 )
 def test_the_lengths_that_decide_are_the_ends_of_a_range_and_those_beside_them(
     first: int, last: int, lengths: set[int]
@@ -388,7 +479,9 @@ def test_the_tables_hold_the_verdicts_and_their_ranges() -> None:
 
 
 def test_the_summary_has_one_row_a_length_with_what_decides() -> None:
-    """float64's distance decides beside the noise of the difference; a distance of 0 as it came out is hidden too."""
+    """float64's distance decides beside the noise of the difference; a distance of 0 as it came out
+    is hidden too.
+    """
     result = made(lambda n: 1.0 / n, noise=1 / 30 + 1e-9)
     frame = result.frame.assign(float64_distance=2 / result.frame["length"])
     frame.loc[frame["length"] == 10, "mean"] = 0.0
@@ -419,38 +512,61 @@ def test_the_tables_read_top_tokens_and_identical_logits_from_their_own_columns(
 @pytest.mark.parametrize(
     ("limits", "trained", "last", "words"),
     [
-        ({"sliding_windows": [66]}, {}, 60, "(at 61 the prompt has 66 tokens, the model's sliding window)"),
+        (
+            {"sliding_windows": [66]},
+            {},
+            60,
+            "(at 61 the prompt has 66 tokens, the model's sliding window)",
+        ),
         ({"context": 106}, {}, 100, "(no longer prompt fits the model's context of 106 tokens)"),
-        ({}, {"count-ones-figure-5": 60}, 60, "(60 is the longest sequence that the model was trained on)"),
+        (
+            {},
+            {"count-ones-figure-5": 60},
+            60,
+            "(60 is the longest sequence that the model was trained on)",
+        ),
     ],
 )
 def test_limits_are_those_of_the_model_that_was_measured(
     limits: dict[str, Any], trained: dict[str, int], last: int, words: str
 ) -> None:
     result = made(lambda n: 0.1 if 30 <= n <= last else 1.0)  # n items are n + 5 tokens
-    origin = replace(result.provenance, parameters={"limits": limits}, model={"trained_lengths": trained})
+    origin = replace(
+        result.provenance, parameters={"limits": limits}, model={"trained_lengths": trained}
+    )
     verdict: Any = replace(result, provenance=origin).verdicts().set_index("site").loc["y"]
     assert verdict["status"].endswith(words)
 
 
 def test_seeds_together_are_hidden_where_each_is() -> None:
-    one, other = (made(lambda n, r=r: 0.1 if n in r else 1.0) for r in (range(20, 61), range(40, 91)))
+    one, other = (
+        made(lambda n, r=r: 0.1 if n in r else 1.0) for r in (range(20, 61), range(40, 91))
+    )
     both = replace(one, frame=pd.concat([one.frame, other.frame.assign(seed=1)], ignore_index=True))
-    (together,) = [v for (_, _, site, _), v in both.verdicts_over_seeds().items() if site == "logits"]
+    (together,) = [
+        v for (_, _, site, _), v in both.verdicts_over_seeds().items() if site == "logits"
+    ]
     assert [(span.first, span.last) for span in together.ranges] == [(40, 60)]
     assert both.verdicts().query("site == 'logits'")["first"].tolist() == [20, 40]
 
 
 def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
-    """v and v* stored as the same numbers: the noise of either may be half of what lay between them."""
+    """v and v* stored as the same numbers: the noise of either may be half of what lay between
+    them.
+    """
     apart = made(lambda n: 1.0)
     assert set(apart.verdicts().query("site == 'y'")["first"].isna()) == {True}
-    same = replace(apart, frame=apart.frame.assign(mean=apart.frame["mean"].where(apart.frame["length"] <= 20, 0.0)))
+    same = replace(
+        apart,
+        frame=apart.frame.assign(mean=apart.frame["mean"].where(apart.frame["length"] <= 20, 0.0)),
+    )
     assert same.verdicts().set_index("site").loc["y", "first"] == 21
 
 
 def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
-    """By heads in Linf the mean of their float64 distances falls below the mean of their noises at 20, by the vector at 30."""
+    """By heads in Linf the mean of their float64 distances falls below the mean of their noises at
+    20, by the vector at 30.
+    """
     result = made(lambda n: 1.0 / n, noise=1 / 30 + 1e-9)
     heads = result.frame["per"] == "head-chunk"
     frame = result.frame.assign(pair_noise=result.frame["pair_noise"].mask(heads, 1 / 20 + 1e-9))
@@ -472,7 +588,9 @@ def test_a_prompt_is_the_repeat_task_of_its_last_token() -> None:
     assert found.frame.equals(task.frame)
     assert found.reference.equals(task.reference)
     prompt = encode(model, "The 11")
-    assert collapse(model, prompt=prompt, **some).frame.equals(collapse(model, prompt, **some).frame)
+    assert collapse(model, prompt=prompt, **some).frame.equals(
+        collapse(model, prompt, **some).frame
+    )
 
 
 @pytest.mark.parametrize(
@@ -485,7 +603,10 @@ def test_a_prompt_is_the_repeat_task_of_its_last_token() -> None:
             {"task": "figure-5a", "lengths": [10**9]},
             "does not fit the model's context of 256 tokens .* the longest that fits is 215",
         ),
-        ({"task": "figure-5a", "dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
+        (
+            {"task": "figure-5a", "dtypes": ["bfloat61"]},
+            "unknown dtype 'bfloat61': did you mean 'bfloat16'",
+        ),
         ({"task": []}, "found an empty list"),
         ({"task": ["figure-5a", "figure-5e"]}, "unknown task 'figure-5e': did you mean 'figure-5"),
         ({"task": "figure-5a", "seeds": [0, 1]}, "figure-5a draws nothing at random"),
@@ -502,7 +623,10 @@ def test_refusals(arguments: dict[str, Any], message: str) -> None:
 def test_an_active_edit_is_refused() -> None:
     model = tiny_model("llama")
     message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
-    with pytest.raises(InputError, match=re.escape(message)), hooks.mask_scores(model, lambda query, key: query >= key):
+    with (
+        pytest.raises(InputError, match=re.escape(message)),
+        hooks.mask_scores(model, lambda query, key: query >= key),
+    ):
         collapse(model, "figure-5a", lengths=[1])
 
 

@@ -1,5 +1,5 @@
-"""Every distance of a pair and every floor, by hand on vectors of small whole numbers: which runs each compares, which norm it
-takes, and that what stands for several heads is their mean."""
+"""Every distance of a pair and every floor, by hand on vectors of small whole numbers: which runs
+each compares, which norm it takes, and that what stands for several heads is their mean."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from torch import Tensor
 from ostools.measure.collapse.distances import _floors_and_distances
 from ostools.measure.passes.precisions import Precision
 
-# One pair of prompts, two heads, two components. The differences are (3, 4) and (6, 8), so that every norm is whole.
+# One pair of prompts, two heads, two components. The differences are (3, 4) and (6, 8), so that
+# every norm is whole.
 V = torch.tensor([[[3.0, 4.0], [6.0, 8.0]]], dtype=torch.float64)
 V_STAR = torch.zeros_like(V)
-EXACT = V - torch.tensor([[[0.0, 1.0], [0.0, 3.0]]], dtype=torch.float64)  # the same weights in float64
+EXACT = V - torch.tensor(
+    [[[0.0, 1.0], [0.0, 3.0]]], dtype=torch.float64
+)  # the same weights in float64
 EXACT_STAR = torch.tensor([[[0.0, 0.0], [2.0, 0.0]]], dtype=torch.float64)
-AS_GIVEN = EXACT - torch.tensor([[[2.0, 0.0], [4.0, 0.0]]], dtype=torch.float64)  # the given weights in float64
-STEPS = torch.tensor([[[1.0, 0.0], [2.0, 0.0]]], dtype=torch.float64)  # a step of the dtype in every component
+AS_GIVEN = EXACT - torch.tensor(
+    [[[2.0, 0.0], [4.0, 0.0]]], dtype=torch.float64
+)  # the given weights in float64
+STEPS = torch.tensor(
+    [[[1.0, 0.0], [2.0, 0.0]]], dtype=torch.float64
+)  # a step of the dtype in every component
 
 
 class StepsByHand(Precision):
@@ -28,7 +35,9 @@ class StepsByHand(Precision):
 def columns() -> dict[str, dict[str, float]]:
     pieces = (V, V_STAR, EXACT, EXACT_STAR, AS_GIVEN)
     made = _floors_and_distances(pieces, StepsByHand("by hand", torch.float32))
-    return {norm: {name: float(values[0]) for name, values in table.items()} for norm, table in made}
+    return {
+        norm: {name: float(values[0]) for name, values in table.items()} for norm, table in made
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,5 +62,7 @@ def columns() -> dict[str, dict[str, float]]:
         ("linf", "float64_distance", (3 + 5) / 2),
     ],
 )
-def test_by_hand(columns: dict[str, dict[str, float]], norm: str, column: str, by_hand: float) -> None:
+def test_by_hand(
+    columns: dict[str, dict[str, float]], norm: str, column: str, by_hand: float
+) -> None:
     assert columns[norm][column] == pytest.approx(by_hand, rel=1e-15)

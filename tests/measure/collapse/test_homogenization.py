@@ -1,4 +1,6 @@
-"""Collapse of all tokens: exact on constructed states and patterns, and against a plain loop on transformers."""
+"""Collapse of all tokens: exact on constructed states and patterns, and against a plain loop on
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
 
 
 def test_equal_tokens_without_positions_stay_equal_in_every_layer() -> None:
-    """One token repeated, and rotations that turn no value: every layer's states are the same, whatever the weights."""
+    """One token repeated, and rotations that turn no value: every layer's states are the same,
+    whatever the weights.
+    """
     model = tiny_model("llama", seed=2, dtype=torch.float64, **TINY)
-    frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, [50] * 9), contexts=[3, 9]).frame
+    frame: Any = ost.token_homogenization(
+        model, Prompt.from_ids(model, [50] * 9), contexts=[3, 9]
+    ).frame
     embedded = frame[frame["layer"] == 0]
     assert (embedded["entropy"] == 0).all()
     assert (embedded["effective_rank"] == 1).all()
@@ -40,7 +46,9 @@ def test_the_sink_rate_of_a_constructed_pattern(weight: float, rate: float) -> N
     pattern = torch.eye(N) * (1 - weight)
     pattern[:, 0] += weight
     with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
-        frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[N]).frame
+        frame: Any = ost.token_homogenization(
+            model, Prompt.from_ids(model, IDS), contexts=[N]
+        ).frame
     blocks = frame[frame["layer"] < 2]
     assert blocks["first_weight"].to_numpy() == pytest.approx(weight, abs=1e-7)
     assert (blocks["sink_rate"] == rate).all()
@@ -55,7 +63,8 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
     plain: Any = model.original_model
     with torch.no_grad():
         out = plain(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
-        # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of the last block.
+        # transformers' last hidden state is behind the final norm: v^(L) is the bridge's own, of
+        # the last block.
         with hooks.capture(model, "residual_post") as record:
             model(torch.tensor([IDS]))
     for size in (4, N):
@@ -64,7 +73,11 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
             for name, value in likeness(rows)._asdict().items():
                 assert row[name] == pytest.approx(value, rel=1e-4, abs=1e-6), (size, layer, name)
             for name, value in likeness(rows[1:])._asdict().items():
-                assert row[f"rest_{name}"] == pytest.approx(value, rel=1e-4, abs=1e-6), (size, layer, name)
+                assert row[f"rest_{name}"] == pytest.approx(value, rel=1e-4, abs=1e-6), (
+                    size,
+                    layer,
+                    name,
+                )
             assert row["first_norm"] == pytest.approx(float(rows[0].norm()), rel=1e-5)
             assert row["rest_norm"] == pytest.approx(np.median(rows[1:].norm(dim=1)), rel=1e-5)
             if layer < len(out.attentions):
@@ -76,16 +89,22 @@ def test_against_a_plain_loop_on_transformers(family: Family) -> None:
 def test_a_shorter_context_is_the_text_cut_there_and_the_twin_is_an_untrained_model() -> None:
     model = tiny_model("gemma3", seed=4, window=4, **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    frame: Any = ost.token_homogenization(model, prompt, contexts=[5, N], untrained=True, seed=1).frame
+    frame: Any = ost.token_homogenization(
+        model, prompt, contexts=[5, N], untrained=True, seed=1
+    ).frame
     cut: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS[:5]), contexts=[5]).frame
     twin: Any = ost.token_homogenization(
         ost.models.untrained_model(model, "initialised", seed=1), prompt, contexts=[5, N]
     ).frame
     numbers = cut.columns.drop("source")
     part = frame[(frame["source"] == "model") & (frame["tokens"] == 5)]
-    assert part[numbers].to_numpy(float) == pytest.approx(cut[numbers].to_numpy(float), rel=1e-4, abs=1e-6, nan_ok=True)
+    assert part[numbers].to_numpy(float) == pytest.approx(
+        cut[numbers].to_numpy(float), rel=1e-4, abs=1e-6, nan_ok=True
+    )
     untrained = frame[frame["source"] == "untrained"]
-    assert np.array_equal(untrained[numbers].to_numpy(float), twin[numbers].to_numpy(float), equal_nan=True)
+    assert np.array_equal(
+        untrained[numbers].to_numpy(float), twin[numbers].to_numpy(float), equal_nan=True
+    )
 
 
 def test_contexts_double_from_eight_to_the_text() -> None:
@@ -97,25 +116,43 @@ def test_contexts_double_from_eight_to_the_text() -> None:
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="contexts: expected from 3 to the 10 tokens of the text, found 11"):
+    with pytest.raises(
+        InputError, match="contexts: expected from 3 to the 10 tokens of the text, found 11"
+    ):
         ost.token_homogenization(model, prompt, contexts=[4, 11])
     with pytest.raises(InputError, match="contexts: expected whole numbers of at least 3, found 2"):
         ost.token_homogenization(model, prompt, contexts=[2])
     with pytest.raises(InputError, match="expected from 3 to the 2 tokens of the text, found 2"):
         ost.token_homogenization(model, Prompt.from_ids(model, [2, 40]))
-    with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
+    with (
+        pytest.raises(InputError, match="expected a model without edits"),
+        hooks.ablate_heads(model, [(0, 1)]),
+    ):
         ost.token_homogenization(model, prompt, untrained=True)
 
 
 def test_a_context_whose_states_depend_on_what_follows_is_refused() -> None:
-    """Long rotations beyond 16 tokens (longrope): the first 8 of 40 tokens are others alone. An edit may do the same."""
-    rotation = {"rope_type": "longrope", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 16}
+    """Long rotations beyond 16 tokens (longrope): the first 8 of 40 tokens are others alone. An
+    edit may do the same.
+    """
+    rotation = {
+        "rope_type": "longrope",
+        "factor": 4.0,
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 16,
+    }
     rotation |= {"short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
     limits = {"context": 64, "original_max_position_embeddings": 16, "rope_parameters": rotation}
     model = tiny_model("phi3", fresh=True, **limits)
-    with pytest.raises(InputError, match="expected the states of the first 8 tokens to be theirs alone"):
+    with pytest.raises(
+        InputError, match="expected the states of the first 8 tokens to be theirs alone"
+    ):
         ost.token_homogenization(model, Prompt.from_ids(model, list(range(10, 50))), contexts=[8])
-    assert len(ost.token_homogenization(model, Prompt.from_ids(model, list(range(10, 18))), contexts=[8]).frame)
+    assert len(
+        ost.token_homogenization(
+            model, Prompt.from_ids(model, list(range(10, 18))), contexts=[8]
+        ).frame
+    )
 
 
 def test_rows_of_two_texts_are_no_result() -> None:

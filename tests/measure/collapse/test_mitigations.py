@@ -1,4 +1,6 @@
-"""Collapse under a mitigation: the pairs that a model is asked, the hooks in every precision, and the law of windows."""
+"""Collapse under a mitigation: the pairs that a model is asked, the hooks in every precision, and
+the law of windows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import exact_from
 from ostools.measure.task_prompt import render_prompt
-from ostools.mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
+from ostools.mitigations import (
+    Hint,
+    Interleave,
+    Mitigation,
+    MitigationError,
+    Separator,
+    compose,
+    running,
+)
 from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
 from ostools.models import view_in
 from ostools.tasks import AppendixTask, RepeatTask
@@ -34,7 +44,9 @@ def y_distances(frame: pd.DataFrame, dtype: str) -> dict[int, float]:
     return dict(zip(rows["length"], rows["mean"], strict=True))
 
 
-def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, chat: bool = False) -> torch.Tensor:
+def y_of(
+    model: TransformerBridge, mitigation: Mitigation | None, length: int, chat: bool = False
+) -> torch.Tensor:
     """One question in one pass: what a reader's own loop would do."""
     posed = render_prompt(model, COPY, length, mitigation=mitigation, chat=chat)
     with torch.no_grad(), running(model, mitigation), hooks.capture(model, "final_norm") as record:
@@ -55,7 +67,9 @@ def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, c
         ("llama", SlidingWindow(4, layers=(1,))),
     ),
 )
-def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation: Mitigation | None) -> None:
+def test_every_precision_equals_the_readers_own_loop(
+    family: Family, mitigation: Mitigation | None
+) -> None:
     model = tiny_model(family, seed=1, window=200, context=512)
     found = collapse(
         model,
@@ -66,33 +80,54 @@ def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation:
         chat=False,
         position="prompt-end",
     )
-    for dtype, kind, rounding in (("float32", torch.float32, 2e-5), ("bfloat16", torch.bfloat16, 3e-2)):
+    for dtype, kind, rounding in (
+        ("float32", torch.float32, 2e-5),
+        ("bfloat16", torch.bfloat16, 3e-2),
+    ):
         copy = view_in(model, kind)
         measured = y_distances(found.frame, dtype)
         for n in LENGTHS:
             v, v_star = y_of(copy, mitigation, n), y_of(copy, mitigation, n + 1)
-            assert abs(measured[n] - float((v - v_star).norm())) <= rounding * float(v.norm()), (dtype, n)
+            assert abs(measured[n] - float((v - v_star).norm())) <= rounding * float(v.norm()), (
+                dtype,
+                n,
+            )
     assert set(found.frame["pair"]) == {"task"}
     pass_only = isinstance(mitigation, SlidingWindow | AttentionTemperature)
     assert not pass_only or found.provenance.parameters["route"] == "loop"
 
 
 @pytest.mark.parametrize(
-    ("family", "window"), quick([("gemma", 4), ("llama", 1), ("llama", 3)], ("llama", 1), ("llama", 3))
+    ("family", "window"),
+    quick([("gemma", 4), ("llama", 1), ("llama", 3)], ("llama", 1), ("llama", 3)),
 )
 def test_windows_make_collapse_exact(family: Family, window: int) -> None:
-    """Section 4: a window w on each of L layers, relative positions, no sink: distance 0 from L (w - 1) + 1 copies on."""
+    """Section 4: a window w on each of L layers, relative positions, no sink: distance 0 from L (w
+    - 1) + 1 copies on.
+    """
     model = tiny_model(family, seed=3, n_layers=3)
     task = RepeatTask("repeated", "Some words before it", "q")
-    found = collapse(model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window))
+    found = collapse(
+        model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window)
+    )
     for site in ("residual", "y"):
         assert exact_from(found.reference_curve("theorem", site)) == 3 * (window - 1) + 1
     # A sink keeps the first token in sight, the same from everywhere but further away each time.
-    sink = collapse(model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window, sinks=1))
+    sink = collapse(
+        model,
+        task,
+        lengths=range(1, 13),
+        dtypes=["float64"],
+        mitigation=SlidingWindow(window, sinks=1),
+    )
     assert exact_from(sink.reference_curve("theorem")) is None
     if window > 1:
         some = collapse(
-            model, task, lengths=range(1, 13), dtypes=["float64"], mitigation=SlidingWindow(window, "alternate")
+            model,
+            task,
+            lengths=range(1, 13),
+            dtypes=["float64"],
+            mitigation=SlidingWindow(window, "alternate"),
         )
         assert exact_from(some.reference_curve("theorem")) is None
 
@@ -139,7 +174,9 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
     model = tiny_model("llama", seed=1, context=512)
     collapse(model, COPY, lengths=[4], dtypes=["float32"], mitigation=Broken())
     with pytest.raises(MitigationError, match="its invariant does not hold"):
-        collapse(model, COPY, lengths=[4], dtypes=["float32", "bfloat16-eager"], mitigation=Broken())
+        collapse(
+            model, COPY, lengths=[4], dtypes=["float32", "bfloat16-eager"], mitigation=Broken()
+        )
     assert hooks.active_edits(model) == ()
 
 
@@ -156,10 +193,22 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
             InputError,
             r"copy at 'prompt-end': expected the prompts of 1 and 2 items to end in the same token, found '\d' and '\d'",
         ),
-        ({"chat": True, "bos": False}, InputError, "bos: expected plain text, found a chat, whose template writes"),
-        ({"mitigation": SlidingWindow(3, layers=(7,))}, MitigationError, "layers out of 0..1, found 7"),
+        (
+            {"chat": True, "bos": False},
+            InputError,
+            "bos: expected plain text, found a chat, whose template writes",
+        ),
+        (
+            {"mitigation": SlidingWindow(3, layers=(7,))},
+            MitigationError,
+            "layers out of 0..1, found 7",
+        ),
         ({"mitigation": Louder()}, InputError, "changes the unembedding itself"),
-        ({"lengths": [10**9], "mitigation": Hint()}, InputError, "at most 256 tokens .the model's context"),
+        (
+            {"lengths": [10**9], "mitigation": Hint()},
+            InputError,
+            "at most 256 tokens .the model's context",
+        ),
     ],
 )
 def test_refusals(arguments: dict[str, Any], error: type[ValueError], message: str) -> None:

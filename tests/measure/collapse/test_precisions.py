@@ -26,12 +26,19 @@ LENGTHS = (1, 2, 5, 9)
 
 
 def _at(frame: Any, length: int, **wanted: Any) -> Any:
-    (row,) = select(frame, length=length, site="y", per="vector", norm="l2", **wanted).to_dict("records")
+    (row,) = select(frame, length=length, site="y", per="vector", norm="l2", **wanted).to_dict(
+        "records"
+    )
     return row
 
 
 @pytest.mark.parametrize(
-    "name", quick(["bfloat16-residual", "float8_e4m3fn-kv", "int8-kv", "int4-residual"], "int8-kv", "bfloat16-residual")
+    "name",
+    quick(
+        ["bfloat16-residual", "float8_e4m3fn-kv", "int8-kv", "int4-residual"],
+        "int8-kv",
+        "bfloat16-residual",
+    ),
 )
 def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
     model = tiny_model("gemma2", seed=1)
@@ -45,7 +52,9 @@ def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
             v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
         row = _at(found.frame, length)
         size = float(v["y"].norm())
-        assert row["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), abs=2e-4 * size)
+        assert row["mean"] == pytest.approx(
+            float(distance(v["y"], v_star["y"], "l2")), abs=2e-4 * size
+        )
         assert row["weights"] == "given"
         assert row["weight_shift"] == 0
     assert hooks.active_edits(model) == ()
@@ -53,10 +62,15 @@ def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
 
 @pytest.mark.parametrize("format", quick(["bfloat16", "int4"], "bfloat16"))
 def test_stored_weights_shift_y_but_make_no_noise(format: Any) -> None:
-    """The noise is that of running in float32 whatever the weights; the shift is that of the weights alone."""
+    """The noise is that of running in float32 whatever the weights; the shift is that of the
+    weights alone.
+    """
     model = tiny_model("llama", seed=2)
     found = collapse(model, "figure-5c", lengths=[6], dtypes=["float32", f"{format}-weights"])
-    plain, stored = _at(found.frame, 6, dtype="float32"), _at(found.frame, 6, dtype=f"{format}-weights")
+    plain, stored = (
+        _at(found.frame, 6, dtype="float32"),
+        _at(found.frame, 6, dtype=f"{format}-weights"),
+    )
     assert 0 < stored["noise"] < 20 * plain["noise"]
     ids = tuple(encode(model, tasks.figure_5c().text(6)).ids.tolist())
     exact = [view_in(copy, torch.float64) for copy in (model, view_rounded(model, format))]
@@ -74,11 +88,16 @@ def test_stored_weights_shift_y_but_make_no_noise(format: Any) -> None:
 
 @pytest.mark.slow
 def test_every_precision_runs_on_every_site_with_numbers() -> None:
-    found = collapse(tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS))
+    found = collapse(
+        tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS)
+    )
     assert set(found.frame["dtype"]) == set(PRECISIONS)
     assert np.isfinite(found.frame["mean"]).all()
-    noise: Any = select(found.frame, site="y", per="vector", norm="l2").groupby("dtype")["noise"].max()
-    # What runs in the model's own float32 has no more noise than that; what is rounded while it runs has more.
+    noise: Any = (
+        select(found.frame, site="y", per="vector", norm="l2").groupby("dtype")["noise"].max()
+    )
+    # What runs in the model's own float32 has no more noise than that; what is rounded while it
+    # runs has more.
     rounded = [name for name in PRECISIONS if name.endswith(("-residual", "-once", "-kv"))]
     assert rounded
     assert all(noise[name] > 10 * noise["float32"] for name in rounded)
@@ -90,13 +109,21 @@ def test_without_the_bos() -> None:
     found = collapse(model, "letters", lengths=LENGTHS, dtypes=["float32"], bos=False)
     ids = tuple(encode(model, tasks.letters().prompt + "a" * 9).ids.tolist())[1:]
     v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
-    assert _at(found.frame, 9)["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-3)
+    assert _at(found.frame, 9)["mean"] == pytest.approx(
+        float(distance(v["y"], v_star["y"], "l2")), rel=1e-3
+    )
     assert found.provenance.token_ids == (*ids, ids[-1])
     assert found.provenance.parameters["bos"] is False
     bare = tiny_model("gpt2")  # its tokenizer has a BOS, and by itself puts none before a text
-    without = collapse(bare, "letters", lengths=[1], dtypes=["float32"], bos=False).provenance.token_ids
-    assert without == collapse(bare, "letters", lengths=[1], dtypes=["float32"]).provenance.token_ids
-    added = collapse(bare, "letters", lengths=[1], dtypes=["float32"], bos=True).provenance.token_ids
+    without = collapse(
+        bare, "letters", lengths=[1], dtypes=["float32"], bos=False
+    ).provenance.token_ids
+    assert (
+        without == collapse(bare, "letters", lengths=[1], dtypes=["float32"]).provenance.token_ids
+    )
+    added = collapse(
+        bare, "letters", lengths=[1], dtypes=["float32"], bos=True
+    ).provenance.token_ids
     assert added == (2, *(without or ()))
 
 
@@ -113,7 +140,9 @@ def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several
     for copies in (5, 13, 21, 29, 37):
         end = len(ids) - 41 + copies
         alone = last_token(low, tuple(ids[:end]))["y"][0].double()
-        differences.append(float((record["final_norm"][0, end - 1].double() - alone).norm() / alone.norm()))
+        differences.append(
+            float((record["final_norm"][0, end - 1].double() - alone).norm() / alone.norm())
+        )
     assert measured["bfloat16"] == pytest.approx(max(differences), rel=1e-6)
     assert measured["float32"] < 1e-5
 
@@ -124,8 +153,12 @@ def by_site(found: Collapse) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the shared pass rounds y otherwise at the last length that is not hidden, which no other probe sees."""
+def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: the shared pass rounds y otherwise at the last length that is not hidden, which no
+    other probe sees.
+    """
     kinds = ["sliding_attention"] * 2
     model = tiny_model("gemma2", seed=1, window=3, layer_types=kinds)
     lengths = range(1, 48)
@@ -133,7 +166,10 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
     truth = by_site(honest)
     start = truth["y"]
     assert start > 1
-    assert set(honest.provenance.parameters["lengths_in_passes_of_their_own"]["bfloat16"]) >= {start - 1, start}
+    assert set(honest.provenance.parameters["lengths_in_passes_of_their_own"]["bfloat16"]) >= {
+        start - 1,
+        start,
+    }
     shared_pass = run.last_rows
 
     def planted(view: Any, *given: Any) -> LastRows:
@@ -161,16 +197,25 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
 
 def _l2(*vectors: list[float] | None) -> dict[str, float]:
     """The L2 columns of one pair: v, v*, float64's v and v*, float64's v with the given weights."""
-    pieces = [None if vector is None else torch.tensor([[vector]], dtype=torch.float64) for vector in vectors]
+    pieces = [
+        None if vector is None else torch.tensor([[vector]], dtype=torch.float64)
+        for vector in vectors
+    ]
     v, v_star, exact, exact_star, given = pieces
     assert v is not None
     assert v_star is not None
-    found = dict(distances._floors_and_distances((v, v_star, exact, exact_star, given), PRECISIONS["float32"]))
+    found = dict(
+        distances._floors_and_distances(
+            (v, v_star, exact, exact_star, given), PRECISIONS["float32"]
+        )
+    )
     return {name: float(column[0]) for name, column in found["l2"].items()}
 
 
 def test_every_column_of_a_pair_by_hand() -> None:
-    """Whole numbers that are each another one where v and v*, or a run and its reference, change places."""
+    """Whole numbers that are each another one where v and v*, or a run and its reference, change
+    places.
+    """
     found = _l2([3.0, 4.0], [3.0, 0.0], [3.0, 16.0], [3.0, 1.0], [3.0, -4.0])
     assert found["mean"] == found["minimum"] == found["maximum"] == 4
     assert found["relative"] == 4 / 5

@@ -1,4 +1,6 @@
-"""Tokens taken out: each way by an independent route, exact where positions do not matter, curves in closed form."""
+"""Tokens taken out: each way by an independent route, exact where positions do not matter, curves
+in closed form.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def used(model: TransformerBridge, ids: list[int] = IDS, **options: Any) -> Fait
     return ost.measure.faithfulness(model, paths, logit=17, **(FEW | options))
 
 
-def log_probs(model: TransformerBridge, ids: list[int], mask: list[int] | None = None) -> np.ndarray:
+def log_probs(
+    model: TransformerBridge, ids: list[int], mask: list[int] | None = None
+) -> np.ndarray:
     """By Hugging Face's own model."""
     seen = None if mask is None else torch.tensor([mask])
     with torch.no_grad():
@@ -52,7 +56,9 @@ def test_where_positions_do_not_matter_masked_is_removed() -> None:
     found = used(model, ways=["removed", "masked"])
     removed, masked = rows(found, "removed"), rows(found, "masked")
     for effect in ("y_change", "log_prob_drop", "kl"):
-        assert masked[effect].to_numpy() == pytest.approx(removed[effect].to_numpy(), rel=1e-9, abs=1e-13)
+        assert masked[effect].to_numpy() == pytest.approx(
+            removed[effect].to_numpy(), rel=1e-9, abs=1e-13
+        )
     table: Any = found.deletion
     curves = [table[table["way"] == way]["drop"].to_numpy() for way in ("removed", "masked")]
     assert curves[0] == pytest.approx(curves[1], rel=1e-9, abs=1e-13)
@@ -60,7 +66,9 @@ def test_where_positions_do_not_matter_masked_is_removed() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> None:
-    """Removed: a shorter prompt. Masked: an attention mask with a hole. Replaced: another id. Curves: more and more removed"""
+    """Removed: a shorter prompt. Masked: an attention mask with a hole. Replaced: another id.
+    Curves: more and more removed
+    """
     model = tiny_model(family, seed=3, dtype=torch.float64)
     found, whole, kinds = used(model, draws=2, steps=100), log_probs(model, IDS), Kinds.of(model)
     # Norms and softmax of the plain model are in float32 here and there.
@@ -74,17 +82,24 @@ def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> Non
             mine = rows(found, way).loc[place]
             after = [log_probs(model, ids, hole if way == "masked" else None) for ids in asked]
             assert mine["log_prob_drop"] == close(np.mean([whole[17] - one[17] for one in after]))
-            assert mine["kl"] == close(np.mean([rel_entr(np.exp(whole), np.exp(one)).sum() for one in after]))
+            assert mine["kl"] == close(
+                np.mean([rel_entr(np.exp(whole), np.exp(one)).sum() for one in after])
+            )
             assert mine["draws"] == len(asked)
     values = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local").frame["value"]
     order = sorted(range(1, len(IDS) - 1), key=lambda place: -values[place])
-    left = [[token for place, token in enumerate(IDS) if place not in order[:out]] for out in range(len(IDS) - 1)]
+    left = [
+        [token for place, token in enumerate(IDS) if place not in order[:out]]
+        for out in range(len(IDS) - 1)
+    ]
     drops = [whole[17] - log_probs(model, ids)[17] for ids in left]
     curve: Any = found.deletion.query("way == 'removed' and order == 'local'")
     assert curve["deleted"].tolist() == list(range(len(IDS) - 1))
     assert curve["drop"].to_numpy() == close(drops)
     assert found.areas.query("way == 'removed'")["aopc"].tolist() == close([np.mean(drops)])
-    random: Any = found.deletion.query("way == 'removed' and order == 'random' and deleted == deleted.max()")
+    random: Any = found.deletion.query(
+        "way == 'removed' and order == 'random' and deleted == deleted.max()"
+    )
     assert random["drop"].tolist() == close([drops[-1]])
 
 
@@ -92,12 +107,17 @@ def test_a_contrast_is_the_difference_of_the_two_answers() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     paths = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local")
     contrast, first, second = (
-        ost.measure.faithfulness(model, paths, logit=logit, ways="removed", **FEW) for logit in ((17, 23), 17, 23)
+        ost.measure.faithfulness(model, paths, logit=logit, ways="removed", **FEW)
+        for logit in ((17, 23), 17, 23)
     )
     expected = first.frame["log_prob_drop"] - second.frame["log_prob_drop"]
-    assert contrast.frame["log_prob_drop"].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-12)
+    assert contrast.frame["log_prob_drop"].to_numpy() == pytest.approx(
+        expected.to_numpy(), abs=1e-12
+    )
     for column in ("y_change", "kl"):
-        assert contrast.frame[column].to_numpy() == pytest.approx(first.frame[column].to_numpy(), rel=1e-12)
+        assert contrast.frame[column].to_numpy() == pytest.approx(
+            first.frame[column].to_numpy(), rel=1e-12
+        )
     values = [result.provenance.parameters["log_prob"] for result in (contrast, first, second)]
     assert values[0] == pytest.approx(values[1] - values[2], rel=1e-12)
 
@@ -116,7 +136,11 @@ def test_of_a_sum_the_area_is_known_and_no_order_beats_falling_weight() -> None:
 
 def test_rank_correlations_are_scipys_with_the_interval_of_the_formula() -> None:
     found: Any = EVERY["Faithfulness"]()
-    norms = EVERY["Sensitivity"]().frame.query("linearisation == 'frozen' and layer == 0")["operator_norm"].to_numpy()
+    norms = (
+        EVERY["Sensitivity"]()
+        .frame.query("linearisation == 'frozen' and layer == 0")["operator_norm"]
+        .to_numpy()
+    )
     asked = "way == 'masked' and effect == 'kl' and profile == 'frozen' and kept == 'without the first and the last'"
     row = found.correlations.query(asked).iloc[0]
     kl = rows(found, "masked")["kl"].to_numpy()
@@ -133,7 +157,9 @@ def test_a_token_is_replaced_by_another_of_its_kind_and_control_tokens_are_not()
     assert len(set(others)) == len(others)
     assert all(tokenizer.decode([other]).isdigit() for other in others)
     assert kinds.replacements(int(tokenizer.eos_token_id), 4, (0, 1)) == []
-    assert kinds.replacements(digit, 3, (0, 1)) == others[:3] != kinds.replacements(digit, 3, (1, 1))
+    assert (
+        kinds.replacements(digit, 3, (0, 1)) == others[:3] != kinds.replacements(digit, 3, (1, 1))
+    )
     table: Any = used(tiny_model("llama", seed=3)).frame
     assert 0 not in set(table[table["way"] == "replaced"]["position"])  # the BOS
     assert 0 in set(table[table["way"] == "masked"]["position"])
@@ -142,7 +168,8 @@ def test_a_token_is_replaced_by_another_of_its_kind_and_control_tokens_are_not()
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama", seed=3), tiny_model("llama", seed=4)
     profile, shorter, two = (
-        ost.bounds(model, Prompt.from_ids(model, ids), variants="local") for ids in (IDS, IDS[:5], IDS[:2])
+        ost.bounds(model, Prompt.from_ids(model, ids), variants="local")
+        for ids in (IDS, IDS[:5], IDS[:2])
     )
     measure: Any = ost.measure.faithfulness
     for asked, profiles, options, words in (
@@ -150,7 +177,12 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
         (model, [], {}, "expected at least one profile"),
         (model, [profile, profile], {}, "found two of 'local'"),
         (model, [profile, shorter], {}, "of different prompts"),
-        (model, profile, {"ways": "remove"}, "ways: expected .*, found 'remove': did you mean 'removed'"),
+        (
+            model,
+            profile,
+            {"ways": "remove"},
+            "ways: expected .*, found 'remove': did you mean 'removed'",
+        ),
         (model, profile, {"orders": 5}, "orders: expected a whole number of at least 19, found 5"),
         (model, two, {}, "at least three tokens, found 2"),
     ):
@@ -158,14 +190,20 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
             measure(asked, profiles, **options)
     with hooks.scale_scores(model, 2.0):
         model(torch.tensor([IDS]))
-        with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):
+        with pytest.raises(
+            InputError, match="expected a model without edits, found 'scale_scores'"
+        ):
             ost.measure.faithfulness(model, profile)
 
 
 @pytest.mark.slow
 def test_of_another_position_is_of_the_prompts_beginning() -> None:
-    """Exact: what a causal model does at position k is what it does at the end of the first k + 1 tokens."""
-    model = tiny_model("llama", seed=1, dtype=torch.float64, d_model=8, n_heads=2, n_key_value_heads=1, d_mlp=8)
+    """Exact: what a causal model does at position k is what it does at the end of the first k + 1
+    tokens.
+    """
+    model = tiny_model(
+        "llama", seed=1, dtype=torch.float64, d_model=8, n_heads=2, n_key_value_heads=1, d_mlp=8
+    )
     few: dict[str, Any] = {"ways": "removed", "orders": 19, "steps": 2}
     prompt, beginning = Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[:5])
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"], position=4)

@@ -1,4 +1,6 @@
-"""Linear range: closed forms of the error along a line, and the derivative against finite differences."""
+"""Linear range: closed forms of the error along a line, and the derivative against finite
+differences.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,27 @@ from tests.checkpoints import tiny_model
 IDS = [40, 50, 61, 50, 70]
 
 
-@pytest.mark.parametrize(("curvature", "largest"), [(0.0, 1.0), (0.05, 1.0), (0.4, 0.25), (6.4, 2**-6), (1e4, 0.0)])
+@pytest.mark.parametrize(
+    ("curvature", "largest"), [(0.0, 1.0), (0.05, 1.0), (0.4, 0.25), (6.4, 2**-6), (1e4, 0.0)]
+)
 def test_the_range_of_a_parabola(curvature: float, largest: float) -> None:
-    """y(t) = t + c t^2: the prediction t is off by c t of its size, so it holds within 0.1 up to t = 0.1 / c."""
+    """y(t) = t + c t^2: the prediction t is off by c t of its size, so it holds within 0.1 up to t
+    = 0.1 / c.
+    """
     predicted = torch.ones(1, 1, dtype=torch.float64)
 
     def changes(rows: Any, scale: float) -> torch.Tensor:
-        moved = torch.full((len(rows), 1), scale + curvature * scale**2 * (1 - 1e-9), dtype=torch.float64)
+        moved = torch.full(
+            (len(rows), 1), scale + curvature * scale**2 * (1 - 1e-9), dtype=torch.float64
+        )
         return torch.cat([torch.zeros(1, 1, dtype=torch.float64), moved])
 
     assert float(_ranges(changes, predicted, 0.1, None)) == largest
 
 
-def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> None:
+def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> (
+    None
+):
     predicted = torch.tensor([[1e-9], [1.0], [1.0]], dtype=torch.float64)
     hidden_until = 2**-6
 
@@ -38,7 +48,12 @@ def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not
         off = 0.5 if abs(scale - 0.25) < 1e-9 else 0.0
         noise = torch.tensor([[1e-6], [0.0], [0.019 * hidden_until]], dtype=torch.float64)[rows]
         bent = torch.tensor([[0.0], [0.0], [0.5]], dtype=torch.float64)[rows]
-        return torch.cat([torch.zeros(1, 1, dtype=torch.float64), predicted[rows] * scale * (1 + off + bent) + noise])
+        return torch.cat(
+            [
+                torch.zeros(1, 1, dtype=torch.float64),
+                predicted[rows] * scale * (1 + off + bent) + noise,
+            ]
+        )
 
     hidden, later, fails_where_it_is_first_seen = _ranges(changes, predicted, 0.1, None).tolist()
     assert np.isnan(hidden)
@@ -53,13 +68,17 @@ def test_rounding_is_measured_where_it_is_larger_than_that_of_y() -> None:
     def changes(rows: Any, scale: float) -> torch.Tensor:
         noise = 1e-3 * torch.randn(len(rows) + 1, 100, generator=generator, dtype=torch.float64)
         noise[0] = 0.0
-        return noise + torch.cat([torch.zeros(1, 100, dtype=torch.float64), scale * predicted[rows]])
+        return noise + torch.cat(
+            [torch.zeros(1, 100, dtype=torch.float64), scale * predicted[rows]]
+        )
 
     assert _ranges(changes, predicted, 0.1, None).tolist() == [1.0] * 9
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "neox"])
-def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_replaced_token(family: str) -> None:
+def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_replaced_token(
+    family: str,
+) -> None:
     model = tiny_model(family, dtype=torch.float64)
     frame: Any = ost.measure.linear_range(model, ost.Prompt.from_ids(model, IDS)).frame
     assert len(frame) == 2 * len(IDS)

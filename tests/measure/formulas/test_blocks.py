@@ -1,7 +1,8 @@
-"""The forms of the path sum on real blocks, against enumerated paths over the same blocks by autograd: equalities, not bounds.
+"""The forms of the path sum on real blocks, against enumerated paths over the same blocks by
+autograd: equalities, not bounds.
 
-The other route shares no code with `ostools.measure`: the oracle's blocks (`tests/oracle`), read off an untouched Hugging Face
-model with the same weights, with patterns and norm scales held.
+The other route shares no code with `ostools.measure`: the oracle's blocks (`tests/oracle`), read
+off an untouched Hugging Face model with the same weights, with patterns and norm scales held.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class HeldBlock:
 
 @dataclass(frozen=True)
 class Held:
-    """A tiny float64 model on one prompt: the bridge under test, and its held blocks by the independent route."""
+    """A tiny float64 model on one prompt: the bridge under test, and its held blocks by the
+    independent route.
+    """
 
     model: TransformerBridge
     prompt: Prompt
@@ -51,7 +54,11 @@ class Held:
     beta_3: float
 
     def values(self, variant: str, mlp_norm: Any = "svd") -> np.ndarray:
-        return ost.bounds(self.model, self.prompt, variants=variant, mlp_norm=mlp_norm).frame["value"].to_numpy()
+        return (
+            ost.bounds(self.model, self.prompt, variants=variant, mlp_norm=mlp_norm)
+            .frame["value"]
+            .to_numpy()
+        )
 
 
 @cache
@@ -61,7 +68,9 @@ def held(family: Any, layers: int, **heads: Any) -> Held:
     oracle = decoder(bare.config.to_dict(), bare.state_dict())
     stream, blocks = oracle.embedded(IDS), []
     for block in oracle.blocks:
-        update: Any = torch.autograd.functional.jacobian(lambda v, block=block: block.attention(v, True), stream)
+        update: Any = torch.autograd.functional.jacobian(
+            lambda v, block=block: block.attention(v, True), stream
+        )
         mid = stream + block.attention(stream, True)
         pattern, r1 = block.seen["pattern"], block.seen["r1"]
         psi = at_each(lambda x, block=block: block.psi(x), block.norm2(mid, True))
@@ -78,20 +87,34 @@ def held(family: Any, layers: int, **heads: Any) -> Held:
         )
         stream = mid + block.mlp(mid, True)
     gain, r3 = oracle.norm.gain, float(oracle.norm.scale(stream[-1]))
-    return Held(model, Prompt.from_ids(model, IDS), blocks, torch.diag(gain) / r3, r3 / float(gain.abs().max()))
+    return Held(
+        model,
+        Prompt.from_ids(model, IDS),
+        blocks,
+        torch.diag(gain) / r3,
+        r3 / float(gain.abs().max()),
+    )
 
 
 @every_family
 @pytest.mark.parametrize("variant", ["theorem-5.1", "theorem-b5", "proof"])
 def test_printed_forms_equal_the_sum_over_enumerated_paths(family: str, variant: str) -> None:
-    """Three blocks, every path i <= k_1 <= k_2 <= n one by one, constants as docs/theory.md 3.1 prints them."""
+    """Three blocks, every path i <= k_1 <= k_2 <= n one by one, constants as docs/theory.md 3.1
+    prints them.
+    """
     blocks = (case := held(family, 3)).blocks
     beta_1, beta_2 = zip(*(block.betas for block in blocks), strict=True)
     sigma, same = max(block.sigma for block in blocks), torch.eye(N, dtype=torch.float64)
     mean = [block.pattern.mean(0) for block in blocks]
     front, edges = {
-        "theorem-5.1": (1.0, [alpha / beta + same for alpha, beta in zip(mean, beta_2, strict=True)]),
-        "theorem-b5": (sigma**3, [(alpha + same) / beta for alpha, beta in zip(mean, beta_1, strict=True)]),
+        "theorem-5.1": (
+            1.0,
+            [alpha / beta + same for alpha, beta in zip(mean, beta_2, strict=True)],
+        ),
+        "theorem-b5": (
+            sigma**3,
+            [(alpha + same) / beta for alpha, beta in zip(mean, beta_1, strict=True)],
+        ),
         "proof": (
             np.prod([sigma / beta + 1.0 for beta in beta_2]) / case.beta_3,
             [alpha / beta + same for alpha, beta in zip(mean, beta_1, strict=True)],
@@ -101,14 +124,18 @@ def test_printed_forms_equal_the_sum_over_enumerated_paths(family: str, variant:
     for i in range(N):
         for inner in combinations_with_replacement(range(i, N), 2):
             steps = pairwise((i, *inner, N - 1))
-            expected[i] += front * np.prod([float(edges[layer][step[::-1]]) for layer, step in enumerate(steps)])
+            expected[i] += front * np.prod(
+                [float(edges[layer][step[::-1]]) for layer, step in enumerate(steps)]
+            )
     assert case.values(variant) == pytest.approx(expected, rel=1e-7)
 
 
 @every_family
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_literal_form_equals_the_printed_sum_term_by_term(family: str, layers: int) -> None:
-    """i <= k_1 <= ... <= k_L <= n with the factors of equation 4 as they stand; k_L in the first factor only."""
+    """i <= k_1 <= ... <= k_L <= n with the factors of equation 4 as they stand; k_L in the first
+    factor only.
+    """
     blocks = (case := held(family, layers)).blocks
     same = torch.eye(N, dtype=torch.float64)
     edge = [(block.pattern.mean(0) + same) / block.betas[0] for block in blocks]
@@ -117,13 +144,17 @@ def test_the_literal_form_equals_the_printed_sum_term_by_term(family: str, layer
     for i in range(N):
         for k in combinations_with_replacement(range(i, N), layers):
             between = [float(edge[ell - 1][k[ell - 1], k[ell - 2]]) for ell in range(2, layers)]
-            expected[i] += front * float(edge[-1][N - 1, k[-1]] * edge[0][k[0], i]) * np.prod(between)
+            expected[i] += (
+                front * float(edge[-1][N - 1, k[-1]] * edge[0][k[0], i]) * np.prod(between)
+            )
     assert case.values("theorem-b5-literal") == pytest.approx(expected, rel=1e-7)
 
 
 @every_family
 def test_the_local_bound_of_one_head_is_of_the_norms_of_its_parts(family: str) -> None:
-    """There the norms of heads are those of whole updates; the product of the MLP's weights' norms is larger everywhere."""
+    """There the norms of heads are those of whole updates; the product of the MLP's weights' norms
+    is larger everywhere.
+    """
     case = held(family, 2, n_heads=1, n_key_value_heads=1)
     expected = torch.eye(N, dtype=torch.float64)[-1]
     for block in case.blocks[::-1]:

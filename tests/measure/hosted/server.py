@@ -26,7 +26,8 @@ def completion(text: str | None, reason: str = "stop", tokens: int = 7) -> dict[
 
 @contextmanager
 def served(reply: Callable[[str], Reply]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The endpoint's URL, and every question as it came: its body, with the header of authorization.
+    """The endpoint's URL, and every question as it came: its body, with the header of
+    authorization.
 
     reply: what is answered to a prompt.
     """

@@ -1,4 +1,6 @@
-"""Answers that were made elsewhere give the table that the same texts give here, and no question is lost."""
+"""Answers that were made elsewhere give the table that the same texts give here, and no question is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from ostools.paper.behaviour import figure_3, figure_4, figure_4_of
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
-OWN = {"reasoning_tokens", "rank", "tokens", "seconds", "log_probability", "within_training", "ended", "elicitation"}
+OWN = {
+    "reasoning_tokens",
+    "rank",
+    "tokens",
+    "seconds",
+    "log_probability",
+    "within_training",
+    "ended",
+    "elicitation",
+}
 """Columns that say how an answer was made, and those that only a model here has."""
 
 
@@ -58,15 +69,21 @@ def test_the_texts_of_a_model_here_give_its_table(
     embedded: TransformerBridge, tmp_path: Path, mitigation: str | None
 ) -> None:
     form, lengths, seeds = "count-ones-bernoulli", [2, 7, 30], [0, 4]
-    here: Any = measure.evaluate(embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation)
+    here: Any = measure.evaluate(
+        embedded, form, lengths=lengths, seeds=seeds, mitigation=mitigation
+    )
     questions = tasks.questions(form, lengths=lengths, seeds=seeds, mitigation=mitigation)
     frame: Any = here.frame
     found: Any = measure.hosted_evaluation(as_answers(frame, questions, tmp_path / "a"))
     same = [name for name in frame.columns if name not in OWN]
     pd.testing.assert_frame_equal(found.frame[same], frame[same])
     unknown = ["within_training", "active", "probability", "log_probability"]
-    pd.testing.assert_frame_equal(found.summary.drop(columns=unknown), here.summary.drop(columns=unknown))
-    assert set(found.frame["status"]) == ({"none"} if mitigation is None else {"active", "inactive"})
+    pd.testing.assert_frame_equal(
+        found.summary.drop(columns=unknown), here.summary.drop(columns=unknown)
+    )
+    assert set(found.frame["status"]) == (
+        {"none"} if mitigation is None else {"active", "inactive"}
+    )
 
 
 def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> None:
@@ -94,11 +111,18 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        *(("12<|eot_id|>", "12"), ("12\n<|im_end|>", "12"), ("12 <end_of_turn> <eos>\n", "12"), ("</s>", "")),
+        *(
+            ("12<|eot_id|>", "12"),
+            ("12\n<|im_end|>", "12"),
+            ("12 <end_of_turn> <eos>\n", "12"),
+            ("</s>", ""),
+        ),
         *(("12\n", "12\n"), ("</s> 12", "</s> 12"), ("1</s>2", "1</s>2"), ("x < /s>", "x < /s>")),
     ],
 )
-def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(tmp_path: Path, text: str, left: str) -> None:
+def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(
+    tmp_path: Path, text: str, left: str
+) -> None:
     (one,) = asked(12)
     hosted = read(tmp_path, [one], {"id": one.id, "text": text})
     assert without_stop_tokens(text) == left
@@ -118,13 +142,20 @@ def test_of_one_file_comes_one_table(tmp_path: Path) -> None:
 def as_answers(frame: Any, questions: list[Question], path: Path, lost: int = 0) -> Hosted:
     """The texts of a frame as a file, in another order; the last `lost` of them missing."""
     rows = [
-        {"id": one.id, "text": row.text, "finish_reason": "length" if row.ended == "length" else "stop", "model": "m"}
+        {
+            "id": one.id,
+            "text": row.text,
+            "finish_reason": "length" if row.ended == "length" else "stop",
+            "model": "m",
+        }
         for one, row in zip(questions, frame.itertuples(), strict=True)
     ]
     return read_answers(write(path, *reversed(rows[: len(rows) - lost])), questions)
 
 
-def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: TransformerBridge, tmp_path: Path) -> None:
+def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(
+    embedded: TransformerBridge, tmp_path: Path
+) -> None:
     here: Any = paper.figure_2(embedded, [3, 12])
     questions = paper.figure_prompts(2, [3, 12])
     found: Any = paper.figure_2(as_answers(here.frame, questions, tmp_path / "a"), [3, 12])
@@ -133,7 +164,10 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: Transform
     assert found.title.startswith("Figure 2 on m:")
     assert "answers made elsewhere at a temperature that is not recorded" in found.deviations[0]
     lacking = paper.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
-    assert lacking.deviations[1] == "2 of 12 prompts have no answer: the shares, errors and frequencies leave them out."
+    assert (
+        lacking.deviations[1]
+        == "2 of 12 prompts have no answer: the shares, errors and frequencies leave them out."
+    )
     assert "nothing came" in json.dumps(lacking.plot().to_dict())
 
 
@@ -159,14 +193,20 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     wrong: list[tuple[list[Any], str]] = [
         ([], "at least one line"),
         ([good, good], "line 2: expected every id once"),
-        ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "not among the 2 questions"),
+        (
+            [{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}],
+            "not among the 2 questions",
+        ),
         ([good | {"prompt": one.text + " "}], "changed prompt"),
         ([{"id": one.id, "txt": "x"}], "line 1: text: field required"),
         ([{"id": one.id, "text": 3}], "line 1: text: input should be a valid string"),
         ([good | {"finish_reason": "lenght"}], "finish_reason: input should be 'stop', 'length'"),
         ([good | {"seconds": float("nan")}], "seconds: input should be a finite number"),
         ([good | {"temperature": True}], "temperature: input should be a valid number"),
-        ([good, {"id": other.id, "text": "x", "prompt_tokens": -1}], "line 2: prompt_tokens: input should be greater"),
+        (
+            [good, {"id": other.id, "text": "x", "prompt_tokens": -1}],
+            "line 2: prompt_tokens: input should be greater",
+        ),
         ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: the line: invalid JSON"),
         ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
         (["x"], "line 1: the line: input should be an object"),
@@ -178,7 +218,11 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         assert words in said
         assert "\n" not in said
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
-    for path, words in ((tmp_path / "bytes", "utf-8"), (tmp_path / "absent", "No such file"), (tmp_path, "directory")):
+    for path, words in (
+        (tmp_path / "bytes", "utf-8"),
+        (tmp_path / "absent", "No such file"),
+        (tmp_path, "directory"),
+    ):
         with pytest.raises(InputError, match=words):
             read_answers(path, [one])
     os.mkfifo(tmp_path / "pipe")

@@ -38,11 +38,15 @@ def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_p
     asked, file = questions(1, 2, 3), tmp_path / "a.jsonl"
     with served(right(asked)) as (url, heard):
         told: list[tuple[int, int]] = []
-        found = ask_endpoint(url, "m", asked, file, max_tokens=9, progress=lambda *at: told.append(at))
-        assert [one["messages"] for one in heard] == [[{"role": "user", "content": one.text}] for one in asked]
-        assert {(one["temperature"], one["max_tokens"], one["model"], one["path"]) for one in heard} == {
-            (0, 9, "m", "/v1/chat/completions")
-        }
+        found = ask_endpoint(
+            url, "m", asked, file, max_tokens=9, progress=lambda *at: told.append(at)
+        )
+        assert [one["messages"] for one in heard] == [
+            [{"role": "user", "content": one.text}] for one in asked
+        ]
+        assert {
+            (one["temperature"], one["max_tokens"], one["model"], one["path"]) for one in heard
+        } == {(0, 9, "m", "/v1/chat/completions")}
         assert told == [(1, 3), (2, 3), (3, 3)]
         again = ask_endpoint(url, "m", asked, file, max_tokens=9)
         assert len(heard) == 3
@@ -51,7 +55,11 @@ def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_p
     assert list(table["tokens"]) == [7, 7, 7]
     assert again.answer_by_id == found.answer_by_id
     parameters = measure.hosted_evaluation(again).provenance.parameters
-    assert (parameters["temperature"], parameters["endpoint"], parameters["served"]) == (0.0, url, ["served-1"])
+    assert (parameters["temperature"], parameters["endpoint"], parameters["served"]) == (
+        0.0,
+        url,
+        ["served-1"],
+    )
 
 
 @pytest.mark.parametrize("base", ["v1beta/openai", "v1beta/openai/"])
@@ -70,7 +78,11 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     broken = {asked[1].text}
 
     def reply(prompt: str) -> tuple[int, Any]:
-        return (400, {"error": {"message": "too\nlong"}}) if prompt in broken else (200, completion(lines[prompt]))
+        return (
+            (400, {"error": {"message": "too\nlong"}})
+            if prompt in broken
+            else (200, completion(lines[prompt]))
+        )
 
     with served(reply) as (url, heard):
         with pytest.raises(InputError, match=r"too long.*the same command goes on"):
@@ -79,7 +91,9 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         broken.clear()
         kept = file.read_text()
         found = ask_endpoint(url, "m", asked, file)
-        assert [one["messages"][0]["content"] for one in heard] == [asked[place].text for place in (0, 1, 1, 2)]
+        assert [one["messages"][0]["content"] for one in heard] == [
+            asked[place].text for place in (0, 1, 1, 2)
+        ]
     assert file.read_text().startswith(kept)
     table: Any = measure.hosted_evaluation(found).frame
     assert table["correct"].all()
@@ -141,7 +155,9 @@ def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
 
     def reply(prompt: str) -> tuple[int, Any]:
         status = next(times)
-        return status, completion(asked[0].line) if status == 200 else {"error": {"message": "busy"}}
+        return status, completion(asked[0].line) if status == 200 else {
+            "error": {"message": "busy"}
+        }
 
     with served(reply) as (url, heard):
         found = ask_endpoint(url, "m", asked, tmp_path / "a.jsonl")
@@ -153,7 +169,9 @@ def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path
     asked, file = questions(1, 2), tmp_path / "a.jsonl"
 
     def reply(prompt: str) -> tuple[int, Any]:
-        return 200, completion("1") if prompt == asked[1].text else completion(None, "content_filter")
+        return 200, completion("1") if prompt == asked[1].text else completion(
+            None, "content_filter"
+        )
 
     with served(reply) as (url, heard):
         for _ in range(2):

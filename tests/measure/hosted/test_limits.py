@@ -19,7 +19,16 @@ from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion, served
 
 MARKER = "sk-marker-0123456789"
-PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
+PROXIES = (
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+)
 ASKED = tasks.questions("count-ones", lengths=[1])
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -34,7 +43,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def raw_server(answer: Callable[[socket.socket, bytes], None]) -> Iterator[tuple[str, list[bytes]]]:
-    """A server of bytes: its address, and the requests as they came. `answer` writes to the socket what it likes."""
+    """A server of bytes: its address, and the requests as they came. `answer` writes to the socket
+    what it likes.
+    """
     heard: list[bytes] = []
     listening = socket.create_server(("127.0.0.1", 0))
 
@@ -64,7 +75,10 @@ def send_nothing(connection: socket.socket, request: bytes) -> None:
 def test_a_proxy_of_the_environment_sees_nothing_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with raw_server(send_nothing) as (proxy, seen), served(lambda _: (200, completion("1"))) as (url, heard):
+    with (
+        raw_server(send_nothing) as (proxy, seen),
+        served(lambda _: (200, completion("1"))) as (url, heard),
+    ):
         for name in PROXIES[:6]:
             monkeypatch.setenv(name, proxy)
         ask_endpoint(url.replace("127.0.0.1", "localhost"), "m", ASKED, tmp_path / "a.jsonl")
@@ -72,13 +86,20 @@ def test_a_proxy_of_the_environment_sees_nothing_of_this_machine(
     assert [one["authorization"] for one in heard] == [f"Bearer {MARKER}"]
 
 
-def test_a_proxy_sees_of_https_the_name_of_the_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with raw_server(lambda connection, _: connection.sendall(b"HTTP/1.1 502 no\r\n\r\n")) as (proxy, seen):
+def test_a_proxy_sees_of_https_the_name_of_the_host_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raw_server(lambda connection, _: connection.sendall(b"HTTP/1.1 502 no\r\n\r\n")) as (
+        proxy,
+        seen,
+    ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
         with pytest.raises(InputError, match="nobody answers there"):
             ask_endpoint("https://example.org/v1", "m", ASKED, tmp_path / "a.jsonl", retries=0)
     assert seen
-    assert all(one.startswith(b"CONNECT example.org:443 ") and MARKER.encode() not in one for one in seen)
+    assert all(
+        one.startswith(b"CONNECT example.org:443 ") and MARKER.encode() not in one for one in seen
+    )
 
 
 def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
@@ -86,27 +107,45 @@ def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
 ) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
     monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
-    named = ("X-Team: team-secret", "Authorization: Bearer other-secret", "Host: secret", "User-Agent: secret")
+    named = (
+        "X-Team: team-secret",
+        "Authorization: Bearer other-secret",
+        "Host: secret",
+        "User-Agent: secret",
+    )
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "\n".join(named))
-    with raw_server(send_nothing) as (url, heard), pytest.raises(InputError, match="expected a chat completion"):
+    with (
+        raw_server(send_nothing) as (url, heard),
+        pytest.raises(InputError, match="expected a chat completion"),
+    ):
         ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
     assert len(heard) == 2
     assert all(b"secret" not in request for request in heard)
-    assert all(f"authorization: Bearer {MARKER}".lower() in request.decode().lower() for request in heard)
+    assert all(
+        f"authorization: Bearer {MARKER}".lower() in request.decode().lower() for request in heard
+    )
 
 
 def test_a_redirect_is_told_and_not_followed(tmp_path: Path) -> None:
     with raw_server(send_nothing) as (other, seen):
-        moved = b"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: " + other.encode() + b"/v1\r\n\r\n"
+        moved = (
+            b"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: "
+            + other.encode()
+            + b"/v1\r\n\r\n"
+        )
         refused = pytest.raises(InputError, match=rf"sends the question on to {other}/v1")
         with raw_server(lambda connection, _: connection.sendall(moved)) as (url, _), refused:
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
         assert seen == []
 
 
-def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[socket.socket, bytes], None]:
+def on_questions(
+    answer: Callable[[socket.socket, bytes], None],
+) -> Callable[[socket.socket, bytes], None]:
     """Whoever asks for the models is answered at once."""
-    return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
+    return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(
+        connection, request
+    )
 
 
 def drip(connection: socket.socket, request: bytes) -> None:
@@ -145,15 +184,32 @@ def changed(**values: Any) -> dict[str, Any]:
     [
         (b'{"choices": ' + b"[" * 100_000, "expected a chat completion"),
         (changed(choices=[{"message": "text"}]), "expected a chat completion"),
-        (completion("half \ud83d"), "was not stored: the line: invalid JSON: unexpected end of hex escape"),
-        (completion("1", tokens=-1), "was not stored: prompt_tokens: input should be greater than or equal to 0"),
-        (changed(choices=[{"message": {"content": ["1"]}}]), "was not stored: text: input should be a valid string"),
-        (completion("1", reason=f"because {MARKER}"), "was not stored: finish_reason: input should be"),
+        (
+            completion("half \ud83d"),
+            "was not stored: the line: invalid JSON: unexpected end of hex escape",
+        ),
+        (
+            completion("1", tokens=-1),
+            "was not stored: prompt_tokens: input should be greater than or equal to 0",
+        ),
+        (
+            changed(choices=[{"message": {"content": ["1"]}}]),
+            "was not stored: text: input should be a valid string",
+        ),
+        (
+            completion("1", reason=f"because {MARKER}"),
+            "was not stored: finish_reason: input should be",
+        ),
     ],
 )
-def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: Any, words: str) -> None:
+def test_what_no_table_can_hold_is_refused_and_not_stored(
+    tmp_path: Path, sent: Any, words: str
+) -> None:
     file = tmp_path / "a.jsonl"
-    with served(lambda _: (200, sent)) as (url, _), pytest.raises(InputError, match=words) as refused:
+    with (
+        served(lambda _: (200, sent)) as (url, _),
+        pytest.raises(InputError, match=words) as refused,
+    ):
         ask_endpoint(url, "m", ASKED, file)
     assert not file.exists()
     assert MARKER not in str(refused.value)
@@ -163,7 +219,9 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: 
 
 
 def test_a_key_that_an_odd_answer_repeats_is_not_told_in_part(tmp_path: Path) -> None:
-    """However much stands before it: what is told of an answer is cut behind the key, and not within."""
+    """However much stands before it: what is told of an answer is cut behind the key, and not
+    within.
+    """
     body: list[bytes] = []
 
     def odd(connection: socket.socket, request: bytes) -> None:
@@ -178,7 +236,9 @@ def test_a_key_that_an_odd_answer_repeats_is_not_told_in_part(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", ["sk\none", "skä"])
-def test_a_key_that_no_header_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_a_key_that_no_header_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
     monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": key})
     with pytest.raises(InputError, match="OPENAI_API_KEY: expected a key") as refused:
         ask_endpoint("http://127.0.0.1:9/v1", "m", ASKED, tmp_path / "a.jsonl")

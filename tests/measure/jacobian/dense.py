@@ -1,4 +1,6 @@
-"""The Jacobian of y_n row by row, and J t by finite differences of a held network, which take no derivative."""
+"""The Jacobian of y_n row by row, and J t by finite differences of a held network, which take no
+derivative.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def by_rows(
 
 
 def by_differences(
-    model: TransformerBridge, ids: Tensor, linearisation: str, direction: Float[Tensor, "pos d_model"]
+    model: TransformerBridge,
+    ids: Tensor,
+    linearisation: str,
+    direction: Float[Tensor, "pos d_model"],
 ) -> Float[Tensor, " d_out"]:
     """sum_i J_i t_i by central differences, of a step that hardly any kink of a ReLU lies in."""
     with true_arithmetic(model):

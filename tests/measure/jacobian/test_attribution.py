@@ -22,13 +22,21 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 DESCRIBED = [*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPERTS)]
 
 
-def parts_of(model: TransformerBridge, ids: list[int] = IDS, logit: int | str | None = 17) -> np.ndarray:
-    return ost.attribution(model, Prompt.from_ids(model, ids), logit=logit).frame["contribution"].to_numpy()
+def parts_of(
+    model: TransformerBridge, ids: list[int] = IDS, logit: int | str | None = 17
+) -> np.ndarray:
+    return (
+        ost.attribution(model, Prompt.from_ids(model, ids), logit=logit)
+        .frame["contribution"]
+        .to_numpy()
+    )
 
 
 @pytest.mark.parametrize("family", DESCRIBED)
 def test_each_part_is_autograds_and_their_sum_is_the_logit(family: str) -> None:
-    """v_i times the gradient of the logit, all parts held, by torch alone; biases, soft-caps and all."""
+    """v_i times the gradient of the logit, all parts held, by torch alone; biases, soft-caps and
+    all.
+    """
     model = tiny_model(family, seed=3, dtype=torch.float64)
     with true_arithmetic(model):
         logit = float(model(torch.tensor([IDS]))[0, -1, 17])
@@ -36,12 +44,20 @@ def test_each_part_is_autograds_and_their_sum_is_the_logit(family: str) -> None:
             embedded = model.input_to_embed(torch.tensor([IDS]))[0].detach().requires_grad_(True)
             with hooks.capture(model, "final_norm", detach=False) as record:
                 run_from(model, embedded)
-            (gradient,) = torch.autograd.grad(model.unembed(record["final_norm"])[0, -1, 17], embedded)
+            (gradient,) = torch.autograd.grad(
+                model.unembed(record["final_norm"])[0, -1, 17], embedded
+            )
     config: Any = model.original_model.config
     parts, cap = parts_of(model), getattr(config, "final_logit_softcapping", None)
-    scaled = gradient / getattr(config, "logits_scaling", 1.0)  # granite's, which stands behind the output layer
-    assert parts[:-1] == pytest.approx((scaled * embedded.detach())[0].sum(-1).numpy(), rel=1e-10, abs=1e-12)
-    assert (parts.sum() if cap is None else cap * np.tanh(parts.sum() / cap)) == pytest.approx(logit, rel=1e-12)
+    scaled = gradient / getattr(
+        config, "logits_scaling", 1.0
+    )  # granite's, which stands behind the output layer
+    assert parts[:-1] == pytest.approx(
+        (scaled * embedded.detach())[0].sum(-1).numpy(), rel=1e-10, abs=1e-12
+    )
+    assert (parts.sum() if cap is None else cap * np.tanh(parts.sum() / cap)) == pytest.approx(
+        logit, rel=1e-12
+    )
 
 
 def test_a_token_that_nothing_sees_contributes_nothing() -> None:
@@ -51,13 +67,17 @@ def test_a_token_that_nothing_sees_contributes_nothing() -> None:
 
 
 def test_of_a_network_that_is_linear_when_frozen_the_remainder_is_zero() -> None:
-    """Without MLPs and biases `frozen` holds all that `detached` does: the parts are the same, and add up."""
+    """Without MLPs and biases `frozen` holds all that `detached` does: the parts are the same, and
+    add up.
+    """
     model = tiny_model("llama", seed=3, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         block.mlp.out.weight.zero_()
     prompt = Prompt.from_ids(model, IDS)
     frozen = ost.attribution(model, prompt, logit=17, linearisation="frozen")
-    assert frozen.frame["contribution"].to_numpy() == pytest.approx(parts_of(model), rel=1e-10, abs=1e-13)
+    assert frozen.frame["contribution"].to_numpy() == pytest.approx(
+        parts_of(model), rel=1e-10, abs=1e-13
+    )
     noted = frozen.provenance.parameters
     assert noted["complete"] is False
     assert noted["adds_up_within"] < 1e-12
@@ -88,7 +108,8 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Linearised, "pull", swapped)
     with pytest.raises(
-        InputError, match=r"the part of token . differs from what the held network's logit loses without it"
+        InputError,
+        match=r"the part of token . differs from what the held network's logit loses without it",
     ):
         parts_of(model)
 
@@ -113,12 +134,17 @@ def test_experts_are_refused_where_activations_are_held() -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2"])
 @pytest.mark.parametrize("linearisation", ["detached", "full"])
-def test_the_parts_of_a_contrast_are_the_differences_of_the_parts(family: str, linearisation: Any) -> None:
-    """Linear, before a soft-cap and with biases; the value is the difference of the model's own two logits, after it."""
+def test_the_parts_of_a_contrast_are_the_differences_of_the_parts(
+    family: str, linearisation: Any
+) -> None:
+    """Linear, before a soft-cap and with biases; the value is the difference of the model's own two
+    logits, after it.
+    """
     model = tiny_model(family, seed=3, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS)
     contrast, first, second = (
-        ost.attribution(model, prompt, logit=logit, linearisation=linearisation) for logit in ((17, 23), 17, 23)
+        ost.attribution(model, prompt, logit=logit, linearisation=linearisation)
+        for logit in ((17, 23), 17, 23)
     )
     expected = first.frame["contribution"].to_numpy() - second.frame["contribution"].to_numpy()
     assert contrast.frame["contribution"].to_numpy() == pytest.approx(expected, rel=1e-9, abs=1e-12)

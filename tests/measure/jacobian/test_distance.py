@@ -1,4 +1,6 @@
-"""Influence by distance: the law of uniform attention in closed form, exact Jacobians of every pair, and the fit."""
+"""Influence by distance: the law of uniform attention in closed form, exact Jacobians of every
+pair, and the fit.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,17 @@ N = len(IDS)
 
 
 def test_uniform_attention_has_no_distance_but_the_number_of_tokens() -> None:
-    """One block that attends evenly, to one token repeated: d y_j / d v_i = C / (j + 1) for every i < j, so that a query's
-    norms are all the same, and those of two queries are as 1 / (j + 1). What the token itself adds is no part of it."""
+    """One block that attends evenly, to one token repeated: d y_j / d v_i = C / (j + 1) for every i
+    < j, so that a query's norms are all the same, and those of two queries are as 1 / (j + 1). What
+    the token itself adds is no part of it."""
     model = tiny_model("llama", seed=1, n_layers=1, dtype=torch.float64, **TINY)
     with hooks.scale_scores(model, 0.0):
         result = ost.influence_by_distance(
-            model, Prompt.from_ids(model, [50] * N), queries=None, linearisation="frozen", method="exact"
+            model,
+            Prompt.from_ids(model, [50] * N),
+            queries=None,
+            linearisation="frozen",
+            method="exact",
         )
     pairs: Any = result.frame
     before = pairs[pairs["distance"] > 0]
@@ -37,7 +44,8 @@ def test_uniform_attention_has_no_distance_but_the_number_of_tokens() -> None:
     assert (before["norm"] * (before["query"] + 1)).to_numpy() == pytest.approx(
         float(before["norm"].iloc[0]) * (before["query"].iloc[0] + 1), rel=1e-10
     )
-    # So the median over all j - i = r is that of the middle query: it falls with r though no token is nearer.
+    # So the median over all j - i = r is that of the middle query: it falls with r though no token
+    # is nearer.
     medians: Any = result.by_distance.set_index("distance")
     itself: Any = pairs[pairs["distance"] == 0].set_index("query")["norm"]
     constant = float(before["norm"].iloc[0]) * (before["query"].iloc[0] + 1)
@@ -52,18 +60,26 @@ def test_queries_of_the_second_half_are_the_same_at_every_distance_of_the_fit() 
     model = tiny_model("llama", seed=1, n_layers=1, dtype=torch.float64, **TINY)
     with hooks.scale_scores(model, 0.0):
         result = ost.influence_by_distance(
-            model, Prompt.from_ids(model, [50] * 40), queries=5, linearisation="frozen", method="exact"
+            model,
+            Prompt.from_ids(model, [50] * 40),
+            queries=5,
+            linearisation="frozen",
+            method="exact",
         )
     medians: Any = result.by_distance
     flat = medians[(medians["distance"] > 0) & (medians["distance"] < 20)]["median"].to_numpy()
     assert flat == pytest.approx(flat[0], rel=1e-10)
     laws: Any = result.laws
     assert laws["p"].isna().all()
-    assert list(laws["verdict"]) == ["no decay", "no decay"] or "no decay" in laws["verdict"].iloc[1]
+    assert (
+        list(laws["verdict"]) == ["no decay", "no decay"] or "no decay" in laws["verdict"].iloc[1]
+    )
 
 
 def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
-    """Rows of one pass over the whole text, by torch's own autograd: what stands behind j does not matter."""
+    """Rows of one pass over the whole text, by torch's own autograd: what stands behind j does not
+    matter.
+    """
     model = tiny_model("gemma3", seed=3, window=4, dtype=torch.float64, **TINY)
     prompt = Prompt.from_ids(model, IDS)
     frame: Any = ost.influence_by_distance(model, prompt, queries=None, method="exact").frame
@@ -94,7 +110,9 @@ def test_a_sketch_holds_the_exact_norms_in_its_intervals() -> None:
     assert set(exact["kind"]) == {"measured"}
 
 
-def made(p: float, texts: int, noise: float, *, gamma: float = 0.0, seed: int = 0) -> InfluenceByDistance:
+def made(
+    p: float, texts: int, noise: float, *, gamma: float = 0.0, seed: int = 0
+) -> InfluenceByDistance:
     """The result of pairs that follow the law, each text with a rate of its own around p."""
     rng, rows = np.random.default_rng(seed), []
     for text in range(texts):
@@ -102,7 +120,13 @@ def made(p: float, texts: int, noise: float, *, gamma: float = 0.0, seed: int = 
         for query in (64, 80, 96, 127):
             r = np.arange(query + 1)
             norm = 3.0 * (gamma + (1 - gamma) * (r + 1.0) ** -rate)
-            columns = {"prompt": text + 1, "source": "text", "query": query, "position": query - r, "distance": r}
+            columns = {
+                "prompt": text + 1,
+                "source": "text",
+                "query": query,
+                "position": query - r,
+                "distance": r,
+            }
             rows.append(pd.DataFrame(columns | {"norm": norm}))
     return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
@@ -131,9 +155,13 @@ def test_controls_are_the_measurement_of_the_control_itself() -> None:
     frame: Any = ost.influence_by_distance(
         model, prompt, queries=3, method="exact", controls=["shuffled", "untrained"], seed=5
     ).frame
-    shuffled: Any = ost.influence_by_distance(model, prompt.shuffled(5), queries=3, method="exact", seed=5).frame
+    shuffled: Any = ost.influence_by_distance(
+        model, prompt.shuffled(5), queries=3, method="exact", seed=5
+    ).frame
     twin = ost.models.untrained_model(model, "initialised", seed=5)
-    untrained: Any = ost.influence_by_distance(twin, prompt, queries=3, method="exact", seed=5).frame
+    untrained: Any = ost.influence_by_distance(
+        twin, prompt, queries=3, method="exact", seed=5
+    ).frame
     for source, alone in (("shuffled", shuffled), ("untrained", untrained)):
         assert np.array_equal(frame[frame["source"] == source]["norm"], alone["norm"])
 
@@ -158,7 +186,10 @@ def test_a_model_in_bfloat16_is_measured_in_float32() -> None:
     """As its file stores it: the same norms as those of its float32 view."""
     model = tiny_model("llama", dtype=torch.bfloat16, fresh=True, **TINY)
     exact = view_in(model, torch.float32)
-    tables = [ost.influence_by_distance(one, Prompt.from_ids(one, IDS), queries=2).frame for one in (model, exact)]
+    tables = [
+        ost.influence_by_distance(one, Prompt.from_ids(one, IDS), queries=2).frame
+        for one in (model, exact)
+    ]
     assert tables[0]["norm"].to_numpy() == pytest.approx(tables[1]["norm"].to_numpy(), rel=1e-6)
 
 
@@ -170,19 +201,29 @@ def test_refusals() -> None:
     wrong: Any = ["shufled"]
     with pytest.raises(InputError, match="controls"):
         ost.influence_by_distance(model, prompt, controls=wrong)
-    with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
+    with (
+        pytest.raises(InputError, match="expected a model without edits"),
+        hooks.ablate_heads(model, [(0, 1)]),
+    ):
         ost.influence_by_distance(model, prompt, controls="untrained")
-    with pytest.raises(InputError, match="expected tokens whose order changes, found 4 that stay as they are"):
+    with pytest.raises(
+        InputError, match="expected tokens whose order changes, found 4 that stay as they are"
+    ):
         ost.influence_by_distance(model, Prompt.from_ids(model, [50] * 4), controls="shuffled")
     result = made(0.8, 3, 0.0)
-    with pytest.raises(InputError, match="found pairs twice: rows of several texts have one number"):
+    with pytest.raises(
+        InputError, match="found pairs twice: rows of several texts have one number"
+    ):
         type(result).of(pd.concat([result.frame, result.frame]), result.provenance)
 
 
 def test_a_shuffled_sensitivity_is_that_of_the_shuffled_tokens() -> None:
     model = tiny_model("llama", seed=2, **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    found, alone = ost.sensitivity(model, prompt, shuffled=3), ost.sensitivity(model, prompt.shuffled(3))
+    found, alone = (
+        ost.sensitivity(model, prompt, shuffled=3),
+        ost.sensitivity(model, prompt.shuffled(3)),
+    )
     assert found.frame.equals(alone.frame)
     assert found.provenance.token_ids == tuple(prompt.shuffled(3).ids.tolist())
     assert found.provenance.parameters["shuffled"] == 3
@@ -193,7 +234,9 @@ def test_a_shuffled_sensitivity_is_that_of_the_shuffled_tokens() -> None:
 
 def test_the_findings_say_the_law_or_that_there_is_none() -> None:
     said = made(0.8, 2, 0.0, gamma=0.01).findings()
-    assert said[1].startswith("Fitted law: 0.01 + 0.99 (r + 1)^-p with p = 0.80; without the token itself p = 0.80.")
+    assert said[1].startswith(
+        "Fitted law: 0.01 + 0.99 (r + 1)^-p with p = 0.80; without the token itself p = 0.80."
+    )
     assert not any(sentence.startswith("Controls") for sentence in said)
     model = tiny_model("llama", seed=2, **TINY)
     short = ost.influence_by_distance(model, Prompt.from_ids(model, IDS), queries=2).findings()

@@ -1,4 +1,6 @@
-"""Sketches against exact norms: coverage under optional stopping, batches, magnitudes, and which method is chosen."""
+"""Sketches against exact norms: coverage under optional stopping, batches, magnitudes, and which
+method is chosen.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,13 @@ def estimates_of(jacobians: Tensor, seed: int = 0, **stop: Any) -> SketchedNorms
 
 
 def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
-    """Per token another spectrum, from nearly rank one to flat, and directions that differ from token to token."""
+    """Per token another spectrum, from nearly rank one to flat, and directions that differ from
+    token to token.
+    """
     generator = seeded(9)
-    left, right = torch.linalg.qr(torch.randn(2, pos, d_model, d_model, generator=generator, dtype=torch.float64)).Q
+    left, right = torch.linalg.qr(
+        torch.randn(2, pos, d_model, d_model, generator=generator, dtype=torch.float64)
+    ).Q
     powers = torch.tensor([4.0, 2.0, 1.0, 0.5, 0.0, 3.0], dtype=torch.float64)[:pos, None]
     singular = torch.arange(1, d_model + 1, dtype=torch.float64) ** -powers
     scale = 10.0 ** torch.linspace(-4, 4, pos, dtype=torch.float64)
@@ -51,21 +57,29 @@ def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tokens", "error", "looks"), [((2, 3), 0.6, {4, 8, 16}), ((0, 3), 0.35, {32})])
+@pytest.mark.parametrize(
+    ("tokens", "error", "looks"), [((2, 3), 0.6, {4, 8, 16}), ((0, 3), 0.35, {32})]
+)
 def test_stopping_at_the_first_good_look_keeps_coverage(
     tokens: tuple[int, int], error: float, looks: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worst token, where repetitions stop at every look; and near rank one, where the width is known beforehand."""
+    """The worst token, where repetitions stop at every look; and near rank one, where the width is
+    known beforehand.
+    """
     monkeypatch.setattr(estimate, "_FIRST", 4)
     jacobians = low_rank()[slice(*tokens)]
-    frobenius, operator = torch.linalg.matrix_norm(jacobians), torch.linalg.matrix_norm(jacobians, ord=2)
+    frobenius, operator = (
+        torch.linalg.matrix_norm(jacobians),
+        torch.linalg.matrix_norm(jacobians, ord=2),
+    )
     sketches = [estimates_of(jacobians, seed, accuracy=error) for seed in range(500)]
     assert all(bool((sketch.operator_lower <= operator * (1 + 1e-9)).all()) for sketch in sketches)
     seen = {sketch.rows_seen for sketch in sketches}
     assert seen >= looks
     assert min(seen) == min(looks)
     lower, upper = (
-        torch.stack([getattr(sketch, f"frobenius_{end}") for sketch in sketches]) for end in ("lower", "upper")
+        torch.stack([getattr(sketch, f"frobenius_{end}") for sketch in sketches])
+        for end in ("lower", "upper")
     )
     held = (lower <= frobenius * (1 + 1e-12)) & (frobenius <= upper * (1 + 1e-12))
     assert float(held.double().mean(0).min()) >= 0.93
@@ -77,7 +91,9 @@ def test_all_looks_together_spend_one_minus_confidence(
 ) -> None:
     """Each look spends half of what is left; the last, which sees all rows, the whole rest."""
     spent, interval = [], Sketch.trace_interval
-    monkeypatch.setattr(Sketch, "trace_interval", lambda self, level: spent.append(level) or interval(self, level))
+    monkeypatch.setattr(
+        Sketch, "trace_interval", lambda self, level: spent.append(level) or interval(self, level)
+    )
     estimates_of(low_rank(), accuracy=error, confidence=0.9)
     assert len(spent) == looks
     assert spent == pytest.approx([0.05, 0.025, 0.025][:looks])
@@ -88,7 +104,9 @@ def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> N
     exact = sketched(route, route.jacobians, seeded(3), accuracy=1e-9)
     assert route.calls == [16, 16, 16]
     assert exact.account == {"cotangents": 48, "half_width": 0.0, "wide": 0}
-    torch.testing.assert_close(exact.frobenius, torch.linalg.matrix_norm(route.jacobians), rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        exact.frobenius, torch.linalg.matrix_norm(route.jacobians), rtol=1e-13, atol=0
+    )
     assert estimates_of(low_rank(), 3, accuracy=10.0).rows_seen == 16
     again = estimates_of(low_rank(), 3, cotangents=8)
     assert torch.equal(again.frobenius, estimates_of(low_rank(), 3, cotangents=8).frobenius)
@@ -96,7 +114,9 @@ def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> N
 
 
 def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows pulled in one batch, or in several of other sizes, are the same rows: only the interval knows less."""
+    """Rows pulled in one batch, or in several of other sizes, are the same rows: only the interval
+    knows less.
+    """
     monkeypatch.setattr(estimate, "BATCH", 5)
     route = Dense(low_rank())
     sketch = sketched(route, route.jacobians, seeded(0), cotangents=24)
@@ -110,12 +130,19 @@ def test_norms_over_many_orders_of_magnitude_do_not_overflow_float32() -> None:
     plain = estimates_of(jacobians, cotangents=8)
     scaled = estimates_of((scale[:, None, None] * jacobians).float(), cotangents=8)
     for name in ("frobenius", "frobenius_lower", "frobenius_upper", "operator_lower"):
-        torch.testing.assert_close(getattr(scaled, name), getattr(plain, name) * scale, rtol=1e-4, atol=0)
+        torch.testing.assert_close(
+            getattr(scaled, name), getattr(plain, name) * scale, rtol=1e-4, atol=0
+        )
 
 
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
-    assert [choose_method(d, exact_fits=True).method for d in (64, 256, 257, 2048)] == ["exact"] * 2 + ["sketch"] * 2
-    assert choose_method(640, exact_fits=True).reason == "exact Jacobians take 640 rows, and auto takes at most 256"
+    assert [choose_method(d, exact_fits=True).method for d in (64, 256, 257, 2048)] == [
+        "exact"
+    ] * 2 + ["sketch"] * 2
+    assert (
+        choose_method(640, exact_fits=True).reason
+        == "exact Jacobians take 640 rows, and auto takes at most 256"
+    )
     tight = choose_method(64, exact_fits=False)
     assert tight == ("sketch", "the exact Jacobians do not fit into the memory")
     assert [most_rows(640, "sketch", k) for k in (8, 64, 65, 640)] == [8, 64, 65, 128]
@@ -123,8 +150,13 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
 
 def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> None:
     model = tiny_model("gemma3")
-    window: Any = {"layers": "all", "mitigation": "sliding-window:window=2"}  # many tokens reach nothing
-    result = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window)
+    window: Any = {
+        "layers": "all",
+        "mitigation": "sliding-window:window=2",
+    }  # many tokens reach nothing
+    result = ost.sensitivity(
+        model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window
+    )
     table: Any = result.frame
     rows: Any = table[table["frobenius_norm"] > 0]
     assert len(rows) < 2 / 3 * len(table)
@@ -140,13 +172,18 @@ def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> Non
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"accuracy": 0.1, "method": "exact"}, "expected an estimate, found method='exact' beside it"),
+        (
+            {"accuracy": 0.1, "method": "exact"},
+            "expected an estimate, found method='exact' beside it",
+        ),
         ({"accuracy": 0.1, "cotangents": 9}, "expected an estimate, found cotangents=9 beside it"),
         ({"accuracy": 10.0}, "expected a share between 0 and 1, such as 0.1, found 10"),
         ({"accuracy": 0.1, "logit": 17}, "logit"),
     ],
 )
-def test_an_accuracy_beside_what_contradicts_it_is_refused(options: dict[str, Any], match: str) -> None:
+def test_an_accuracy_beside_what_contradicts_it_is_refused(
+    options: dict[str, Any], match: str
+) -> None:
     model = tiny_model("gemma3")
     with pytest.raises(InputError, match=match):
         ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], **options)

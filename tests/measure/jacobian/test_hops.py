@@ -1,4 +1,6 @@
-"""Parts of the frozen derivative by attention hops, against the blocks' own Jacobians multiplied out."""
+"""Parts of the frozen derivative by attention hops, against the blocks' own Jacobians multiplied
+out.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ from tests.checkpoints import tiny_model
 IDS = [2, 40, 50, 61, 50]
 
 
-def block_jacobians(model: TransformerBridge, prompt: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """B_l, d v^(l)_i / d v^(l-1)_j, by autograd with patterns and norm scales held; and d y_n / d v^(L)_n."""
+def block_jacobians(
+    model: TransformerBridge, prompt: Any
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """B_l, d v^(l)_i / d v^(l-1)_j, by autograd with patterns and norm scales held; and d y_n / d
+    v^(L)_n.
+    """
     sites = ("residual_pre", "residual_post", "final_norm")
     with (
         true_arithmetic(model),
@@ -30,11 +36,18 @@ def block_jacobians(model: TransformerBridge, prompt: Any) -> tuple[list[torch.T
     ):
         start = model.input_to_embed(prompt.ids[None])[0].detach().requires_grad_()
         run_from(model, start)
-    inputs = [start if layer == 0 else record["residual_pre"][layer] for layer in range(model.cfg.n_layers)]
+    inputs = [
+        start if layer == 0 else record["residual_pre"][layer]
+        for layer in range(model.cfg.n_layers)
+    ]
     outputs = [record["residual_post"][layer] for layer in range(model.cfg.n_layers)]
-    blocks = [_rows(output[0].flatten(), stream) for output, stream in zip(outputs, inputs, strict=True)]
+    blocks = [
+        _rows(output[0].flatten(), stream) for output, stream in zip(outputs, inputs, strict=True)
+    ]
     pos, d = start.shape[1:]
-    return [block.view(pos, d, pos, d) for block in blocks], _rows(record["final_norm"][0, -1], outputs[-1])[:, -1]
+    return [block.view(pos, d, pos, d) for block in blocks], _rows(
+        record["final_norm"][0, -1], outputs[-1]
+    )[:, -1]
 
 
 def _rows(outputs: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
@@ -44,7 +57,9 @@ def _rows(outputs: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "neox", "olmo2", "qwen3", "gpt2"])
 def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) -> None:
-    """Every way to take the diagonal or the off-diagonal part of each block, summed by how often it is the latter."""
+    """Every way to take the diagonal or the off-diagonal part of each block, summed by how often it
+    is the latter.
+    """
     model = tiny_model(family, dtype=torch.float64)
     prompt = ost.Prompt.from_ids(model, IDS)
     blocks, final = block_jacobians(model, prompt)
@@ -68,13 +83,21 @@ def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) 
         assert rows["share"].to_numpy() == pytest.approx(share.numpy(), rel=1e-9, abs=1e-12)
 
 
-def test_no_path_hops_more_often_than_there_are_blocks_and_the_last_token_alone_reaches_itself_without_a_hop() -> None:
+def test_no_path_hops_more_often_than_there_are_blocks_and_the_last_token_alone_reaches_itself_without_a_hop() -> (
+    None
+):
     model = tiny_model("llama", dtype=torch.float64)
-    result = ost.measure.hops(model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), cotangents=32)
-    norms: Any = result.frame.pivot_table(index="position", columns="hops", values="frobenius_norm", sort=False)
+    result = ost.measure.hops(
+        model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), cotangents=32
+    )
+    norms: Any = result.frame.pivot_table(
+        index="position", columns="hops", values="frobenius_norm", sort=False
+    )
     assert (norms[MORE] < 1e-12 * norms[ALL]).all()
     assert (norms["0"].to_numpy()[:-1] == 0).all()
-    assert norms["0"].iloc[-1] == norms[ALL].iloc[-1]  # causal: a path that leaves the last token does not come back
+    assert (
+        norms["0"].iloc[-1] == norms[ALL].iloc[-1]
+    )  # causal: a path that leaves the last token does not come back
     shares: Any = result.frame[result.frame["hops"] != ALL].groupby("position")["share"].sum()
     assert shares.to_numpy() == pytest.approx(np.ones(len(IDS)), abs=1e-12)
 
@@ -85,13 +108,17 @@ def test_without_edges_between_tokens_nothing_hops() -> None:
         frame: Any = ost.measure.hops(model, ost.Prompt.from_ids(model, IDS), most=1).frame
     last = frame[frame["position"] == len(IDS) - 1].set_index("hops")["frobenius_norm"]
     assert last["0"] == last[ALL] > 0
-    assert (frame[(frame["position"] < len(IDS) - 1) | (frame["hops"] == "1")]["frobenius_norm"] == 0).all()
+    assert (
+        frame[(frame["position"] < len(IDS) - 1) | (frame["hops"] == "1")]["frobenius_norm"] == 0
+    ).all()
 
 
 def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() -> None:
     model = tiny_model("llama", seed=3)
     prompt = ost.Prompt.from_ids(model, IDS)
-    exact: Any = ost.sensitivity(model, prompt, linearisations="frozen", method="exact").frame["frobenius_norm"]
+    exact: Any = ost.sensitivity(model, prompt, linearisations="frozen", method="exact").frame[
+        "frobenius_norm"
+    ]
     frame: Any = ost.measure.hops(model, prompt, cotangents=8, seed=1).frame
     whole = frame[frame["hops"] == ALL]
     assert (whole["frobenius_lower"].to_numpy() <= exact.to_numpy()).all()
@@ -133,6 +160,8 @@ def test_what_may_move_between_positions_outside_of_the_heads_is_refused(site: s
 
     with (
         model.hooks(fwd_hooks=[(f"blocks.1.{site}", add_the_token_before)]),
-        pytest.raises(ost.InputError, match="hops: expected edits that move nothing between positions"),
+        pytest.raises(
+            ost.InputError, match="hops: expected edits that move nothing between positions"
+        ),
     ):
         ost.measure.hops(model, ost.Prompt.from_ids(model, IDS))

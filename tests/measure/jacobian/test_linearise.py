@@ -1,5 +1,5 @@
-"""The network linearised, against finite differences and plain torch: every family, linearisation and known edit, of a whole
-graph, block by block, and in strips."""
+"""The network linearised, against finite differences and plain torch: every family, linearisation
+and known edit, of a whole graph, block by block, and in strips."""
 
 from __future__ import annotations
 
@@ -28,18 +28,24 @@ IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71, 9, 33, 41])  # 11: a prime
 QUERIES = 4  # a strip
 
 
-def in_strips(model: TransformerBridge, linearisation: str, ids: Tensor = IDS, size: int = QUERIES) -> Tensor:
+def in_strips(
+    model: TransformerBridge, linearisation: str, ids: Tensor = IDS, size: int = QUERIES
+) -> Tensor:
     with hooks.in_strips(model, size):
         return by_rows(model, ids, linearisation, whole=False)
 
 
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, *OTHERS])
 def test_every_row_of_every_linearisation_is_that_of_finite_differences(family: str) -> None:
-    """The quick law of each family: whatever a hook holds is in it. Block by block the rows are the same to rounding."""
+    """The quick law of each family: whatever a hook holds is in it. Block by block the rows are the
+    same to rounding.
+    """
     model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
     for linearisation in LINEARISATIONS[: -1 if family in EXPERTS else None]:
         whole = by_rows(model, IDS, linearisation)
-        direction = torch.randn(whole.shape[0], whole.shape[2], generator=torch.Generator().manual_seed(0)).double()
+        direction = torch.randn(
+            whole.shape[0], whole.shape[2], generator=torch.Generator().manual_seed(0)
+        ).double()
         # Three of the routers take their softmax in float32, whatever the model's dtype.
         within = 1e-2 if family in EXPERTS else 1e-6
         differences = by_differences(model, IDS, linearisation, direction)
@@ -51,9 +57,13 @@ def test_every_row_of_every_linearisation_is_that_of_finite_differences(family: 
 
 EDITS = {
     "window": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
-    "sink": lambda model: hooks.mask_scores(model, lambda query, key: (key == 0) | (query - key < 2)),
+    "sink": lambda model: hooks.mask_scores(
+        model, lambda query, key: (key == 0) | (query - key < 2)
+    ),
     "log n": lambda model: hooks.scale_scores(model, lambda query: (query + 2.0).log()),
-    "shared edge": lambda model: hooks.ablate_edges(model, [(0, 1, 7, 4), (1, 0, 10, 0)], method="renormalise"),
+    "shared edge": lambda model: hooks.ablate_edges(
+        model, [(0, 1, 7, 4), (1, 0, 10, 0)], method="renormalise"
+    ),
 }
 
 
@@ -84,9 +94,15 @@ def test_every_layer_from_the_same_pass(family: Family) -> None:
     try:
         with torch.enable_grad(), true_arithmetic(model):
             embedded = model.input_to_embed(IDS[None])[0].detach().requires_grad_(True)
-            with hooks.capture(model, "residual_pre", "residual_post", "final_norm", detach=False) as record:
+            with hooks.capture(
+                model, "residual_pre", "residual_post", "final_norm", detach=False
+            ) as record:
                 run_from(model, embedded)
-            streams = [embedded, *list(record["residual_pre"].values())[1:], record["residual_post"][2]]
+            streams = [
+                embedded,
+                *list(record["residual_pre"].values())[1:],
+                record["residual_post"][2],
+            ]
             expected = torch.autograd.grad(record["final_norm"][0, -1] @ w, streams)
             for whole in (True, False):
                 rows = Linearised(model, embedded[0], range(4), whole=whole).pull(w[None])[0]
@@ -100,7 +116,9 @@ def test_every_layer_from_the_same_pass(family: Family) -> None:
 def test_a_push_is_the_transpose_of_a_pull() -> None:
     model = tiny_model("gemma2", seed=9, dtype=torch.float64)
     rows = by_rows(model, IDS, "full")
-    fields = torch.randn(5, len(IDS), 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    fields = torch.randn(
+        5, len(IDS), 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     with true_arithmetic(model):
         embedded = model.input_to_embed(IDS[None])[0][0].detach()
         pushed = Linearised(model, embedded, chunk=2).push(fields)
@@ -111,46 +129,69 @@ def test_a_push_is_the_transpose_of_a_pull() -> None:
 def test_weights_that_are_cast_where_they_are_read_give_the_same_rows(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half, model = tiny_model(family, seed=3, dtype=torch.bfloat16), tiny_model(family, seed=3, fresh=True)
+    half, model = (
+        tiny_model(family, seed=3, dtype=torch.bfloat16),
+        tiny_model(family, seed=3, fresh=True),
+    )
     for mine, given in zip(model.parameters(), half.parameters(), strict=True):
         mine.data.copy_(given.data)
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for whole in (True, False):
         expected = by_rows(model, IDS, "full", whole=whole)
-        assert_close(by_rows(view_in(half, torch.float32), IDS, "full", whole=whole), expected, 1e-6)
+        assert_close(
+            by_rows(view_in(half, torch.float32), IDS, "full", whole=whole), expected, 1e-6
+        )
 
 
-def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("gemma3", seed=1, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS)
     how: Any = {"linearisations": LINEARISATIONS, "layers": (0, 1)}
-    short, short_hops = ost.sensitivity(model, prompt, **how).frame, ost.measure.hops(model, prompt).frame
+    short, short_hops = (
+        ost.sensitivity(model, prompt, **how).frame,
+        ost.measure.hops(model, prompt).frame,
+    )
     monkeypatch.setattr(contexts, "WHOLE_PATTERN_BYTES", 0)
     monkeypatch.setattr(contexts, "STRIP", QUERIES * 4 * len(IDS) * 8)
     monkeypatch.setattr(memory, "_WHOLE", 0)
     long, long_hops = ost.sensitivity(model, prompt, **how), ost.measure.hops(model, prompt).frame
     for name in ("operator_norm", "frobenius_norm"):
         assert_close(torch.tensor(long.frame[name]), torch.tensor(short[name]), 1e-8)
-    assert_close(torch.tensor(long_hops["frobenius_norm"]), torch.tensor(short_hops["frobenius_norm"]), 1e-8)
+    assert_close(
+        torch.tensor(long_hops["frobenius_norm"]), torch.tensor(short_hops["frobenius_norm"]), 1e-8
+    )
     for run in long.provenance.parameters["runs"].values():
         assert run["certificate"]["error"] < 5e-3
     allowed = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
-    with pytest.raises(hooks.HookError, match="a rule of positions"), hooks.mask_scores(model, allowed):
+    with (
+        pytest.raises(hooks.HookError, match="a rule of positions"),
+        hooks.mask_scores(model, allowed),
+    ):
         ost.sensitivity(model, prompt)
     with hooks.mask_scores(model, lambda query, key: allowed[query, key]):
         ost.sensitivity(model, prompt)
 
 
 def test_an_edit_at_the_final_norm_that_reads_other_tokens_is_in_every_layer() -> None:
-    """A norm of the last token alone would leave it out of v^(L), which finite differences of v^(0) do not see."""
+    """A norm of the last token alone would leave it out of v^(L), which finite differences of v^(0)
+    do not see.
+    """
     model = tiny_model("llama", dtype=torch.float64)
     embedded = model.input_to_embed(IDS[None])[0][0].detach()
     with (
-        model.hooks(fwd_hooks=[("ln_final.hook_out", lambda tensor, hook: tensor + 0.01 * tensor.mean(1, True))]),
+        model.hooks(
+            fwd_hooks=[
+                ("ln_final.hook_out", lambda tensor, hook: tensor + 0.01 * tensor.mean(1, True))
+            ]
+        ),
         true_arithmetic(model),
     ):
         rows = [
-            Linearised(model, embedded, (0, 2), whole=whole).pull(torch.eye(embedded.shape[1], dtype=torch.float64))
+            Linearised(model, embedded, (0, 2), whole=whole).pull(
+                torch.eye(embedded.shape[1], dtype=torch.float64)
+            )
             for whole in (True, False)
         ]
     assert_close(rows[1], rows[0], 1e-12)

@@ -1,4 +1,6 @@
-"""How a sensitivity is computed: the layers, the method, the memory; and the checks that come with it."""
+"""How a sensitivity is computed: the layers, the method, the memory; and the checks that come with
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ def runs(result: Any) -> Any:
 
 
 def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees() -> None:
-    """J + Delta J with Delta J of rank one, below what is refused: the share `within` covers it in 95% of draws, and 1 / 16 of
-    it, the difference that was seen, does not."""
+    """J + Delta J with Delta J of rank one, below what is refused: the share `within` covers it in
+    95% of draws, and 1 / 16 of it, the difference that was seen, does not."""
     model = tiny_model("llama", dtype=torch.float64)
     generator, covered, seen = torch.Generator().manual_seed(1), [], []
     with true_arithmetic(model):
@@ -49,10 +51,17 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
         steps = certificate_module.Claim.of(linear.base, rows).field.norm(dim=-1)
         held = Holding([HeldParts()])
         for _ in range(60):
-            left, right = (torch.randn(size, generator=generator, dtype=torch.float64) for size in rows.shape[1:])
+            left, right = (
+                torch.randn(size, generator=generator, dtype=torch.float64)
+                for size in rows.shape[1:]
+            )
             wrong = 1e-6 * torch.outer(left / left.norm(), right / right.norm()) * rows[-1].norm()
-            claim = certificate_module.Claim.of(linear.base, torch.cat([rows[:-1], rows[-1:] + wrong]))
-            certificate = certificate_module.certify(model, held, linear.base, {"full": claim})["full"]
+            claim = certificate_module.Claim.of(
+                linear.base, torch.cat([rows[:-1], rows[-1:] + wrong])
+            )
+            certificate = certificate_module.certify(model, held, linear.base, {"full": claim})[
+                "full"
+            ]
             share = float(steps[-1] * wrong.norm()) / float((steps[:, None, None] * rows).norm())
             covered.append(certificate.within >= share)
             seen.append(certificate.within / certificate_module._UNSEEN >= share)
@@ -69,12 +78,16 @@ def test_a_plan_takes_smaller_blocks_before_it_is_refused() -> None:
     assert (plenty.whole, by_blocks.whole, less.whole) == (True, False, False)
     assert less.chunk < by_blocks.chunk == plenty.chunk
     assert less.peak < plenty.peak
-    with pytest.raises(ost.InputError, match=r"64 tokens at d_model 64 need .* GiB at least, 0\.00 GiB are allowed"):
+    with pytest.raises(
+        ost.InputError, match=r"64 tokens at d_model 64 need .* GiB at least, 0\.00 GiB are allowed"
+    ):
         memory.plan(shape, 64, 1, max_memory=1000)
 
 
 def test_an_estimate_holds_the_exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a confidence of 1 - 1e-6 a token no interval may miss; the lower end of the operator norm never."""
+    """At a confidence of 1 - 1e-6 a token no interval may miss; the lower end of the operator norm
+    never.
+    """
     monkeypatch.setattr(exact, "CONFIDENCE", 1 - 1e-6)
     model = tiny_model("gemma3", seed=5, dtype=torch.float64, d_model=64, d_head=16)
     exactly: Any = ost.sensitivity(model, prompt_of(model), method="exact", layers=[0, 1]).frame
@@ -89,11 +102,15 @@ def test_an_estimate_holds_the_exact_norms(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_as_many_cotangents_as_components_give_the_exact_norms(family: Family) -> None:
-    """Orthogonal ones lose nothing, in every linearisation and at every layer; the operator norm is bounded, never named."""
+    """Orthogonal ones lose nothing, in every linearisation and at every layer; the operator norm is
+    bounded, never named.
+    """
     model = tiny_model(family, seed=5, dtype=torch.float64)
     how: Any = {"linearisations": LINEARISATIONS, "layers": "all"}
     exactly: Any = ost.sensitivity(model, prompt_of(model), method="exact", **how).frame
-    sketch: Any = ost.sensitivity(model, prompt_of(model), method="sketch", cotangents=32, **how).frame
+    sketch: Any = ost.sensitivity(
+        model, prompt_of(model), method="sketch", cotangents=32, **how
+    ).frame
     assert set(sketch["method"]) == {"sketch"}
     for column in ("frobenius_norm", "frobenius_lower", "frobenius_upper"):
         np.testing.assert_allclose(sketch[column], exactly["frobenius_norm"], rtol=1e-12)
@@ -105,7 +122,9 @@ def test_a_list_of_prompts_has_the_numbers_that_each_has_alone() -> None:
     """Lengths in disorder, and a prompt of one token; progress rises to the whole."""
     model, told = tiny_model("gpt2", seed=3), []
     prompts = [Prompt.from_ids(model, IDS[:pos]) for pos in (5, 1, 8)]
-    results = ost.sensitivity(model, prompts, progress=lambda done, total: told.append((done, total)))
+    results = ost.sensitivity(
+        model, prompts, progress=lambda done, total: told.append((done, total))
+    )
     for prompt, result in zip(prompts, results, strict=True):
         assert result.frame.equals(ost.sensitivity(model, prompt).frame)
     assert told == sorted(told)
@@ -118,8 +137,12 @@ def test_norms_of_jacobians_are_singular_values() -> None:
     matrices[1] = torch.outer(matrices[1, 0], matrices[1, 1])
     matrices[2:5] *= torch.tensor([0.0, 1e30, 1e-30])[:, None, None]
     operator, frobenius = exact.exact_norms(matrices, matrices.device)
-    torch.testing.assert_close(operator, torch.linalg.matrix_norm(matrices.double(), ord=2), rtol=1e-5, atol=0)
-    torch.testing.assert_close(frobenius, torch.linalg.matrix_norm(matrices.double()), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        operator, torch.linalg.matrix_norm(matrices.double(), ord=2), rtol=1e-5, atol=0
+    )
+    torch.testing.assert_close(
+        frobenius, torch.linalg.matrix_norm(matrices.double()), rtol=1e-6, atol=0
+    )
 
 
 PULL = Linearised.pull
@@ -130,7 +153,9 @@ def five_percent_too_much(model: TransformerBridge, monkeypatch: pytest.MonkeyPa
 
 
 def no_gradient(point: str) -> Callable[[TransformerBridge, pytest.MonkeyPatch], None]:
-    """Values as they are, whose gradient is cut off: what a part of a model that detaches its input does."""
+    """Values as they are, whose gradient is cut off: what a part of a model that detaches its input
+    does.
+    """
 
     def plant(model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
         model.hook_dict[point].add_hook(lambda tensor, hook: tensor.detach())
@@ -187,7 +212,11 @@ WRONG: dict[str, Callable[[TransformerBridge, pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize(
     ("plant", "layers", "method"),
     [
-        *(("five percent too much", layers, method) for layers in ([0], [1, 2]) for method in ("exact", "sketch")),
+        *(
+            ("five percent too much", layers, method)
+            for layers in ([0], [1, 2])
+            for method in ("exact", "sketch")
+        ),
         *((name, [0], "exact") for name in list(WRONG)[1:]),
     ],
 )
@@ -197,7 +226,9 @@ def test_a_wrong_derivative_is_refused(
     model = tiny_model("gemma", seed=3, scale=1.5, dtype=dtype, fresh=True)
     WRONG[plant](model, monkeypatch)
     with pytest.raises(ost.InputError, match="the full Jacobian failed its check"):
-        ost.sensitivity(model, prompt_of(model), linearisations=["full"], layers=layers, method=method)
+        ost.sensitivity(
+            model, prompt_of(model), linearisations=["full"], layers=layers, method=method
+        )
 
 
 @pytest.mark.parametrize("method", ["exact", "sketch"])
@@ -218,7 +249,9 @@ def test_a_graph_that_goes_on_with_another_linearisation_is_refused(
 def test_together_linearisations_have_the_numbers_that_each_has_alone(
     family: str, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One graph and one batch of moved prompts, and the norms of a graph each, which holds its own parts by `hooks.frozen`."""
+    """One graph and one batch of moved prompts, and the norms of a graph each, which holds its own
+    parts by `hooks.frozen`.
+    """
     monkeypatch.setattr(memory, "_WHOLE", 1 << 30 if whole else 0)
     model = tiny_model(family, seed=4, dtype=torch.float64)
     how: Any = {"layers": [0, 1], "method": "exact"}
@@ -228,13 +261,20 @@ def test_together_linearisations_have_the_numbers_that_each_has_alone(
         frame: Any = together.frame
         rows = frame[frame["linearisation"] == name]
         np.testing.assert_allclose(rows["operator_norm"], alone.frame["operator_norm"], rtol=1e-10)
-        assert runs(together)[name]["certificate"]["passes"] == runs(alone)[name]["certificate"]["passes"]
+        assert (
+            runs(together)[name]["certificate"]["passes"]
+            == runs(alone)[name]["certificate"]["passes"]
+        )
 
 
 def test_the_prompt_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gemma")
-    monkeypatch.setattr(Linearised, "pull", lambda self, x, *rest: (1.05 if self.pos == 8 else 1.0) * PULL(self, x))
-    with pytest.raises(ost.InputError, match=r"^prompt 2 of 2 \(.*\): the full Jacobian failed its check"):
+    monkeypatch.setattr(
+        Linearised, "pull", lambda self, x, *rest: (1.05 if self.pos == 8 else 1.0) * PULL(self, x)
+    )
+    with pytest.raises(
+        ost.InputError, match=r"^prompt 2 of 2 \(.*\): the full Jacobian failed its check"
+    ):
         ost.sensitivity(model, [Prompt.from_ids(model, IDS[:5]), prompt_of(model)])
 
 
@@ -244,7 +284,9 @@ def test_every_layer_is_certified_under_an_edit_right_there(family: Family) -> N
     model = tiny_model(family, seed=3, dtype=torch.float64)
     for layer, where in ((1, "blocks.1.hook_resid_pre"), (2, "blocks.1.hook_resid_post")):
         model.hook_dict[where].add_hook(lambda tensor, hook: 1.3 * tensor)
-        result = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS, layers=[layer])
+        result = ost.sensitivity(
+            model, prompt_of(model), linearisations=LINEARISATIONS, layers=[layer]
+        )
         model.hook_dict[where].remove_hooks()
         for run in runs(result).values():
             assert run["certificate"]["error"] < 1e-6
@@ -267,7 +309,9 @@ def test_a_derivative_that_is_not_finite_or_of_nothing_is_refused(method: Any) -
 def test_no_pass_makes_logits_of_every_token() -> None:
     """A vocabulary of 256,000 at 2,000 tokens would take 2 GB a pass, in no forecast."""
     model, shapes = tiny_model("gemma"), []
-    handle = model.unembed.register_forward_hook(lambda module, args, out: shapes.append(out.shape[1]))
+    handle = model.unembed.register_forward_hook(
+        lambda module, args, out: shapes.append(out.shape[1])
+    )
     ost.sensitivity(model, prompt_of(model))
     handle.remove()
     assert set(shapes) == {1}
@@ -278,7 +322,9 @@ def test_a_network_too_steep_for_finite_differences_is_refused(
     linearisation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be checked is not told; in float64 it can."""
-    words = rf"the {linearisation} Jacobian cannot be checked: .* load the model with dtype='float64'"
+    words = (
+        rf"the {linearisation} Jacobian cannot be checked: .* load the model with dtype='float64'"
+    )
     model = tiny_model("llama", seed=8, scale=10.0)
     with monkeypatch.context() as patched:
         patched.setattr(certificate_module, "_INFORMATIVE", 0.0)
@@ -290,7 +336,9 @@ def test_a_network_too_steep_for_finite_differences_is_refused(
 
 
 def detached(model: TransformerBridge, **settings: Any) -> Any:
-    return runs(ost.sensitivity(model, prompt_of(model), linearisations=["detached"], **settings))["detached"]
+    return runs(ost.sensitivity(model, prompt_of(model), linearisations=["detached"], **settings))[
+        "detached"
+    ]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "neox"])
@@ -307,14 +355,20 @@ def test_detached_parts_that_do_not_add_up_are_refused(monkeypatch: pytest.Monke
     """Rows that are one part in 10^9 too large, which finite differences cannot see."""
     honest = certificate_module.Claim.of
     monkeypatch.setattr(
-        certificate_module.Claim, "of", lambda base, rows, *rest: honest(base, (1 + 1e-9) * rows, *rest)
+        certificate_module.Claim,
+        "of",
+        lambda base, rows, *rest: honest(base, (1 + 1e-9) * rows, *rest),
     )
-    with pytest.raises(ost.InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by .* 1e-12 at most"):
+    with pytest.raises(
+        ost.InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by .* 1e-12 at most"
+    ):
         detached(tiny_model("gpt2", seed=4, dtype=torch.float64))
 
 
 def test_activation_ratios_are_known_and_another_activation_is_refused() -> None:
-    """GELU: the normal distribution function; SiLU: the logistic function; ReLU: its slope; and the limit at 0."""
+    """GELU: the normal distribution function; SiLU: the logistic function; ReLU: its slope; and the
+    limit at 0.
+    """
     a = torch.tensor([-40.0, -3.0, -1e-300, 0.0, 1e-300, 0.5, 7.0], dtype=torch.float64)
     known = {
         functional.gelu: (1 + torch.erf(a / 2**0.5)) / 2,
@@ -322,13 +376,18 @@ def test_activation_ratios_are_known_and_another_activation_is_refused() -> None
         functional.relu: (a > 0).double(),
     }
     for activation, expected in known.items():
-        torch.testing.assert_close(hooks.activation_ratio(activation, a), expected, rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(
+            hooks.activation_ratio(activation, a), expected, rtol=1e-12, atol=1e-15
+        )
     with pytest.raises(hooks.HookError, match=r"expected act\(0\) = 0, .* found 0\.693"):
         hooks.activation_ratio(functional.softplus, a)
     model = tiny_model("llama", fresh=True)
     hidden = model.hook_dict["blocks.1.mlp.hook_post"]
     hidden.add_hook(lambda tensor, hook: 1.5 * tensor)
     held = hooks.frozen(model, attention=False, norms=False, activations=True)
-    with pytest.raises(hooks.HookError, match=r"freezing blocks\.1\.mlp: its held form differs"), held:
+    with (
+        pytest.raises(hooks.HookError, match=r"freezing blocks\.1\.mlp: its held form differs"),
+        held,
+    ):
         model(torch.tensor([IDS]))
     hidden.remove_hooks()

@@ -1,4 +1,6 @@
-"""Mixtures of experts: margins are those of Hugging Face's own router, and the choice that a derivative holds is held."""
+"""Mixtures of experts: margins are those of Hugging Face's own router, and the choice that a
+derivative holds is held.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def account_of(result: Any) -> dict[str, Any]:
     return result.provenance.parameters["runs"]["full"]["experts"]
 
 
-def least_margin(router_logits: tuple[torch.Tensor, ...], k: int, *, logits: bool) -> tuple[float, int, int]:
+def least_margin(
+    router_logits: tuple[torch.Tensor, ...], k: int, *, logits: bool
+) -> tuple[float, int, int]:
     """The least margin, its token and its block, from Hugging Face's own router logits."""
     rows = []
     for block, values in enumerate(router_logits):
@@ -33,7 +37,8 @@ def least_margin(router_logits: tuple[torch.Tensor, ...], k: int, *, logits: boo
         ordered = scores.sort(-1, descending=True).values
         size = scores.abs().amax(-1) if logits else ordered[:, k - 1]
         rows += [
-            (float(margin), token, block) for token, margin in enumerate((ordered[:, k - 1] - ordered[:, k]) / size)
+            (float(margin), token, block)
+            for token, margin in enumerate((ordered[:, k - 1] - ordered[:, k]) / size)
         ]
     return min(rows)
 
@@ -46,8 +51,12 @@ def least_margin(router_logits: tuple[torch.Tensor, ...], k: int, *, logits: boo
         ("qwen2_moe", "auto"),
     ],
 )
-def test_the_margin_is_that_of_the_models_own_router(family: str, route: Any, tmp_path: Path) -> None:
-    """Of a family with a record, and of two without: Granite's router chooses by logits, Qwen's by probabilities."""
+def test_the_margin_is_that_of_the_models_own_router(
+    family: str, route: Any, tmp_path: Path
+) -> None:
+    """Of a family with a record, and of two without: Granite's router chooses by logits, Qwen's by
+    probabilities.
+    """
     own: Any = make_model(family, seed=1) if family in EXPERTS else generic_model(family)
     if family in EXPERTS:
         write_checkpoint(tmp_path, family, seed=1)
@@ -65,11 +74,15 @@ def test_the_margin_is_that_of_the_models_own_router(family: str, route: Any, tm
 
 
 def write_with_a_boundary(folder: Path, token: int) -> None:
-    """A model whose first router scores the second and the third expert of that token alike, and of no other token."""
+    """A model whose first router scores the second and the third expert of that token alike, and of
+    no other token.
+    """
     module: Any = generic_model("granitemoe")
     router = module.model.layers[0].block_sparse_moe.router
     read: list[torch.Tensor] = []
-    hook = router.register_forward_pre_hook(lambda _, args: read.append(args[0].reshape(len(IDS), -1)[token]))
+    hook = router.register_forward_pre_hook(
+        lambda _, args: read.append(args[0].reshape(len(IDS), -1)[token])
+    )
     module(torch.tensor([IDS]))
     hook.remove()
     x = read[0]
@@ -81,7 +94,9 @@ def write_with_a_boundary(folder: Path, token: int) -> None:
     module.save_pretrained(folder)
 
 
-def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_with_a_boundary(tmp_path, token=5)
     model = ost.load_model(tmp_path, device="cpu")
     prompt = ost.Prompt.from_ids(model, IDS)
@@ -89,10 +104,15 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(tmp_path: Path, m
     account = account_of(result)
     assert account["within_rounding"] == [account["nearest"]["position"]] == [5]
     assert account["nearest"]["block"] == 0
-    assert "Within rounding of another choice of experts: token 5" in " ".join(sensitivity_findings(result))
-    # Finite differences over the boundary are of two networks: without the choice held they decide nothing.
+    assert "Within rounding of another choice of experts: token 5" in " ".join(
+        sensitivity_findings(result)
+    )
+    # Finite differences over the boundary are of two networks: without the choice held they decide
+    # nothing.
     monkeypatch.setattr(linearisation_run, "held_choices", lambda *_: nullcontext())
-    with pytest.raises(ost.InputError, match=r"the full Jacobian (cannot be checked|failed its check)"):
+    with pytest.raises(
+        ost.InputError, match=r"the full Jacobian (cannot be checked|failed its check)"
+    ):
         ost.sensitivity(model, prompt, linearisations=["full"])
     assert result.provenance.parameters["runs"]["full"]["certificate"]["within"] < 0.1
 
@@ -101,7 +121,9 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(tmp_path: Path, m
     ("kind", "nearest", "words"),
     [("granitemoe", True, ""), ("phimoe", False, "is not measured: no torch.topk makes it")],
 )
-def test_what_is_not_near_or_not_measured_names_no_token(kind: str, nearest: bool, words: str, tmp_path: Path) -> None:
+def test_what_is_not_near_or_not_measured_names_no_token(
+    kind: str, nearest: bool, words: str, tmp_path: Path
+) -> None:
     generic_model(kind).save_pretrained(tmp_path)
     model = ost.load_model(tmp_path, device="cpu")
     result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"])

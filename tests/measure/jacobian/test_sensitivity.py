@@ -1,4 +1,6 @@
-"""Jacobians three ways: known in closed form, finite differences, and pure Hugging Face autograd; then the refusals."""
+"""Jacobians three ways: known in closed form, finite differences, and pure Hugging Face autograd;
+then the refusals.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_full_norms_are_those_of_pure_hugging_face_autograd(family: Family) -> N
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Family) -> None:
-    """y = norm(v_n): J_n = diag(g) / r (I - x x^T / (d r^2)) (a LayerNorm on centred x), every other J_i is 0."""
+    """y = norm(v_n): J_n = diag(g) / r (I - x x^T / (d r^2)) (a LayerNorm on centred x), every
+    other J_i is 0.
+    """
     model = tiny_model(family, seed=2, dtype=torch.float64, fresh=True)
     for block in model.blocks:
         for weight in (block.attn.o.weight, block.mlp.out.weight):
@@ -56,7 +60,9 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
     centring = torch.eye(d, dtype=torch.float64) - (1.0 / d if norm.centred else 0.0)
     frozen = scale * norm.gain[:, None] * centring
     full = (
-        scale * norm.gain[:, None] * ((torch.eye(d, dtype=torch.float64) - torch.outer(x, x) * scale**2 / d) @ centring)
+        scale
+        * norm.gain[:, None]
+        * ((torch.eye(d, dtype=torch.float64) - torch.outer(x, x) * scale**2 / d) @ centring)
     )
     for linearisation, expected in (("full", full), ("frozen", frozen)):
         rows: Any = result[result["linearisation"] == linearisation]
@@ -73,7 +79,9 @@ def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
     norms = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"]
     wide = tiny_model("llama", seed=3, fresh=True)
     wide.load_state_dict({name: tensor.float() for name, tensor in before.items()})
-    assert norms.to_numpy() == pytest.approx(ost.sensitivity(wide, prompt_of(wide)).frame["operator_norm"], rel=1e-4)
+    assert norms.to_numpy() == pytest.approx(
+        ost.sensitivity(wide, prompt_of(wide)).frame["operator_norm"], rel=1e-4
+    )
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
     with (
         pytest.raises(ost.InputError, match="needs a float32 view"),
@@ -90,7 +98,9 @@ def test_products_are_in_float32_whatever_is_allowed_elsewhere(
     model, seen, setting = tiny_model("gemma"), [], torch.backends.cuda.matmul
     own, before = torch.nn.functional.softmax, setting.fp32_precision
     monkeypatch.setattr(
-        torch.nn.functional, "softmax", lambda *args, **kw: seen.append(setting.fp32_precision) or own(*args, **kw)
+        torch.nn.functional,
+        "softmax",
+        lambda *args, **kw: seen.append(setting.fp32_precision) or own(*args, **kw),
     )
     setattr(setting, *allow)
     try:
@@ -105,7 +115,10 @@ def test_products_are_in_float32_whatever_is_allowed_elsewhere(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"linearisations": ["froze"]}, "linearisations: expected .*, found 'froze': did you mean 'frozen'"),
+        (
+            {"linearisations": ["froze"]},
+            "linearisations: expected .*, found 'froze': did you mean 'frozen'",
+        ),
         ({"linearisations": []}, "linearisations: expected at least one, found none"),
         ({"prompt": ""}, "empty"),
         ({"layers": [3]}, r"layers: expected 'all' or numbers out of 0\.\.2, found \[3\]"),
@@ -114,7 +127,10 @@ def test_products_are_in_float32_whatever_is_allowed_elsewhere(
         ({"max_memory": 1000, "method": "exact"}, r"GiB at least, 0\.00 GiB are allowed"),
         ({"cotangents": 33}, "cotangents: expected 2 to d_model = 32, found 33"),
         ({"seed": -1}, "^seed: expected a whole number of at least 0, found -1$"),
-        ({"seed": 2**63}, "^seed: expected a whole number of at most 9,223,372,036,854,775,807, found"),
+        (
+            {"seed": 2**63},
+            "^seed: expected a whole number of at most 9,223,372,036,854,775,807, found",
+        ),
     ],
     ids=str,
 )
@@ -140,7 +156,9 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
 
 
-@pytest.mark.parametrize("measure", [ost.sensitivity, ost.attribution, ost.measure.hops, ost.measure.linear_range])
+@pytest.mark.parametrize(
+    "measure", [ost.sensitivity, ost.attribution, ost.measure.hops, ost.measure.linear_range]
+)
 def test_rows_cannot_be_mislabelled_inside_a_frozen_block(measure: Any) -> None:
     model = tiny_model("gemma")
     words = rf"{measure.__name__} .*leave the block of hooks\.frozen"

@@ -31,7 +31,9 @@ def random_ids(lengths=LENGTHS, seed: int = 0) -> list[list[int]]:
     return [torch.randint(6, 260, (n,), generator=generator).tolist() for n in lengths]
 
 
-def require_steps_are_alone(model, prompts: list[list[int]], shared: int, width: int, tolerance: float) -> None:
+def require_steps_are_alone(
+    model, prompts: list[list[int]], shared: int, width: int, tolerance: float
+) -> None:
     """The logits of every step of a batch are those of each prompt by itself."""
     steps = torch.randint(6, 260, (STEPS, len(prompts)), generator=torch.Generator().manual_seed(1))
     found = []
@@ -44,15 +46,21 @@ def require_steps_are_alone(model, prompts: list[list[int]], shared: int, width:
             rows.extend(tokens)
     for row, ids in enumerate(prompts):
         expected = step_logits(model, ids, steps[:-1, row].tolist())
-        error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
+        error = (
+            torch.stack([step[row] for step in found]) - expected
+        ).abs().max() / expected.abs().max()
         assert float(error) <= tolerance
 
 
 @pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, "bloom", "mpt"])
-def test_padded_logits_are_those_of_each_prompt_alone_at_every_step(family: str, dtype: torch.dtype) -> None:
+def test_padded_logits_are_those_of_each_prompt_alone_at_every_step(
+    family: str, dtype: torch.dtype
+) -> None:
     model = tiny_model(family, seed=4, scale=1.5, dtype=dtype)
-    require_steps_are_alone(model, random_ids(), 0, max(LENGTHS), 1e-5 if dtype == torch.float32 else 1e-12)
+    require_steps_are_alone(
+        model, random_ids(), 0, max(LENGTHS), 1e-5 if dtype == torch.float32 else 1e-12
+    )
 
 
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, "bloom", "mpt"])
@@ -78,7 +86,9 @@ def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() 
     assert shared_prefix(tiny_model("llama", dtype=torch.bfloat16), [ids, ids[:40]]) == 0
     windowed = tiny_model("gemma2", sliding_window=60)
     assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
-    assert shared_prefix(windowed, [ids, ids], steps=11) == 49  # without padding a window counts tokens alone
+    assert (
+        shared_prefix(windowed, [ids, ids], steps=11) == 49
+    )  # without padding a window counts tokens alone
     with pytest.raises(hooks.HookError, match="matched nothing"), hooks.scale_scores(model, 2.0):
         assert shared_prefix(model, [ids, ids]) == 0
 
@@ -93,7 +103,9 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
             with torch.no_grad():
                 left, everyone = rows.logits()[:, 0], whole.logits()[:, 0]
             expected = everyone if step == 0 else everyone[[1, 2, 4]]
-            torch.testing.assert_close(left, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+            torch.testing.assert_close(
+                left, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
+            )
             tokens = everyone.argmax(-1)
             whole.extend(tokens)
             rows.extend(tokens if step == 0 else tokens[[1, 2, 4]])
@@ -104,7 +116,9 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 @pytest.mark.parametrize("temperature", quick([0.0, 1.3], 1.3))
 @pytest.mark.parametrize("family", EVERY_TEXT_FAMILY)
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
-    model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True)
+    model = tiny_model(
+        family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True
+    )
     without_ends(model)
     prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
     seeds = list(range(len(prompts)))
@@ -123,7 +137,9 @@ def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperat
     "edit",
     [
         lambda model: hooks.ablate_heads(model, [(0, 1), (1, 2)]),
-        lambda model: hooks.ablate_heads(model, [(1, 0)], method="mean", reference=torch.arange(4, 40).view(2, 18)),
+        lambda model: hooks.ablate_heads(
+            model, [(1, 0)], method="mean", reference=torch.arange(4, 40).view(2, 18)
+        ),
         lambda model: hooks.ablate_layers(model, [0], part="mlp"),
     ],
 )
@@ -168,7 +184,10 @@ def foreign(model) -> AbstractContextManager[Any]:
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        (lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3), "the active edit 'mask_scores'"),
+        (
+            lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
+            "the active edit 'mask_scores'",
+        ),
         (foreign, "the active edit 'foreign'"),
         (lambda model: hooks.capture(model, "pattern"), "being captured"),
     ],
@@ -179,7 +198,9 @@ def test_where_padding_could_do_harm_there_is_none(block: Any, words: str) -> No
     with block(model):
         assert not padding(model).allowed
         assert words in padding(model).reason
-        answers(model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2)
+        answers(
+            model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2
+        )
     model.reset_hooks()
 
 
@@ -201,14 +222,21 @@ def test_batches_hold_every_prompt_once(lengths: list[int], padded: bool, tokens
         here = [lengths[index] for index in batch]
         assert len(batch) == 1 or len(batch) * max(here) <= tokens
         assert max(here) <= 1.5 * min(here) if padded else max(here) == min(here)
-    waste = sum(max(lengths[index] for index in batch) - lengths[index] for batch in found for index in batch)
+    waste = sum(
+        max(lengths[index] for index in batch) - lengths[index]
+        for batch in found
+        for index in batch
+    )
     assert waste <= 0.5 * sum(lengths)
 
 
 def test_refuses_logits_that_are_not_finite() -> None:
     model = tiny_model("gemma", fresh=True)
     model.blocks[0].ln1.weight.data[0] = float("inf")
-    with pytest.raises(InputError, match="prompt of 4 tokens are not finite in float32"), torch.no_grad():
+    with (
+        pytest.raises(InputError, match="prompt of 4 tokens are not finite in float32"),
+        torch.no_grad(),
+    ):
         Rows(model, random_ids((3, 4)), cached=True).logits()
 
 
@@ -230,9 +258,15 @@ def test_a_step_that_generates_is_worth_32_tokens_of_padding_where_padding_is_al
 
 
 BATCHED = {
-    "answers": lambda model: ost.evaluate(model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2),
+    "answers": lambda model: ost.evaluate(
+        model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2
+    ),
     "tokens left out": lambda model: ost.measure.faithfulness(
-        model, ost.bounds(model, Prompt.from_ids(model, [2, 40, 50, 61, 50, 33])), logit=17, orders=19, steps=2
+        model,
+        ost.bounds(model, Prompt.from_ids(model, [2, 40, 50, 61, 50, 33])),
+        logit=17,
+        orders=19,
+        steps=2,
     ),
 }
 
@@ -242,7 +276,9 @@ BATCHED = {
 def test_the_unembedding_of_a_batch_reads_a_contiguous_tensor(
     family: Family, measure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's `linear` copies the matrix once a prompt otherwise: transformers hands it a slice of the last positions."""
+    """torch's `linear` copies the matrix once a prompt otherwise: transformers hands it a slice of
+    the last positions.
+    """
     model, honest = tiny_model(family), torch.nn.Linear.forward
     read: list[tuple[int, bool]] = []
 

@@ -1,4 +1,6 @@
-"""Passes whose logits nobody reads make none; and when a prompt is long, and in how large strips it then goes."""
+"""Passes whose logits nobody reads make none; and when a prompt is long, and in how large strips it
+then goes.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +73,13 @@ def test_a_file_in_bfloat16_has_the_sensitivity_that_it_has_as_float32(
     monkeypatch.setattr(lazy_cast, "PART", 4 * 100)
     directory = write_checkpoint(tmp_path, family, dtype=torch.bfloat16)
     narrow, wide = (
-        ost.sensitivity(load_model(directory, dtype=dtype), "abc defg", layers="all", logit=logit).frame
+        ost.sensitivity(
+            load_model(directory, dtype=dtype), "abc defg", layers="all", logit=logit
+        ).frame
         for dtype in ("bfloat16", "float32")
     )
-    # 16 roundings of float32: parts this small add up in another order, of which a CPU without AVX makes 1.1e-6.
+    # 16 roundings of float32: parts this small add up in another order, of which a CPU without AVX
+    # makes 1.1e-6.
     pd.testing.assert_frame_equal(narrow, wide, rtol=16 * torch.finfo(torch.float32).eps, atol=0)
 
 
@@ -91,7 +96,9 @@ def test_a_hook_that_waits_for_logits_sees_the_last_token(where: str) -> None:
     else:
         inner = model.original_model
         module = {"unembedding": inner.lm_head, "inner model": inner, "bridge": model}[where]
-        handle = module.register_forward_hook(lambda module, args, out: look(getattr(out, "logits", out)))
+        handle = module.register_forward_hook(
+            lambda module, args, out: look(getattr(out, "logits", out))
+        )
         with torch.no_grad():
             model(IDS, logits_to_keep=no_logits(model))
         handle.remove()
@@ -113,10 +120,14 @@ def test_a_pattern_of_64_mib_is_made_as_a_whole_and_one_token_more_is_not(
     assert contexts.strip_size(_shape(heads, element), longest) is None
     size = contexts.strip_size(_shape(heads, element), longest + 1)
     assert size == 32 * 2**20 // (heads * (longest + 1) * element)
-    assert contexts.strip_size(_shape(heads, element), 2**24) == 1  # a row that is larger than a strip goes alone
+    assert (
+        contexts.strip_size(_shape(heads, element), 2**24) == 1
+    )  # a row that is larger than a strip goes alone
 
 
-def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, pos = tiny_model("gemma"), 11
     shape = Shape.of(model)
     whole = 10 * shape.n_heads * pos**2 * shape.element
@@ -127,5 +138,8 @@ def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(monkeypatch: pyt
             assert hooks.active_strips(model) is None
             model(torch.tensor([[2] * pos]))
         monkeypatch.setattr(contexts, "available_memory", lambda device: whole - 1)
-        with pytest.raises(InputError, match=r"11 tokens need 0\.0 GiB"), contexts.strips_where_long(model, pos):
+        with (
+            pytest.raises(InputError, match=r"11 tokens need 0\.0 GiB"),
+            contexts.strips_where_long(model, pos),
+        ):
             pass

@@ -22,7 +22,9 @@ def path(tree: PrefixTree, node: int) -> list[int]:
 
 
 def random_prompts(seed: int, n: int = 40, longest: int = 30) -> list[tuple[int, ...]]:
-    """Few tokens, so that prefixes are shared; branches of branches, and prompts that share nothing."""
+    """Few tokens, so that prefixes are shared; branches of branches, and prompts that share
+    nothing.
+    """
     stream = random.Random(seed)
     trunk = [stream.randint(6, 8) for _ in range(longest)]
     prompts = set()
@@ -44,16 +46,22 @@ def test_a_tree_of_prompts(seed: int, size: int) -> None:
         assert [tree.positions[node] for node in nodes] == list(range(len(prompt)))
     assert [tree.parents[node] for node in range(tree.trunk)] == list(range(-1, tree.trunk - 1))
     groups = list(tree.groups(size))
-    assert sorted(node for group in groups for node in group.nodes) == list(range(tree.trunk, len(tree.ids)))
+    assert sorted(node for group in groups for node in group.nodes) == list(
+        range(tree.trunk, len(tree.ids))
+    )
     for group in groups:
         keys = [*range(group.reach), *group.nodes]
         assert tree.key_positions(group).tolist() == [tree.positions[key] for key in keys]
         for node, seen in zip(group.nodes, tree.visible(group), strict=True):
-            assert [key for key, visible in zip(keys, seen.tolist(), strict=True) if visible] == path(tree, node)
+            assert [
+                key for key, visible in zip(keys, seen.tolist(), strict=True) if visible
+            ] == path(tree, node)
 
 
 def test_groups_hold_whole_branches_of_about_the_size() -> None:
-    tree = prefix_tree([(7, *range(20, 20 + n), *branch) for n in range(10) for branch in ((1, 1), (2,), (3,))])
+    tree = prefix_tree(
+        [(7, *range(20, 20 + n), *branch) for n in range(10) for branch in ((1, 1), (2,), (3,))]
+    )
     groups = list(tree.groups(8))
     assert all(len(group.nodes) <= 8 for group in groups)
     assert [group.reach for group in groups] == sorted(group.reach for group in groups)
@@ -64,8 +72,12 @@ def test_groups_hold_whole_branches_of_about_the_size() -> None:
 
 @pytest.mark.parametrize("size", quick([5, 1000], 5))
 @pytest.mark.parametrize("family", EVERY_TEXT_FAMILY)
-def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Branches of any length, from the first token on, and prompts of unequal beginnings; windows of 5 tokens."""
+def test_random_trees_are_the_loop(
+    family: Family, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Branches of any length, from the first token on, and prompts of unequal beginnings; windows
+    of 5 tokens.
+    """
     monkeypatch.setattr(PrefixTree.groups, "__defaults__", (size,))
     model = tiny_model(family, seed=2, scale=2.0, context=40, dtype=torch.float64)
     prompts = random_prompts(1)
@@ -77,6 +89,8 @@ def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytes
     looped = last_rows(model, prompts, everything, Batching("loop", "test"), (0, 1))
     assert list(packed.residuals) == list(looped.residuals) == [0, 1, 2]
     for site in ("y", "z"):
-        torch.testing.assert_close(getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            getattr(packed, site), getattr(looped, site), rtol=1e-9, atol=1e-9
+        )
     for layer, rows in looped.residuals.items():
         torch.testing.assert_close(packed.residuals[layer], rows, rtol=1e-9, atol=1e-9)

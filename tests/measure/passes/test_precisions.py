@@ -73,7 +73,11 @@ def test_exact_has_the_weights_that_run_and_keys_say_so(family: Family, given: t
     own = weights_of(model)
     assert all(torch.equal(weight, by_key["given"][name]) for name, weight in own.items())
     assert ("bfloat16" in by_key) == (given == torch.float32)
-    changed = [key for key, value in by_key.items() if any(not torch.equal(value[name], own[name]) for name in own)]
+    changed = [
+        key
+        for key, value in by_key.items()
+        if any(not torch.equal(value[name], own[name]) for name in own)
+    ]
     assert set(changed) == set(by_key) - {"given"}
     assert torch.equal(model(IDS), logits)
 
@@ -93,7 +97,10 @@ def test_running_is_the_rounding_of_that_part(part: Any) -> None:
 def test_a_step_is_the_spacing_of_the_format() -> None:
     """Where y is a number of the format: y + u is the next one, and y + u / 2 a tie."""
     y = torch.tensor([1.0, 1.5, -3.0, 200.0, 0.01, 0.0])
-    for name, dtype in {**DTYPES, **{f"{format}-kv": dtype for format, dtype in FLOATS.items()}}.items():
+    for name, dtype in {
+        **DTYPES,
+        **{f"{format}-kv": dtype for format, dtype in FLOATS.items()},
+    }.items():
         low = y.double().to(torch.float32).to(dtype).double()
         found = PRECISIONS[name].steps(low, torch.zeros_like(low))
         torch.testing.assert_close(found, spacing(low, dtype), rtol=0, atol=0)
@@ -104,8 +111,12 @@ def test_a_step_is_the_spacing_of_the_format() -> None:
 
 
 def test_an_integer_step_is_that_of_the_vectors_own_range() -> None:
-    y, y_star = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 7.0]]), torch.tensor([[12.7, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    y, y_star = (
+        torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 7.0]]),
+        torch.tensor([[12.7, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+    )
     torch.testing.assert_close(
-        PRECISIONS["int8-residual"].steps(y, y_star), torch.tensor([[0.1] * 3, [7 / 127] * 3]).double()
+        PRECISIONS["int8-residual"].steps(y, y_star),
+        torch.tensor([[0.1] * 3, [7 / 127] * 3]).double(),
     )
     torch.testing.assert_close(PRECISIONS["int4-residual"].steps(y, y)[1], torch.ones(3).double())

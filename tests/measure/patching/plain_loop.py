@@ -1,4 +1,6 @@
-"""One patch by PyTorch's hooks on a model of transformers alone: the independent route to a patched run's logits."""
+"""One patch by PyTorch's hooks on a model of transformers alone: the independent route to a patched
+run's logits.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from torch import Tensor
 def patched_logits(
     plain: Any, clean: Sequence[int], corrupt: Sequence[int], what: str, layer: int, place: int
 ) -> Tensor:
-    """The corrupt run's last logits with the clean run's part put in; for "edges" the clean run's, whose last token does not
-    see that place in that layer; for "heads" `place` is the head."""
+    """The corrupt run's last logits with the clean run's part put in; for "edges" the clean run's,
+    whose last token does not see that place in that layer; for "heads" `place` is the head."""
     block, seen = plain.model.layers[layer], []
 
     def body(module: Any, args: Any, kwargs: Any, out: Any = None) -> Any:
@@ -26,14 +28,22 @@ def patched_logits(
             seen.append(value.clone())
             return None
         new, d_head = value.clone(), plain.model.layers[0].self_attn.head_dim
-        at = (0, slice(None), slice(place * d_head, (place + 1) * d_head)) if what == "heads" else (0, place)
+        at = (
+            (0, slice(None), slice(place * d_head, (place + 1) * d_head))
+            if what == "heads"
+            else (0, place)
+        )
         new[at] = seen[0][at]
         if out is None:
             return (new, *args[1:]), kwargs
         return (new, *out[1:]) if isinstance(out, tuple) else new
 
     # Gemma adds what stands after a norm behind attention and MLP.
-    attention = block.post_attention_layernorm if hasattr(block, "post_feedforward_layernorm") else block.self_attn
+    attention = (
+        block.post_attention_layernorm
+        if hasattr(block, "post_feedforward_layernorm")
+        else block.self_attn
+    )
     modules = {
         "residual": block,
         "heads": block.self_attn.o_proj,

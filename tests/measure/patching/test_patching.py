@@ -1,5 +1,5 @@
-"""Activation patching: exact on a model that copies, equal to the other run where everything is patched, and against plain
-loops on Hugging Face's and TransformerLens' own hooks."""
+"""Activation patching: exact on a model that copies, equal to the other run where everything is
+patched, and against plain loops on Hugging Face's and TransformerLens' own hooks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ PAIR = (7, 9)
 WHAT = ("residual", "attention-out", "mlp-out", "heads")
 
 
-def pair(model: TransformerBridge, clean: Any = CLEAN, corrupt: Any = CORRUPT) -> tuple[Prompt, Prompt]:
+def pair(
+    model: TransformerBridge, clean: Any = CLEAN, corrupt: Any = CORRUPT
+) -> tuple[Prompt, Prompt]:
     return Prompt.from_ids(model, clean), Prompt.from_ids(model, corrupt)
 
 
@@ -42,8 +44,12 @@ def patched(model: TransformerBridge, **options: Any) -> Any:
     return ost.patch(model, *pair(model), **({"logit": PAIR, "first_order": False} | options)).frame
 
 
-def attending(model: TransformerBridge, layer: int, key: int | None) -> AbstractContextManager[None]:
-    """All queries of the layer attend to that key alone, None: each to itself; a query before the key to itself."""
+def attending(
+    model: TransformerBridge, layer: int, key: int | None
+) -> AbstractContextManager[None]:
+    """All queries of the layer attend to that key alone, None: each to itself; a query before the
+    key to itself.
+    """
     pattern = torch.eye(N)
     if key is not None:
         pattern[key:] = torch.nn.functional.one_hot(torch.tensor(key), N).float()
@@ -52,10 +58,14 @@ def attending(model: TransformerBridge, layer: int, key: int | None) -> Abstract
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_model_that_copies_one_position(family: Family) -> None:
-    """Block 0 reads the token that differs, block 1 its own place: the answer moves from there to the last token, whole."""
+    """Block 0 reads the token that differs, block 1 its own place: the answer moves from there to
+    the last token, whole.
+    """
     model = tiny_model(family)
     with attending(model, 0, DIFFERS), attending(model, 1, None):
-        shares = patched(model).pivot(index=["direction", "quantity", "layer"], columns="position", values="share")
+        shares = patched(model).pivot(
+            index=["direction", "quantity", "layer"], columns="position", values="share"
+        )
         at_outputs = patched(model, what="attention-out", layers=[0])
         elsewhere = patched(model, what="attention-out", positions=[0, 1, 2, 3, 4])
     for layer, place in ((0, DIFFERS), (1, N - 1), (2, N - 1)):
@@ -77,7 +87,9 @@ def test_with_everything_patched_the_run_is_the_other_one(family: Family) -> Non
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 @pytest.mark.parametrize("what", WHAT[:3])
 def test_what_both_runs_have_moves_nothing(family: Family, what: Any) -> None:
-    """Before the first token that differs all is the same; so are the embeddings of the tokens that do not."""
+    """Before the first token that differs all is the same; so are the embeddings of the tokens that
+    do not.
+    """
     frame = patched(tiny_model(family), what=what)
     same = frame["position"] < DIFFERS
     if what == "residual":
@@ -99,10 +111,14 @@ LENS: dict[str, Callable[..., Tensor]] = {
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 def test_against_the_patching_of_transformer_lens(family: Family, what: Any) -> None:
-    """Post-norms stand between what attention computes and what it adds: TransformerLens patches what is added too."""
+    """Post-norms stand between what attention computes and what it adds: TransformerLens patches
+    what is added too.
+    """
     model = tiny_model(family)
     _, cache = model.run_with_cache(torch.tensor([CLEAN]))
-    expected = LENS[what](model, torch.tensor([CORRUPT]), cache, lambda logits: logits[0, -1, 7] - logits[0, -1, 9])
+    expected = LENS[what](
+        model, torch.tensor([CORRUPT]), cache, lambda logits: logits[0, -1, 7] - logits[0, -1, 9]
+    )
     frame = patched(model, what=what, layers=[0, 1])
     rows = frame.query("direction == 'denoising' and quantity == 'logit_difference'")
     assert rows["patched"].to_numpy() == pytest.approx(expected.flatten().numpy(), abs=1e-4)
@@ -133,7 +149,11 @@ def test_first_order_against_finite_differences(what: Any) -> None:
                 moved[at] += scale * (corrupt_at[at] - moved[at])
             return moved
 
-        with torch.no_grad(), hooks.exact_arithmetic(model), attached([(point, body, Order.EDIT)], "moved"):
+        with (
+            torch.no_grad(),
+            hooks.exact_arithmetic(model),
+            attached([(point, body, Order.EDIT)], "moved"),
+        ):
             logits = model(torch.tensor([ids]))[0, -1]
         return float(logits[7] - logits[9]), seen[0]
 
@@ -146,7 +166,9 @@ def test_first_order_against_finite_differences(what: Any) -> None:
 def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
     model = tiny_model("llama")
     contrast, first, second = (
-        patched(model, logit=logit, first_order=True).query("quantity != 'log_probability'").reset_index()
+        patched(model, logit=logit, first_order=True)
+        .query("quantity != 'log_probability'")
+        .reset_index()
         for logit in (PAIR, *PAIR)
     )
     assert set(contrast["quantity"]) == {"logit_difference"}
@@ -156,7 +178,9 @@ def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
         assert contrast[column].to_numpy() == pytest.approx(difference.to_numpy(), abs=1e-5)
 
 
-def test_tokens_that_both_prompts_begin_with_are_read_once_and_nothing_changes(monkeypatch: Any) -> None:
+def test_tokens_that_both_prompts_begin_with_are_read_once_and_nothing_changes(
+    monkeypatch: Any,
+) -> None:
     model = tiny_model("gemma3", window=64)
     start = [2, *range(100, 140)]
     prompts = pair(model, start + CLEAN[1:], start + CORRUPT[1:])
@@ -168,11 +192,15 @@ def test_tokens_that_both_prompts_begin_with_are_read_once_and_nothing_changes(m
         plain = ost.patch(model, *prompts, what=what, **options)  # pyright: ignore[reportArgumentType]
         assert plain.provenance.parameters["tokens_shared"] == 0
         for column in ("patched", "effect", "predicted_effect"):
-            assert result.frame[column].to_numpy() == pytest.approx(plain.frame[column].to_numpy(), abs=2e-5)
+            assert result.frame[column].to_numpy() == pytest.approx(
+                plain.frame[column].to_numpy(), abs=2e-5
+            )
 
 
 def test_the_edges_of_a_set_over_a_window() -> None:
-    """Against masks on the same layers; and where no query comes after the keys, there is no edge: an effect of 0."""
+    """Against masks on the same layers; and where no query comes after the keys, there is no edge:
+    an effect of 0.
+    """
     model = tiny_model("gemma3", n_layers=3)
     frame = patched(model, what="edges", window=2, positions=[[1, 2], [5]], queries=[3, 4])
     assert list(frame["part"].unique()) == ["0-1 at 1,2", "0-1 at 5", "1-2 at 1,2", "1-2 at 5"]
@@ -203,14 +231,19 @@ def test_windows_and_sets_are_patched_together() -> None:
         return put
 
     at = points(model, "mlp_output", [1, 2])
-    with torch.no_grad(), attached([(at[layer], body(layer), Order.EDIT) for layer in (1, 2)], "put"):
+    with (
+        torch.no_grad(),
+        attached([(at[layer], body(layer), Order.EDIT) for layer in (1, 2)], "put"),
+    ):
         logits = model(torch.tensor([CORRUPT]))[0, -1]
     row = frame.query("direction == 'denoising' and quantity == 'logit_difference'").iloc[0]
     assert row["patched"] == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
 
 
 @pytest.mark.parametrize("what", ["residual", "attention-out", "mlp-out", "heads", "edges"])
-def test_against_a_loop_over_hooks_on_transformers_own_model(embedded: TransformerBridge, what: Any) -> None:
+def test_against_a_loop_over_hooks_on_transformers_own_model(
+    embedded: TransformerBridge, what: Any
+) -> None:
     plain = AutoModelForCausalLM.from_pretrained(EMBEDDED_DIRECTORY, attn_implementation="eager")
     question = tasks.questions("count-ones-bernoulli", lengths=[6])[0]
     places = range(int(embedded.cfg.n_heads)) if what == "heads" else (15, 20, 58)
@@ -226,7 +259,9 @@ def test_against_a_loop_over_hooks_on_transformers_own_model(embedded: Transform
         assert row.patched == pytest.approx(float(logits[answer] - logits[other]), abs=1e-4)
 
 
-def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(embedded: TransformerBridge) -> None:
+def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
+    embedded: TransformerBridge,
+) -> None:
     question = tasks.questions("count-ones-bernoulli", lengths=[6], seeds=[1])[0]
     result = ost.patch(embedded, question, layers=[0])
     clean, corrupt = (form.answer(6, 1) for form in (question.task, question.task.corrupted()))
@@ -249,7 +284,10 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(embedded: T
         ({"what": "edges", "queries": 5}, "queries: expected .*, found 5"),
         ({"layers": [3]}, "layers: expected 'all' or numbers out of 0..2"),
         ({"what": "mlp-out", "layers": [2]}, "layers: expected 'all' or numbers out of 0..1"),
-        ({"what": "mlp-out", "window": 2, "layers": [1]}, "layers: expected 'all' or numbers out of 0..0"),
+        (
+            {"what": "mlp-out", "window": 2, "layers": [1]},
+            "layers: expected 'all' or numbers out of 0..0",
+        ),
         ({"window": 2}, "window: expected a whole number of at most 1"),
         ({"queries": [3]}, "queries: expected what='edges'"),
         ({"what": "edges", "queries": [9]}, "positions: expected some out of 0..5, found 9"),

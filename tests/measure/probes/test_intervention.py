@@ -17,7 +17,9 @@ NUMBERS = torch.arange(5)
 
 
 def unembedding() -> torch.Tensor:
-    """Answer k's row: logits k x - k^2 / 2 of x = y_0 are greatest at k = round(x); y_1 is not read."""
+    """Answer k's row: logits k x - k^2 / 2 of x = y_0 are greatest at k = round(x); y_1 is not
+    read.
+    """
     return torch.stack([NUMBERS.double(), torch.zeros(5).double()], dim=1)
 
 
@@ -59,7 +61,9 @@ def test_along_the_data_the_step_is_the_one_that_representations_take() -> None:
 
 
 def test_a_move_that_the_dtype_rounds_away_does_not_arrive() -> None:
-    """Of bfloat16 the next number behind 256 is 258: a move by 2 arrives, by 0.5 nothing of it; float32 has both."""
+    """Of bfloat16 the next number behind 256 is 258: a move by 2 arrives, by 0.5 nothing of it;
+    float32 has both.
+    """
     rows, steps = torch.full((3, 1), 256.0), torch.tensor([[2.0], [2.0], [2.0]]).double()
     assert arrived(rows.bfloat16(), steps) == 1
     assert arrived(rows.bfloat16(), steps / 4) == 0
@@ -75,20 +79,29 @@ def test_a_probe_without_weights_is_refused() -> None:
 def test_every_dtype_is_read_for_itself() -> None:
     model = tiny_model("llama")
     asked = {"lengths": [1, 2, 3], "seeds": range(8), "dtypes": ["float32", "bfloat16", "float64"]}
-    found = frame_of(ost.measure.probe_intervention(model, "count-ones-bernoulli:tidy=true", **asked))
+    found = frame_of(
+        ost.measure.probe_intervention(model, "count-ones-bernoulli:tidy=true", **asked)
+    )
     assert found["site"].tolist() == ["residual", "residual", "residual", "residual", "y", "y"] * 3
     assert found["random_low"].between(0, 1).all()
     assert (found["predicted"] == 1).all()
     assert (found["moved"] < found["prompts"]).all()
     # Behind the last block the lens is the output itself.
-    at_y, behind = found[found["site"] == "y"], found[(found["layer"] == 2) & (found["site"] == "residual")]
+    at_y, behind = (
+        found[found["site"] == "y"],
+        found[(found["layer"] == 2) & (found["site"] == "residual")],
+    )
     assert at_y["rank"].tolist() == behind["rank"].tolist()
     gap = np.abs(at_y["log_probability"].to_numpy() - behind["log_probability"].to_numpy())
-    assert (gap <= at_y["dtype"].map({"float32": 1e-5, "bfloat16": 1e-2, "float64": 1e-9}).to_numpy()).all()
+    assert (
+        gap <= at_y["dtype"].map({"float32": 1e-5, "bfloat16": 1e-2, "float64": 1e-9}).to_numpy()
+    ).all()
     by_dtype = {str(dtype): rows.reset_index(drop=True) for dtype, rows in found.groupby("dtype")}
     for name in ("cosine", "intervention", "log_odds", "log_probability"):
         # Sums in two precisions; a probe's weights divide by what may be small.
-        np.testing.assert_allclose(by_dtype["float32"][name], by_dtype["float64"][name], rtol=2e-2, atol=1e-4)
+        np.testing.assert_allclose(
+            by_dtype["float32"][name], by_dtype["float64"][name], rtol=2e-2, atol=1e-4
+        )
     assert (by_dtype["float64"]["arrived"] - 1).abs().max() < 1e-9
     stored = ost.measure.probe_intervention(
         tiny_model("llama", dtype=torch.bfloat16), "count-ones-bernoulli:tidy=true", **asked
@@ -98,12 +111,18 @@ def test_every_dtype_is_read_for_itself() -> None:
 
 
 def test_answers_of_several_tokens_are_known_by_their_first(embedded) -> None:
-    """10, 20, ...: digits are tokens, and no two of these begin alike. From each to the next the probe moves by ten."""
-    found = frame_of(ost.measure.probe_intervention(embedded, "count-ones", lengths=range(10, 60, 10)))
+    """10, 20, ...: digits are tokens, and no two of these begin alike. From each to the next the
+    probe moves by ten.
+    """
+    found = frame_of(
+        ost.measure.probe_intervention(embedded, "count-ones", lengths=range(10, 60, 10))
+    )
     assert (found["predicted"] == 10).all()
     assert (found["moved"] == 4).all()
     assert (found["prompts"] == 5).all()
-    with pytest.raises(InputError, match=r"found 1 and 10, which both begin with '1'.*such as 2 to 9"):
+    with pytest.raises(
+        InputError, match=r"found 1 and 10, which both begin with '1'.*such as 2 to 9"
+    ):
         ost.measure.probe_intervention(embedded, "count-ones", lengths=[1, 2, 3, 4, 10])
 
 

@@ -1,4 +1,6 @@
-"""`probe` on models: its prompts, its representations, its control on random weights, and what it refuses."""
+"""`probe` on models: its prompts, its representations, its control on random weights, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ from tests.sets import quick
 def test_a_count_begins_behind_the_begun_line_whatever_is_counted(embedded, name: str) -> None:
     form = AppendixTask(name)
     for n, prompt in (
-        RenderedPairs(embedded, form, encoding={"chat": False}).prompts(range(1, 12), 3 * form.random).items()
+        RenderedPairs(embedded, form, encoding={"chat": False})
+        .prompts(range(1, 12), 3 * form.random)
+        .items()
     ):
-        text = form.prompt(n, 3 * form.random) + form.lead + form.answer_line(prompt.task_prompt.key)
+        text = (
+            form.prompt(n, 3 * form.random) + form.lead + form.answer_line(prompt.task_prompt.key)
+        )
         assert [*prompt.ids, *prompt.answer] == encode(embedded, text).ids.tolist()
         assert embedded.tokenizer.decode(list(prompt.answer)).strip() == prompt.task_prompt.key
 
@@ -41,7 +47,10 @@ def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> N
     monkeypatch.setattr(answer_line, "line_ids", cut)
     pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     assert pairs.prompts([11, 13], 0)
-    with pytest.raises(InputError, match="count-ones at length 12: expected the answer '12' to begin with a token of"):
+    with pytest.raises(
+        InputError,
+        match="count-ones at length 12: expected the answer '12' to begin with a token of",
+    ):
         pairs.prompts([11, 12], 0)
 
 
@@ -50,7 +59,11 @@ def test_any_answer_begins_behind_the_begun_line(embedded) -> None:
         prompts = prefilled_prompts(embedded, task(name), [4, 7], range(8))
         assert len({one.token for one in prompts}) > 2
         for one in prompts:
-            line = embedded.tokenizer.decode([*one.ids[-one.line :], *one.answer]) if one.line else one.task_prompt.key
+            line = (
+                embedded.tokenizer.decode([*one.ids[-one.line :], *one.answer])
+                if one.line
+                else one.task_prompt.key
+            )
             assert line.strip() == one.task_prompt.line.strip()
             assert one.group == one.task_prompt.seed
 
@@ -79,7 +92,12 @@ def test_every_place_is_the_models_own(family: str) -> None:
 @pytest.mark.slow
 def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
     found = ost.probe(
-        embedded, "copy-last:uniform=true", lengths=range(3, 8), seeds=range(12), layers=[0], random_weights=False
+        embedded,
+        "copy-last:uniform=true",
+        lengths=range(3, 8),
+        seeds=range(12),
+        layers=[0],
+        random_weights=False,
     )
     frame = frame_of(found)
     assert set(frame["site"]) == {"embedding", "y", "logits", "length"}
@@ -95,14 +113,30 @@ def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
-        ("copy-last", {}, "found that all have '0': give it an option that draws its items, such as uniform=true"),
+        (
+            "copy-last",
+            {},
+            "found that all have '0': give it an option that draws its items, such as uniform=true",
+        ),
         ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
-        ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
-        ("count-ones", {"target": "tokens"}, "target: expected .*, found 'tokens': did you mean 'token'"),
+        (
+            "copy-last:uniform=true",
+            {"target": "number"},
+            "expected a task whose answer is a number",
+        ),
+        (
+            "count-ones",
+            {"target": "tokens"},
+            "target: expected .*, found 'tokens': did you mean 'token'",
+        ),
         ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),
         ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),
-        ("count-ones", {"layers": [9]}, r"layers: expected 'all' or numbers out of 0..2, found \[9\]"),
+        (
+            "count-ones",
+            {"layers": [9]},
+            r"layers: expected 'all' or numbers out of 0..2, found \[9\]",
+        ),
         ("count-ones", {"lengths": [1, 250]}, "at most 256 tokens"),
     ],
 )

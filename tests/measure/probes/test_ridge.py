@@ -1,4 +1,6 @@
-"""Probes on planted representations: what is there is found, what is not stays at chance, and nothing leaks."""
+"""Probes on planted representations: what is there is found, what is not stays at chance, and
+nothing leaks.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from ostools.theory.statistics.intervals import bootstrap_share, wilson
 HERE = Place(2, "residual", 1)
 
 
-def asked(target: str = "number", lengths: int = 9, seeds: int = 12, classes: int = 41, drawn: bool = True) -> Labelled:
+def asked(
+    target: str = "number", lengths: int = 9, seeds: int = 12, classes: int = 41, drawn: bool = True
+) -> Labelled:
     """Every length with every seed; labels that no length and no seed tells."""
     n = [length for length in range(1, lengths + 1) for _ in range(seeds if drawn else 1)]
     seed = [seed for _ in range(lengths) for seed in range(seeds if drawn else 1)]
@@ -39,7 +43,11 @@ def asked(target: str = "number", lengths: int = 9, seeds: int = 12, classes: in
     return Labelled.of(n, seed, seed if drawn else n, labels, target, drawn)
 
 
-def probed(given: Labelled, rows: Float[Tensor, "prompt d"], controls: tuple[str, ...] = ("none", "shuffled")) -> Frame:
+def probed(
+    given: Labelled,
+    rows: Float[Tensor, "prompt d"],
+    controls: tuple[str, ...] = ("none", "shuffled"),
+) -> Frame:
     """One row a test and control, by their names."""
     said = said_by_probes(given, {HERE: rows}, controls).assign(dtype="float32")
     return rows_of(said).set_index(["test", "control"])
@@ -53,7 +61,11 @@ def noise(given: Labelled, d: int, seed: int = 0) -> Float[Tensor, "prompt d"]:
 def test_a_planted_code_is_read_whole(target: str, classes: int) -> None:
     given = asked(target, classes=classes)
     labels = torch.from_numpy(given.labels)
-    code = labels[:, None].double() if target == "number" else torch.nn.functional.one_hot(labels).double()
+    code = (
+        labels[:, None].double()
+        if target == "number"
+        else torch.nn.functional.one_hot(labels).double()
+    )
     rows = torch.cat([noise(given, 3), code], dim=1)
     found = probed(given, rows)
     for test in TESTS:
@@ -62,14 +74,16 @@ def test_a_planted_code_is_read_whole(target: str, classes: int) -> None:
         assert here["finding"] == "decodable"
         assert here["high"] == 1
         missed = 1 - wilson(float(here["groups"]), float(here["groups"])).low
-        assert here["low"] == pytest.approx(1 - missed * np.sqrt(1 + here["tested"] / here["trained"]))
+        assert here["low"] == pytest.approx(
+            1 - missed * np.sqrt(1 + here["tested"] / here["trained"])
+        )
         assert found.loc[(test, "shuffled")]["finding"].startswith("not linearly decodable from")
 
 
 @pytest.mark.slow
 def test_noise_is_called_probe_less_often_than_the_intervals_say() -> None:
-    """Folds train on each other's prompts: widened for that, an interval held chance in 96% of 250 such trials; not widened in
-    88%."""
+    """Folds train on each other's prompts: widened for that, an interval held chance in 96% of 250
+    such trials; not widened in 88%."""
     given, covered, said = asked("token", lengths=5, seeds=15, classes=4), [], 0
     given = replace(given, splits=[split for split in given.splits if split.test == SAME])
     for seed in range(50):
@@ -82,7 +96,9 @@ def test_noise_is_called_probe_less_often_than_the_intervals_say() -> None:
 
 
 def test_the_interval_of_a_share_covers_it_where_groups_differ() -> None:
-    """Each group has a share of its own, drawn around 0.4: an interval over prompts as if independent would be too narrow."""
+    """Each group has a share of its own, drawn around 0.4: an interval over prompts as if
+    independent would be too narrow.
+    """
     draw, covered = np.random.default_rng(0), []
     for _ in range(300):
         shares = draw.beta(2, 3, size=15)
@@ -101,8 +117,12 @@ def test_an_interval_of_equal_shares_is_wilsons() -> None:
         bootstrap_share(eight[:2], eight[:2])
 
 
-def test_a_code_that_another_direction_takes_over_beyond_is_interpolated_and_not_extrapolated() -> None:
-    """In the upper third of the lengths the number stands in a direction that no shorter prompt moved."""
+def test_a_code_that_another_direction_takes_over_beyond_is_interpolated_and_not_extrapolated() -> (
+    None
+):
+    """In the upper third of the lengths the number stands in a direction that no shorter prompt
+    moved.
+    """
     given = asked()
     upper = torch.from_numpy(given.lengths > 6)
     code = torch.from_numpy(given.labels).double()
@@ -113,7 +133,9 @@ def test_a_code_that_another_direction_takes_over_beyond_is_interpolated_and_not
 
 @pytest.mark.parametrize("target", ["number", "token"])
 def test_who_the_sequence_is_says_nothing_of_another_sequence(target: str) -> None:
-    """A representation that is the sequence's identity, and labels that each sequence has for itself."""
+    """A representation that is the sequence's identity, and labels that each sequence has for
+    itself.
+    """
     given = asked(target, classes=4)
     of_seed = np.random.default_rng(5).integers(4, size=12)
     given = replace(given, labels=of_seed[given.seeds])
@@ -122,7 +144,9 @@ def test_who_the_sequence_is_says_nothing_of_another_sequence(target: str) -> No
     for test, here in said.groupby("test"):
         # No probe has seen a prompt's sequence: of one probe all such prompts look the same.
         assert here.groupby(here["seed"] % 3)["said"].agg(np.ptp).max() < 1e-9, test
-    alone = np.random.default_rng(0).permutation(108)  # each prompt a group of its own: sequences on both sides
+    alone = np.random.default_rng(0).permutation(
+        108
+    )  # each prompt a group of its own: sequences on both sides
     leaking = replace(given, groups=alone, splits=splits(given.lengths, alone, True))
     assert probed(leaking, rows).loc[(SAME, "none")]["accuracy"] == 1
 
@@ -149,7 +173,10 @@ def test_no_group_is_on_both_sides_and_no_length_where_it_must_not() -> None:
     [
         ({"lengths": 4}, r"at least 5 lengths, .* found 4; for example"),
         ({"seeds": 5}, "at least 6 seeds, each a sequence of its own, found 5"),
-        ({"lengths": 5, "drawn": False}, r"at least 6 lengths, .* for example lengths=range\(1, 33\)"),
+        (
+            {"lengths": 5, "drawn": False},
+            r"at least 6 lengths, .* for example lengths=range\(1, 33\)",
+        ),
     ],
 )
 def test_too_few_lengths_or_sequences_are_refused(options: dict[str, Any], words: str) -> None:
@@ -177,7 +204,9 @@ def test_ridge_is_the_closed_form_in_any_basis() -> None:
     w = np.linalg.solve(x.T @ x + probe.penalty * n * np.eye(5), x.T @ y)
     expected = x @ w + given.labels.mean()
     np.testing.assert_allclose(probe.predict(rows), expected, rtol=0, atol=1e-9)
-    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(200, 200)))[0][:5]  # into more dimensions than prompts
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(200, 200)))[0][
+        :5
+    ]  # into more dimensions than prompts
     turned = fitted("number", rows @ turn, given.labels, given.groups)
     np.testing.assert_allclose(turned.predict(rows @ turn), expected, rtol=0, atol=1e-8)
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD, ErrorVerdict, explain_errors
+from ostools.measure.probes.wrong_answers import (
+    APART,
+    HIDDEN,
+    NONE_WRONG,
+    UNTOLD,
+    ErrorVerdict,
+    explain_errors,
+)
 
 ALL = range(1, 9)
 
@@ -14,7 +21,9 @@ def verdict_of(wrong: str, hidden: str, probe_reads: bool | None = None) -> Erro
     """Of one answer a length: "x" is wrong, and "h" a hidden pair."""
     places = list(enumerate(wrong, start=1))
     right, not_right = {n: int(c == ".") for n, c in places}, {n: int(c == "x") for n, c in places}
-    return explain_errors(right, not_right, {n: c == "h" for n, c in enumerate(hidden, start=1)}, probe_reads)
+    return explain_errors(
+        right, not_right, {n: c == "h" for n, c in enumerate(hidden, start=1)}, probe_reads
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,7 +38,13 @@ def verdict_of(wrong: str, hidden: str, probe_reads: bool | None = None) -> Erro
         ("xxxxxxxx", "......hh", UNTOLD, 6, 2),
         ("xxxxxxxx", "hhhhhhhh", HIDDEN, 0, 8),
         ("....xxxx", "hhhhhhhh", UNTOLD, 0, 4),  # right ones are hidden too
-        (".x.x.x.x", "h.h.h.h.", UNTOLD, 0, 4),  # each error is that of the pair before it: n - 1 is right, and hides n
+        (
+            ".x.x.x.x",
+            "h.h.h.h.",
+            UNTOLD,
+            0,
+            4,
+        ),  # each error is that of the pair before it: n - 1 is right, and hides n
     ],
 )
 def test_a_verdict_needs_more_than_half_of_the_lengths(
@@ -44,7 +59,9 @@ def test_a_verdict_needs_more_than_half_of_the_lengths(
 def test_a_probe_that_reads_hidden_pairs_leaves_it_open_and_changes_no_other_verdict() -> None:
     assert verdict_of("....xxxx", "....hhhh", probe_reads=True).verdict == UNTOLD
     assert verdict_of("....xxxx", "....hhhh", probe_reads=False).verdict == HIDDEN
-    assert verdict_of("....xxxx", "........", probe_reads=True) == verdict_of("....xxxx", "........")
+    assert verdict_of("....xxxx", "........", probe_reads=True) == verdict_of(
+        "....xxxx", "........"
+    )
 
 
 def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
@@ -52,7 +69,9 @@ def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
     assert explain_errors({}, dict.fromkeys(ALL, 1), pairs).apart == 8
     assert explain_errors({}, dict.fromkeys(range(1, 99), 1), pairs).apart == 8
     assert explain_errors({9: 1}, dict.fromkeys(ALL, 12), pairs | {9: True}).apart == 8
-    with pytest.raises(InputError, match="expected lengths with answers and with a distance, found none"):
+    with pytest.raises(
+        InputError, match="expected lengths with answers and with a distance, found none"
+    ):
         explain_errors({1: 0, 3: 1}, {1: 0}, {1: True, 2: True})
 
 

@@ -1,4 +1,6 @@
-"""Two results of one kind: the ratio of each token, on frames whose answer is known and on an edit of a real model."""
+"""Two results of one kind: the ratio of each token, on frames whose answer is known and on an edit
+of a real model.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,19 @@ IDS = [1, 5, 9, 4, 9]
 
 
 def test_ratios_are_second_over_first_and_joined_on_norm_and_source() -> None:
-    found = ost.compare(profile(measured=[4.0, 1.0, 2.0, 8.0]), profile(measured=[2.0, 1.0, 8.0, 8.0], weight_hash="b"))
+    found = ost.compare(
+        profile(measured=[4.0, 1.0, 2.0, 8.0]),
+        profile(measured=[2.0, 1.0, 8.0, 8.0], weight_hash="b"),
+    )
     assert isinstance(found, Change)
     for norm in ("operator", "frobenius"):
         rows: Any = found.frame[found.frame["norm"] == norm]
-        assert rows["ratio"].tolist() == rows["lower"].tolist() == rows["upper"].tolist() == [0.5, 1.0, 4.0, 1.0]
+        assert (
+            rows["ratio"].tolist()
+            == rows["lower"].tolist()
+            == rows["upper"].tolist()
+            == [0.5, 1.0, 4.0, 1.0]
+        )
     assert found.summary["median_ratio"].tolist() == [1.0, 1.0]
     assert found.provenance.parameters["differ"] == ["weights"]
 
@@ -43,7 +53,9 @@ def test_a_norm_that_is_rounding_has_no_ratio_and_path_sums_have_all() -> None:
 
 def test_what_differs_is_named() -> None:
     one, edited = profile(), profile(dtype="float64")
-    edited = replace(edited, provenance=replace(edited.provenance, edits=("mask_scores at blocks.0 (block 3)",)))
+    edited = replace(
+        edited, provenance=replace(edited.provenance, edits=("mask_scores at blocks.0 (block 3)",))
+    )
     found: Any = ost.compare(one, edited)
     assert found.provenance.parameters["differ"] == ["dtype", "edits"]
     assert found.provenance.parameters["second"]["edits"]
@@ -64,7 +76,10 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
             r"found 4 tokens and 3: .* measure both on one prompt",
         ),
         ((one, profile(ids=(1, 2, 9, 4))), r"found 't2' \(id 3\) and 't2' \(id 9\) at position 2"),
-        ((one, other_text), r"found 't1' \(id 2\) and 'x' \(id 2\) at position 1: .* of one tokenizer"),
+        (
+            (one, other_text),
+            r"found 't1' \(id 2\) and 'x' \(id 2\) at position 1: .* of one tokenizer",
+        ),
         ((both, one), alone.format("first")),
         ((one, both), alone.format("second")),
         ((path([1.0] * 4), one), r"a profile first, .* found Bounds and Sensitivity"),
@@ -92,9 +107,15 @@ def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
         assert rows["first"].tolist() == first.tolist()
         expected = [second[b] / first[a] for a, b in ((0, 0), (1, 1), (3, 4), (4, 5))]
         assert rows["ratio"].dropna().tolist() == expected
-        assert rows["ratio"].isna().tolist() == rows["second"].isna().tolist() == [False, False, True, False, False]
+        assert (
+            rows["ratio"].isna().tolist()
+            == rows["second"].isna().tolist()
+            == [False, False, True, False, False]
+        )
         assert found.summary["tokens"].tolist() == [4] * len(found.summary)
-        assert "tokens without a partner in the second: 1." in str(found.plot().to_dict(validate=False)["title"])
+        assert "tokens without a partner in the second: 1." in str(
+            found.plot().to_dict(validate=False)["title"]
+        )
 
 
 @given(first=st.text("ab", max_size=6), second=st.text("ab", max_size=6))
@@ -106,5 +127,9 @@ def test_partners_are_what_both_begin_and_both_end_with(first: str, second: str)
             ends = len(first) - a == len(second) - b and first[a:] == second[b:]
             if begins or ends:
                 both.add((a, b))
-    alone = [(a, b) for a, b in both if [x for x, _ in both].count(a) == 1 == [y for _, y in both].count(b)]
+    alone = [
+        (a, b)
+        for a, b in both
+        if [x for x, _ in both].count(a) == 1 == [y for _, y in both].count(b)
+    ]
     assert partners(first, second) == sorted(alone)

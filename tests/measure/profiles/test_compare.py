@@ -19,7 +19,9 @@ from tests.reporting.made import made_paths, made_sensitivity
 MEASURED = [4.0, 1.0, 2.0, 8.0]
 
 
-def provenance(weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4), dtype: str = "float32") -> Provenance:
+def provenance(
+    weight_hash: str = "a", ids: tuple[int, ...] = (1, 2, 3, 4), dtype: str = "float32"
+) -> Provenance:
     return Provenance({"weight_hash": weight_hash, "dtype": dtype}, {}, ids, {})
 
 
@@ -55,18 +57,28 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
     assert reverse["spearman"] == pytest.approx(-1.0)
 
 
-@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-4), ("float64", 1e-9), ("bfloat16", 1e-4)])
+@pytest.mark.parametrize(
+    ("dtype", "rounding"), [("float32", 1e-4), ("float64", 1e-9), ("bfloat16", 1e-4)]
+)
 @pytest.mark.parametrize(("short_by", "holds"), [(0.5, True), (2.0, False)])
-def test_a_bound_holds_to_the_rounding_of_its_dtype(dtype: str, rounding: float, short_by: float, holds: bool) -> None:
-    """Short of the measured norm by half of the rounding it is the same number; by twice that it is broken. At the largest."""
+def test_a_bound_holds_to_the_rounding_of_its_dtype(
+    dtype: str, rounding: float, short_by: float, holds: bool
+) -> None:
+    """Short of the measured norm by half of the rounding it is the same number; by twice that it is
+    broken. At the largest.
+    """
     value = [400.0, 10.0, 200.0, 8.0 * (1 - short_by * rounding)]
     found = ost.compare(profile(dtype=dtype), path(value, dtype=dtype))
     assert bool(only(found)["holds"]) is holds
 
 
-@pytest.mark.parametrize(("bound", "verdict"), [(4.1, True), (2.0, None), (1.0, None), (0.9, False)])
+@pytest.mark.parametrize(
+    ("bound", "verdict"), [(4.1, True), (2.0, None), (1.0, None), (0.9, False)]
+)
 def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bool | None) -> None:
-    """The interval reaches from the value to 4 times it; the bound is `bound` times the value at one token, above elsewhere."""
+    """The interval reaches from the value to 4 times it; the bound is `bound` times the value at
+    one token, above elsewhere.
+    """
     value = [9 * 4.0, 9 * 1.0, bound * 2.0, 9 * 8.0]
     measured = profile(method="estimate", width=4.0)
     row = only(ost.compare(measured, path(value)))
@@ -85,7 +97,10 @@ def test_zero_against_zero_is_tight_and_against_more_infinitely_loose() -> None:
 
 
 def test_another_linearisation_than_the_bounds_is_refused() -> None:
-    with pytest.raises(ost.InputError, match=r"'frozen' derivative, the profile has full.*linearisations=\['frozen'\]"):
+    with pytest.raises(
+        ost.InputError,
+        match=r"'frozen' derivative, the profile has full.*linearisations=\['frozen'\]",
+    ):
         ost.compare(profile("full"), path([9.0] * 4))
 
 
@@ -101,7 +116,9 @@ def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_orde
         assert math.isnan(row["median_log10_looseness"])  # a weight has no size to compare
     assert list(found.summary["linearisation"]) == ["full", "frozen"]
     backwards: Any = attention
-    with pytest.raises(ost.InputError, match="expected a Sensitivity or a Bounds or a Evaluation, found Attention"):
+    with pytest.raises(
+        ost.InputError, match="expected a Sensitivity or a Bounds or a Evaluation, found Attention"
+    ):
         ost.compare(backwards, measured)
     with pytest.raises(ost.InputError, match="of different prompts"):
         ost.compare(measured, ost.attention(model, "another text"))

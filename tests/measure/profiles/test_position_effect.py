@@ -17,21 +17,30 @@ MIDDLE = "middle"
 
 
 def made(by_position: np.ndarray, token_sizes: np.ndarray, source: str = "model") -> PositionEffect:
-    """A result whose log10 norms are a token's size plus an effect of the position; `token_sizes`: passages x tokens."""
+    """A result whose log10 norms are a token's size plus an effect of the position; `token_sizes`:
+    passages x tokens.
+    """
     n = len(by_position)
     rows = []
     for passage, sizes in enumerate(token_sizes):
         for rotation in range(3):
             places = np.arange(n)
             tokens = (places + rotation * n // 3) % n
-            where = {"source": source, "passage": passage, "rotation": rotation, "text_position": tokens}
+            where = {
+                "source": source,
+                "passage": passage,
+                "rotation": rotation,
+                "text_position": tokens,
+            }
             where |= {"third": np.repeat(["start", MIDDLE, "end"], n // 3), "position": places}
             rows.append(pd.DataFrame(where | {"norm": 10.0 ** (sizes[tokens] + by_position)}))
     return PositionEffect(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
 def test_the_size_of_a_token_falls_out() -> None:
-    """Sizes a thousand times the effect leave the contrasts equal to the effect's own, and their intervals a point."""
+    """Sizes a thousand times the effect leave the contrasts equal to the effect's own, and their
+    intervals a point.
+    """
     effect = np.concatenate([np.full(4, 0.25), np.zeros(4), np.full(4, 0.5)])
     sizes = np.random.default_rng(0).normal(scale=3.0, size=(5, 12))
     row: Any = made(effect, sizes).contrasts.iloc[0]
@@ -48,7 +57,9 @@ def test_a_third_of_equal_tokens_is_no_effect_of_position() -> None:
 
 
 def test_every_token_stands_once_in_each_third_and_y_is_of_one_token() -> None:
-    result = position_effect(tiny_model("llama"), passages=3, tokens=12, linearisation="frozen", untrained=False)
+    result = position_effect(
+        tiny_model("llama"), passages=3, tokens=12, linearisation="frozen", untrained=False
+    )
     frame: Any = result.frame
     for _, passage in frame.groupby("passage"):
         thirds = passage.groupby("text_position")["third"].agg(lambda values: sorted(values))
@@ -60,7 +71,9 @@ def test_every_token_stands_once_in_each_third_and_y_is_of_one_token() -> None:
 
 def test_the_untrained_model_stands_beside() -> None:
     """The contrasts of the difference are the difference of the contrasts."""
-    rows: Any = position_effect(tiny_model("llama"), passages=3, tokens=6).contrasts.set_index("source")
+    rows: Any = position_effect(tiny_model("llama"), passages=3, tokens=6).contrasts.set_index(
+        "source"
+    )
     assert rows.index.tolist() == ["model", "untrained", "model minus untrained"]
     for end in ("start", "end"):
         difference = rows.loc["model", end] - rows.loc["untrained", end]
@@ -83,8 +96,13 @@ def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -
 
 
 def test_shuffled_tokens_are_a_control_beside_the_text() -> None:
-    """The same tokens of each passage in another order, the last one as it was; the text's own rows stay what they are."""
-    model, options = tiny_model("llama"), {"passages": 3, "tokens": 12, "linearisation": "frozen", "untrained": False}
+    """The same tokens of each passage in another order, the last one as it was; the text's own rows
+    stay what they are.
+    """
+    model, options = (
+        tiny_model("llama"),
+        {"passages": 3, "tokens": 12, "linearisation": "frozen", "untrained": False},
+    )
     plain: Any = position_effect(model, **options).frame
     result = position_effect(model, shuffled=True, seed=4, **options)
     frame: Any = result.frame
@@ -92,8 +110,13 @@ def test_shuffled_tokens_are_a_control_beside_the_text() -> None:
     assert own.reset_index(drop=True).equals(plain)
     order = np.random.default_rng(4).permutation(12)
     for passage in range(3):
-        first = [part[(part["passage"] == passage) & (part["rotation"] == 0)] for part in (own, shuffled)]
+        first = [
+            part[(part["passage"] == passage) & (part["rotation"] == 0)] for part in (own, shuffled)
+        ]
         assert first[1]["token_id"].tolist() == first[0]["token_id"].to_numpy()[order].tolist()
     assert result.contrasts["source"].tolist() == ["model", "shuffled"]
     chart: Any = result.chart()
-    assert any(sentence.startswith("With tokens shuffled: first third") for sentence in chart.title.subtitle)
+    assert any(
+        sentence.startswith("With tokens shuffled: first third")
+        for sentence in chart.title.subtitle
+    )

@@ -33,10 +33,17 @@ def test_shares_with_and_without_the_sink() -> None:
 
 
 def test_the_summary_and_frozen_beside_full() -> None:
-    result = ost.profile(made_sensitivity({"full": [2.0, 1.0, 3.0, 0.0], "frozen": [1.0, 2.0, 1.0, 0.0]}))
+    result = ost.profile(
+        made_sensitivity({"full": [2.0, 1.0, 3.0, 0.0], "frozen": [1.0, 2.0, 1.0, 0.0]})
+    )
     full = result.summary.iloc[0]
     frame: Any = result.frame
-    assert frame.loc[frame["linearisation"] == "full", "over_frozen"].tolist() == [2.0, 0.5, 3.0, 1.0]
+    assert frame.loc[frame["linearisation"] == "full", "over_frozen"].tolist() == [
+        2.0,
+        0.5,
+        3.0,
+        1.0,
+    ]
     assert (full["sink_share"], full["last_share"]) == pytest.approx((1 / 3, 0))
 
 
@@ -66,10 +73,15 @@ def test_a_planted_u_is_one_with_and_without_its_ends() -> None:
     ("values", "verdict"),
     [
         (flat(12), "not tested: 11 tokens, 12 needed"),
-        (np.where(np.arange(90) < 7, 0.0, flat(90)), "not tested: 6 of 89 tokens have sensitivity 0"),
+        (
+            np.where(np.arange(90) < 7, 0.0, flat(90)),
+            "not tested: 6 of 89 tokens have sensitivity 0",
+        ),
     ],
 )
-def test_where_there_is_nothing_to_test_the_verdict_says_so(values: np.ndarray, verdict: str) -> None:
+def test_where_there_is_nothing_to_test_the_verdict_says_so(
+    values: np.ndarray, verdict: str
+) -> None:
     row = shape_of(ost.profile(made_sensitivity({"full": list(values)})), "without the sink")
     assert row["verdict"] == verdict
     assert np.isnan(row["start_contrast"])
@@ -92,8 +104,12 @@ def test_refusals() -> None:
 
 
 def test_a_model_whose_windows_do_not_reach_the_start() -> None:
-    """Two sliding layers of 3 keys reach 2 * 2 tokens back: everything before has sensitivity exactly 0."""
-    model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24, layer_types=["sliding_attention"] * 2)
+    """Two sliding layers of 3 keys reach 2 * 2 tokens back: everything before has sensitivity
+    exactly 0.
+    """
+    model = tiny_model(
+        "gemma2", window=3, d_model=16, d_mlp=24, layer_types=["sliding_attention"] * 2
+    )
     measured = ost.sensitivity(model, Prompt.from_ids(model, [2, *range(40, 104)]))
     result = ost.profile(measured)
     frame: Any = result.frame

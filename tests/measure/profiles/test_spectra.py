@@ -25,7 +25,9 @@ def patterns(model: TransformerBridge, prompt: Prompt) -> np.ndarray:
     """[layer, head, query, key], float64."""
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(prompt.ids[None])
-    return np.stack([record["pattern"][layer][0].double().numpy() for layer in range(int(model.cfg.n_layers))])
+    return np.stack(
+        [record["pattern"][layer][0].double().numpy() for layer in range(int(model.cfg.n_layers))]
+    )
 
 
 def dense_moduli(matrix: np.ndarray) -> np.ndarray:
@@ -74,13 +76,19 @@ def test_products_and_powers_against_dense_products(family: Family) -> None:
         assert stack["remainder"].tolist()[:3] == pytest.approx(dense, abs=1e-12)
         # The limit of Proposition 5.2, at the rate of the second eigenvalue.
         assert stack["remainder"].iloc[-1] < 1e-6
-        assert stack["observed_rate"].iloc[-1] == pytest.approx(stack["predicted_rate"].iloc[-1], rel=0.05)
+        assert stack["observed_rate"].iloc[-1] == pytest.approx(
+            stack["predicted_rate"].iloc[-1], rel=0.05
+        )
         one: Any = limit.loc[name][limit.loc[name]["layer"] == "1"]
-        assert one["predicted_rate"].iloc[0] == pytest.approx(np.diag(layers[1])[1:].max(), abs=1e-12)
+        assert one["predicted_rate"].iloc[0] == pytest.approx(
+            np.diag(layers[1])[1:].max(), abs=1e-12
+        )
 
 
 def test_each_layer_stands_beside_the_product_above_it() -> None:
-    """Rows made by hand: at each layer the measured norms are the product's own row, so that both agree exactly."""
+    """Rows made by hand: at each layer the measured norms are the product's own row, so that both
+    agree exactly.
+    """
     model = tiny_model("gemma", n_layers=3, **TINY)
     prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
@@ -90,10 +98,14 @@ def test_each_layer_stands_beside_the_product_above_it() -> None:
         tables.append(measured.frame.assign(layer=layer, operator_norm=rows, frobenius_norm=rows))
         rows = rows @ mean[layer - 1]
     frame = pd.concat(tables, ignore_index=True)
-    against: Any = ost.measure.spectra(model, prompt, measured=Sensitivity(frame, measured.provenance)).against
+    against: Any = ost.measure.spectra(
+        model, prompt, measured=Sensitivity(frame, measured.provenance)
+    ).against
     assert sorted(set(against["layer"])) == [0, 1, 2], "above the last block nothing is multiplied"
     same = against[against["matrix"] == "pattern"]
-    assert same["rollout_first_share"].to_numpy() == pytest.approx(same["measured_first_share"].to_numpy(), abs=1e-6)
+    assert same["rollout_first_share"].to_numpy() == pytest.approx(
+        same["measured_first_share"].to_numpy(), abs=1e-6
+    )
     assert same["spearman"].to_numpy() == pytest.approx(1.0, abs=1e-6)
     estimated = Sensitivity(frame.assign(method="estimate"), measured.provenance)
     against = ost.measure.spectra(model, prompt, measured=estimated).against
@@ -127,5 +139,8 @@ def test_refusals() -> None:
     ):
         with pytest.raises(InputError, match=words):
             measure(asked, Prompt.from_ids(asked, ids), **options)
-    with pytest.raises(InputError, match="different edits of the forward pass"), hooks.scale_scores(model, 0.5):
+    with (
+        pytest.raises(InputError, match="different edits of the forward pass"),
+        hooks.scale_scores(model, 0.5),
+    ):
         ost.measure.spectra(model, prompt, measured=measured)

@@ -1,4 +1,6 @@
-"""Studies against the measurements that they are made of: paired question by question, statuses, refusals, the command."""
+"""Studies against the measurements that they are made of: paired question by question, statuses,
+refusals, the command.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from tests.checkpoints import tiny_model
 
 pytestmark = pytest.mark.slow  # a study is some dozens of measurements
 TASK = AppendixTask("copy-last")
-SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 768}
+SMALL: dict[str, Any] = {
+    "d_model": 16,
+    "n_heads": 2,
+    "n_key_value_heads": 1,
+    "d_mlp": 16,
+    "context": 768,
+}
 WIDE = SlidingWindow(700)
 
 
@@ -51,23 +59,35 @@ def rows(found: Study, mitigation: str, quantity: str, dtype: str | None = None)
 
 
 @pytest.mark.parametrize("name", ["separator", "sliding-window:window=40,sinks=1"])
-def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, found: Study, name: str) -> None:
+def test_every_number_is_that_of_its_own_measurement(
+    model: TransformerBridge, found: Study, name: str
+) -> None:
     mitigation = Separator() if name == "separator" else SlidingWindow(40, sinks=1)
     lengths = [2, 3, 7]
     for column, given in (("value", mitigation), ("baseline", None)):
-        said = evaluate(model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot").frame
+        said = evaluate(
+            model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot"
+        ).frame
         for quantity in ("log_probability", "tokens", "correct"):
-            np.testing.assert_allclose(rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5)
+            np.testing.assert_allclose(
+                rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5
+            )
         asked: dict[str, Any] = {"dtypes": ["bfloat16"], "mitigation": given, "chat": False}
         pairs: Any = collapse(model, TASK, lengths=lengths, **asked).reference
         exact = pairs[(pairs["site"] == "y") & (pairs["weights"] == "given")]["distance"]
-        np.testing.assert_allclose(rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9)
+        np.testing.assert_allclose(
+            rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9
+        )
         posed = render_prompt(model, TASK, 7, mitigation=given, chat=False)
         at = list(carrier_positions(model, posed))
         with running(model, given):
             prompt = read_at(model, posed).prompt(model)
-            norms: Any = sensitivity(model, prompt, linearisations="full", method="exact").frame["operator_norm"]
-        assert rows(found, name, "sensitivity")[column][7] == pytest.approx(norms[at].mean(), rel=1e-6)
+            norms: Any = sensitivity(model, prompt, linearisations="full", method="exact").frame[
+                "operator_norm"
+            ]
+        assert rows(found, name, "sensitivity")[column][7] == pytest.approx(
+            norms[at].mean(), rel=1e-6
+        )
     assert set(rows(found, name, "sensitivity")["kind"]) == {"measured"}
 
 
@@ -76,7 +96,9 @@ def test_a_large_model_is_sketched_and_few_lengths_are_told_beforehand(
 ) -> None:
     monkeypatch.setattr(arms, "sensitivity_method", lambda d_model: "sketch")
     window = SlidingWindow(40, sinks=1)
-    result = ost.study(model, TASK, mitigations=[window], lengths=[7], dtypes=(), sensitivity_lengths=1)
+    result = ost.study(
+        model, TASK, mitigations=[window], lengths=[7], dtypes=(), sensitivity_lengths=1
+    )
     assert "a verdict takes 8 lengths here; there are fewer for answers" in caplog.text
     row = rows(result, "sliding-window:window=40,sinks=1", "sensitivity").loc[7]
     assert row["kind"] == "estimated"
@@ -85,14 +107,18 @@ def test_a_large_model_is_sketched_and_few_lengths_are_told_beforehand(
     for column, given in (("value", window), ("baseline", None)):
         with running(model, given):
             prompt = read_at(model, posed).prompt(model)
-            norms: Any = sensitivity(model, prompt, linearisations="full", method="sketch", seed=7).frame
+            norms: Any = sensitivity(
+                model, prompt, linearisations="full", method="sketch", seed=7
+            ).frame
         assert row[column] == pytest.approx(norms["frobenius_norm"][at].mean(), rel=1e-6)
 
 
 def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
     model: TransformerBridge, found: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No pass over right lines, no pair, no derivative, no copy in another dtype: what `answers` reads twice, and no more."""
+    """No pass over right lines, no pair, no derivative, no copy in another dtype: what `answers`
+    reads twice, and no more.
+    """
     mitigations, lengths, passes = [Separator(every=3)], [2, 3, 7], []
     forward = model.original_model.forward
 
@@ -109,13 +135,18 @@ def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
         posed = [render_prompt(model, TASK, n, mitigation=given, chat=False) for n in lengths]
         room, stops = result.provenance.parameters["answer_tokens"], stops_of(posed)
         answers(
-            model, [one.prompt for one in posed], max_new_tokens=room, stops=stops, cycles=[48 + 4 * n for n in lengths]
+            model,
+            [one.prompt for one in posed],
+            max_new_tokens=room,
+            stops=stops,
+            cycles=[48 + 4 * n for n in lengths],
         )
     assert taken == len(passes) > 0
     assert set(result.frame["quantity"]) == {"correct", "tokens"}
     for column in ("value", "baseline", "status"):
         pd.testing.assert_series_equal(
-            rows(result, "separator", "correct")[column], rows(found, "separator", "correct")[column]
+            rows(result, "separator", "correct")[column],
+            rows(found, "separator", "correct")[column],
         )
     assert result.provenance.parameters["verdict_level"] == 0.95  # of one verdict
     said = result.verdicts.iloc[0]
@@ -125,7 +156,9 @@ def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
 
 
 @pytest.mark.parametrize("position", ["answer", "prompt-end", "last-item"])
-def test_distances_are_of_the_position_and_the_study_says_which(model: TransformerBridge, position: str) -> None:
+def test_distances_are_of_the_position_and_the_study_says_which(
+    model: TransformerBridge, position: str
+) -> None:
     asked: dict[str, Any] = {"lengths": [2, 3], "chat": False, "position": position}
     found = ost.study(model, TASK, mitigations=[WIDE], dtypes=(), measures=["collapse"], **asked)
     pairs: Any = collapse(model, TASK, dtypes=["float64"], **asked).reference
@@ -146,20 +179,29 @@ def test_what_changed_nothing_is_inactive(found: Study) -> None:
     wide = frame[frame["mitigation"] == "sliding-window:window=700"]
     assert set(wide["status"]) == {"inactive"}
     said = found.verdicts.set_index("mitigation")
-    assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {"inactive"}
-    assert "inactive (it changed neither a prompt nor a logit)" in said.loc["sliding-window:window=700", "sentence"]
+    assert set(said.loc["sliding-window:window=700", ["answers", "collapse", "sensitivity"]]) == {
+        "inactive"
+    }
+    assert (
+        "inactive (it changed neither a prompt nor a logit)"
+        in said.loc["sliding-window:window=700", "sentence"]
+    )
 
 
 def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_float32() -> None:
     half = tiny_model("llama", seed=1, dtype=torch.bfloat16, **SMALL)
     both = compose(Separator(every=2), Upcast(["mlp"]))
     given = [Upcast(["mlp"]), both, Upcast()]
-    result = ost.study(half, TASK, mitigations=given, lengths=[4], dtypes=["bfloat16"], sensitivity_lengths=1)
+    result = ost.study(
+        half, TASK, mitigations=given, lengths=[4], dtypes=["bfloat16"], sensitivity_lengths=1
+    )
     for name in ("upcast:parts=mlp", label(both)):
         for quantity, dtype in (("collapse_distance", "float64"), ("sensitivity", None)):
             found = rows(result, name, quantity, dtype)
             assert set(found["status"]) == {"refused"}, (name, quantity)
-            assert set(found["reason"]) == {f"upcast:parts=mlp changes nothing in {dtype or 'float32'}"}
+            assert set(found["reason"]) == {
+                f"upcast:parts=mlp changes nothing in {dtype or 'float32'}"
+            }
         assert set(rows(result, name, "collapse_distance", "bfloat16")["status"]) == {"active"}
         assert set(rows(result, name, "correct")["status"]) == {"active"}
     whole = rows(result, "upcast", "collapse_distance", "bfloat16")
@@ -171,14 +213,23 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mitigations": ["seperator"]}, "unknown mitigation 'seperator': did you mean 'separator'"),
+        (
+            {"mitigations": ["seperator"]},
+            "unknown mitigation 'seperator': did you mean 'separator'",
+        ),
         ({"mitigations": [SlidingWindow(5, layers=(9,))]}, "layers out of 0..1, found 9"),
         ({"mitigations": []}, "mitigations: expected at least one, found none"),
         ({"mitigations": [Hint(), "hint"]}, "found 'hint' twice"),
-        ({"lengths": [2, 620], "chat": False}, "under none a prompt of 747 tokens and an answer of up to 78"),
+        (
+            {"lengths": [2, 620], "chat": False},
+            "under none a prompt of 747 tokens and an answer of up to 78",
+        ),
         ({"seeds": [0, 1]}, "copy-last draws nothing at random"),
         ({"level": 95.0}, "level between 0 and 1, found 95"),
-        ({"sensitivity_lengths": 0}, "sensitivity_lengths: expected a whole number of at least 1, found 0"),
+        (
+            {"sensitivity_lengths": 0},
+            "sensitivity_lengths: expected a whole number of at least 1, found 0",
+        ),
         ({"measures": ["answer"]}, "measures: expected .*, found 'answer': did you mean 'answers'"),
         ({"measures": []}, "measures: expected at least one, found none"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, found 0"),

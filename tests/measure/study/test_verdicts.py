@@ -1,4 +1,6 @@
-"""Effects and verdicts on made-up pairs: by hand, clustered by length, and rarely wrong where there is nothing."""
+"""Effects and verdicts on made-up pairs: by hand, clustered by length, and rarely wrong where there
+is nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,26 @@ LEVEL = 0.95
 WIDE = corrected(LEVEL, 4)
 
 
-def pairs(quantity: str = "collapse_distance", lengths: Any = range(1, 21), seeds: Any = (0,), **columns: Any) -> Any:
+def pairs(
+    quantity: str = "collapse_distance",
+    lengths: Any = range(1, 21),
+    seeds: Any = (0,),
+    **columns: Any,
+) -> Any:
     """Rows of one mitigation; `value` and `baseline` may be functions of length and seed."""
-    made = {"mitigation": "m", "dtype": "float64" if quantity == "collapse_distance" else None, "quantity": quantity}
-    made |= {"kind": "measured", "value": 1.0, "baseline": 1.0, "rounding": 0.0, "status": "active", "reason": ""}
+    made = {
+        "mitigation": "m",
+        "dtype": "float64" if quantity == "collapse_distance" else None,
+        "quantity": quantity,
+    }
+    made |= {
+        "kind": "measured",
+        "value": 1.0,
+        "baseline": 1.0,
+        "rounding": 0.0,
+        "status": "active",
+        "reason": "",
+    }
     made |= {"within_training": True} | columns
     return pd.DataFrame(
         [
@@ -77,9 +95,16 @@ def test_too_few_lengths_for_a_verdict() -> None:
 
 @pytest.mark.parametrize(
     ("quantity", "margin"),
-    [("correct", 0.05), ("log_probability", 0.1), ("collapse_distance", 0.0414), ("sensitivity", 0.0414)],
+    [
+        ("correct", 0.05),
+        ("log_probability", 0.1),
+        ("collapse_distance", 0.0414),
+        ("sensitivity", 0.0414),
+    ],
 )
-def test_none_is_measurable_only_where_the_whole_interval_is_small(quantity: str, margin: float) -> None:
+def test_none_is_measurable_only_where_the_whole_interval_is_small(
+    quantity: str, margin: float
+) -> None:
     """Both ends within the margin, and one a little outside; 0 inside the interval is not enough."""
     about = str(judging.QUANTITIES[quantity].about)
     row, _ = judged(quantity, value=0.5, baseline=0.5)
@@ -91,15 +116,17 @@ def test_none_is_measurable_only_where_the_whole_interval_is_small(quantity: str
     ):
         made = pd.DataFrame([row | {"verdict_low": low, "verdict_high": high, "p_value": 1.0}])
         assert verdicts(made, WIDE)[about].tolist() == [verdict]
-    said = verdicts(pd.DataFrame([row | {"verdict_low": -0.01, "verdict_high": 0.01, "p_value": 1.0}]), WIDE)[
-        "sentence"
-    ][0]
+    said = verdicts(
+        pd.DataFrame([row | {"verdict_low": -0.01, "verdict_high": 0.01, "p_value": 1.0}]), WIDE
+    )["sentence"][0]
     words = {"correct": "5 points", "log_probability": "0.1"}.get(quantity, "×0.909 to ×1.1")
     assert f"], all of it within {words})" in said
 
 
 def test_answers_that_change_alike_have_an_exact_interval() -> None:
-    """Every bootstrap of 20 equal effects is empty; 20 questions of which none changed leave room for 1 - (a / 2)^(1 / 20)."""
+    """Every bootstrap of 20 equal effects is empty; 20 questions of which none changed leave room
+    for 1 - (a / 2)^(1 / 20).
+    """
     for value, baseline, low, high in (
         (0.0, 0.0, 0.025 ** (1 / 20) - 1, 1 - 0.025 ** (1 / 20)),
         (1.0, 0.0, *paired_difference(20, 0, 20)),
@@ -107,14 +134,26 @@ def test_answers_that_change_alike_have_an_exact_interval() -> None:
     ):
         row, _ = judged("correct", value=value, baseline=baseline)
         assert (row["low"], row["high"]) == pytest.approx((low, high), rel=1e-12)
-    row, _ = judged("correct", seeds=range(4), value=lambda n, s: float(s < 2), baseline=lambda n, s: float(0 < s < 3))
-    assert (row["low"], row["high"]) == paired_difference(20, 20, 80)  # a question gained and one lost at every length
-    assert judged("log_probability", value=1.0, baseline=1.0)[1]["log_probability"] == "no measurable effect"
+    row, _ = judged(
+        "correct",
+        seeds=range(4),
+        value=lambda n, s: float(s < 2),
+        baseline=lambda n, s: float(0 < s < 3),
+    )
+    assert (row["low"], row["high"]) == paired_difference(
+        20, 20, 80
+    )  # a question gained and one lost at every length
+    assert (
+        judged("log_probability", value=1.0, baseline=1.0)[1]["log_probability"]
+        == "no measurable effect"
+    )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_p_value_alone_decides(sign: int) -> None:
-    """Seven effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 256 sign patterns are as extreme."""
+    """Seven effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 256 sign patterns
+    are as extreme.
+    """
     made = [1.0] * 7 + [-0.01]
     row, said = judged(lengths=range(1, 9), value=lambda n, s: 10 ** (sign * made[n - 1]))
     assert row["verdict_low"] * row["verdict_high"] > 0
@@ -124,19 +163,26 @@ def test_the_p_value_alone_decides(sign: int) -> None:
         "]; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there)"
         in said["sentence"]
     )
-    for columns in ({"verdict_low": -0.1, "verdict_high": 0.1}, {"baseline_floored": 8}):  # a bound has no interval
+    for columns in (
+        {"verdict_low": -0.1, "verdict_high": 0.1},
+        {"baseline_floored": 8},
+    ):  # a bound has no interval
         assert "sign-flip" not in verdicts(pd.DataFrame([row | columns]), WIDE)["sentence"][0]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_interval_alone_decides(sign: int) -> None:
-    """An effect in every row of a table of verdicts, whose p-value is clear and whose interval holds 0."""
+    """An effect in every row of a table of verdicts, whose p-value is clear and whose interval
+    holds 0.
+    """
     row, said = judged(value=lambda n, s: 10**sign)
     assert said["collapse"] == ("larger" if sign > 0 else "smaller")
     assert row["p_value"] <= 1 - WIDE
     end = "verdict_low" if sign > 0 else "verdict_high"
     for value in (-0.01 * sign, 0.0):
-        assert verdicts(pd.DataFrame([row | {end: value}]), WIDE)["collapse"].tolist() == ["not decided"]
+        assert verdicts(pd.DataFrame([row | {end: value}]), WIDE)["collapse"].tolist() == [
+            "not decided"
+        ]
 
 
 def test_what_changed_nothing_is_no_evidence() -> None:
@@ -155,20 +201,35 @@ def test_what_changed_nothing_is_no_evidence() -> None:
 @pytest.mark.parametrize(
     ("value", "baseline", "verdict", "words"),
     [
-        (1.0, 1.0, "not decided", "(20 of 20 right without it, the ceiling; +0.0 points [-22.4, +22.4])"),
+        (
+            1.0,
+            1.0,
+            "not decided",
+            "(20 of 20 right without it, the ceiling; +0.0 points [-22.4, +22.4])",
+        ),
         (0.0, 1.0, "hurts", ""),
-        (0.0, 0.0, "not decided", "(0 of 20 right without it, the floor; +0.0 points [-22.4, +22.4])"),
+        (
+            0.0,
+            0.0,
+            "not decided",
+            "(0 of 20 right without it, the floor; +0.0 points [-22.4, +22.4])",
+        ),
         (1.0, 0.0, "helps", ""),
     ],
 )
-def test_nothing_to_gain_where_all_is_right(value: float, baseline: float, verdict: str, words: str) -> None:
+def test_nothing_to_gain_where_all_is_right(
+    value: float, baseline: float, verdict: str, words: str
+) -> None:
     _, said = judged("correct", value=value, baseline=baseline)
     assert said["answers"] == verdict
     assert words in said["sentence"]
 
 
 def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> None:
-    columns: Any = {"value": lambda n, s: 5.0 if n > 10 else 1.0, "within_training": lambda n, s: n <= 10}
+    columns: Any = {
+        "value": lambda n, s: 5.0 if n > 10 else 1.0,
+        "within_training": lambda n, s: n <= 10,
+    }
     row, said = judged(**columns)
     assert (row["effect"], row["lengths"], row["beyond_training"]) == (0, 10, False)
     assert said["collapse"] == "no measurable effect"
@@ -178,11 +239,19 @@ def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> 
 
 
 def test_a_ratio_to_rounding_is_none() -> None:
-    """0 against 1e-9 where 1e-6 is rounding is no difference; 0 against 1 is a factor of at least a million."""
+    """0 against 1e-9 where 1e-6 is rounding is no difference; 0 against 1 is a factor of at least a
+    million.
+    """
     for value, baseline, verdict, floored, words in (
         (0.0, 1e-9, "not decided", (20, 20), ""),
         (0.0, 1.0, "smaller", (20, 0), "distance of the pair: smaller (at most ×1.0e-6)."),
-        (1.0, lambda n, s: 0.0 if n < 4 else 1e-3, "larger", (0, 3), "distance of the pair: larger (at least ×"),
+        (
+            1.0,
+            lambda n, s: 0.0 if n < 4 else 1e-3,
+            "larger",
+            (0, 3),
+            "distance of the pair: larger (at least ×",
+        ),
         (0.0, 0.0, "not decided", (20, 20), "not decided (rounding on both sides, ×1)"),
     ):
         row, said = judged(value=value, baseline=baseline, rounding=1e-6)
@@ -194,10 +263,14 @@ def test_a_ratio_to_rounding_is_none() -> None:
 
 
 def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
-    """A ratio's floor is the larger rounding of its sides; a mean's is the rounding of the largest norm, not of its own."""
+    """A ratio's floor is the larger rounding of its sides; a mean's is the rounding of the largest
+    norm, not of its own.
+    """
     key = ("collapse_distance", "float64", 4, 0)
     for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
-        row = study._row("m", key, arms.StudyCell(1.0, rounding=with_it), arms.StudyCell(3.0, rounding=without))
+        row = study._row(
+            "m", key, arms.StudyCell(1.0, rounding=with_it), arms.StudyCell(3.0, rounding=without)
+        )
         assert row["rounding"] == 5e-7
     norms = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
     found = arms._mean_at(norms, "norm", [0, 2], "active", "measured")

@@ -62,14 +62,18 @@ def test_ids_are_transformers_own_and_origins_cover_them(name: str, text: str) -
     assert prompt.origins is not None
     assert len(prompt.origins) == len(prompt.ids)
     # Only OLMo 2's template has a blank next to a blank of the text.
-    assert set(prompt.origins) <= {SPECIAL, TEMPLATE, TEXT} | ({MIXED} if text.endswith("\n") else set())
+    assert set(prompt.origins) <= {SPECIAL, TEMPLATE, TEXT} | (
+        {MIXED} if text.endswith("\n") else set()
+    )
     assert len(prompt.ids) == count_tokens(on_template(name).tokenizer, text, chat=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_the_text_is_the_frame_and_what_is_left_is_the_text(name: str) -> None:
     prompt = encode(on_template(name), "Hi", chat=True)
-    blank = " " if name == "mistral" else ""  # joined with the first word into one token, which is the text's
+    blank = (
+        " " if name == "mistral" else ""
+    )  # joined with the first word into one token, which is the text's
     assert _said(prompt, TEXT) == blank + "Hi"
     assert _said(prompt, SPECIAL, TEMPLATE) == "".join(_frame(name)).replace("[INST] ", "[INST]")
     assert _said(prompt, SPECIAL) == (TEMPLATES[name].bos or "")
@@ -82,10 +86,16 @@ def test_what_is_not_the_text_is_the_frame_and_what_is_left_is_the_text(name: st
 
 @pytest.mark.parametrize("name", BYTES)
 @given(
-    text=st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="<?"), min_size=1, max_size=40)
+    text=st.text(
+        st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="<?"),
+        min_size=1,
+        max_size=40,
+    )
 )
 def test_removing_the_templates_tokens_leaves_the_users_text(name: str, text: str) -> None:
-    """Here every token is ASCII and ends at the border; what a template strips is the text's no more."""
+    """Here every token is ASCII and ends at the border; what a template strips is the text's no
+    more.
+    """
     if TEMPLATES[name].strips and not text.strip():
         return
     prompt = encode(on_template(name), text, chat=True)
@@ -95,13 +105,18 @@ def test_removing_the_templates_tokens_leaves_the_users_text(name: str, text: st
 
 @pytest.mark.parametrize("name", TAKES_SYSTEM)
 @pytest.mark.parametrize(("system", "text"), [("Be short.", "Hi"), ("Hi", "Hi")])
-def test_a_system_prompt_stands_where_the_template_puts_it(name: str, system: str, text: str) -> None:
+def test_a_system_prompt_stands_where_the_template_puts_it(
+    name: str, system: str, text: str
+) -> None:
     prompt = encode(on_template(name), text, chat=True, system=system)
     before, between, behind = _frame(name, "Be short.")
     assert prompt.text == before + system + between + text + behind
     assert prompt.ids.tolist() == _by_transformers(name, text, system)
     assert prompt.origins is not None
-    assert [one for one, _ in groupby(o for o in prompt.origins if o in (SYSTEM, TEXT))] == [SYSTEM, TEXT]
+    assert [one for one, _ in groupby(o for o in prompt.origins if o in (SYSTEM, TEXT))] == [
+        SYSTEM,
+        TEXT,
+    ]
     assert (_said(prompt, SYSTEM).strip(), _said(prompt, TEXT).strip()) == (system, text)
     assert prompt.provenance["system"] == system
 
@@ -122,15 +137,29 @@ _TURN = "{{ messages[-1]['content'] }}"
             r"^system: this model's chat template takes no system prompt \(System role not",
         ),
         ("phi-3", {"system": ""}, "system: expected text, or None for no system prompt, found ''"),
-        ("phi-3", {"system": "Be short.", "chat": False}, "system: expected a chat, found plain text: ask in the chat"),
-        ("qwen-3", {"thinking": True, "chat": False}, "thinking: expected a chat, found plain text"),
+        (
+            "phi-3",
+            {"system": "Be short.", "chat": False},
+            "system: expected a chat, found plain text: ask in the chat",
+        ),
+        (
+            "qwen-3",
+            {"thinking": True, "chat": False},
+            "thinking: expected a chat, found plain text",
+        ),
         (_TURN, {"system": "Be short."}, "writes a system prompt once, found it 0 times"),
         (_TURN + _TURN, {}, "writes the user's message once, found it 2 times"),
-        ("{{ messages[-1]['content'] | upper }}", {}, "writes the message as it is, found one that rewrites it"),
+        (
+            "{{ messages[-1]['content'] | upper }}",
+            {},
+            "writes the message as it is, found one that rewrites it",
+        ),
         ("{% if %}" + _TURN, {}, "expected a chat template that can be read, found"),
     ],
 )
-def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(model: str, options: Any, match: str) -> None:
+def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(
+    model: str, options: Any, match: str
+) -> None:
     tiny = on_template(model) if model in TEMPLATES else _changed(model)
     with pytest.raises(InputError, match=match) as caught:
         encode(tiny, "Hi", **({"chat": True} | options))
@@ -140,10 +169,15 @@ def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(model: str, 
 @pytest.mark.parametrize("name", [name for name, template in TEMPLATES.items() if template.control])
 def test_control_tokens_in_a_message_or_a_system_prompt_are_refused(name: str) -> None:
     for token in TEMPLATES[name].control:
-        with pytest.raises(InputError, match="the message holds text that the tokenizer reads as a control token"):
+        with pytest.raises(
+            InputError, match="the message holds text that the tokenizer reads as a control token"
+        ):
             encode(on_template(name), f"Hi {token}", chat=True)
         if name in TAKES_SYSTEM:
-            with pytest.raises(InputError, match="the message holds text that the tokenizer reads as a control token"):
+            with pytest.raises(
+                InputError,
+                match="the message holds text that the tokenizer reads as a control token",
+            ):
                 encode(on_template(name), "Hi", chat=True, system=f"Be {token}")
 
 
@@ -158,9 +192,18 @@ def test_a_token_across_the_border_is_the_texts_where_only_blanks_are_foreign() 
 def test_a_token_of_two_kinds_of_blanks_or_of_letters_of_both_is_mixed() -> None:
     prompt = encode(on_template("phi-3"), "\nHi", chat=True)
     assert prompt.origins is not None
-    assert [token for token, origin in zip(prompt.tokens, prompt.origins, strict=True) if origin == MIXED] == ["\n\n"]
+    assert [
+        token
+        for token, origin in zip(prompt.tokens, prompt.origins, strict=True)
+        if origin == MIXED
+    ] == ["\n\n"]
     glued = encode(_changed("{{ 'Q?' + messages[-1]['content'] }}"), "\nHi", chat=True)
-    assert glued.origins == (TEMPLATE, TEMPLATE, TEXT, TEXT)  # "?" and "\n" are one token: the text's part is a blank
+    assert glued.origins == (
+        TEMPLATE,
+        TEMPLATE,
+        TEXT,
+        TEXT,
+    )  # "?" and "\n" are one token: the text's part is a blank
     joined = encode(_changed("{{ messages[-1]['content'] + '\n' }}"), "?", chat=True)
     assert joined.origins == (TEXT,)
     assert set(ORIGINS) == {SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED}

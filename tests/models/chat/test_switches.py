@@ -1,4 +1,6 @@
-"""Thinking is switched off where a template has a switch; markers in a text are plain text, or tokens where that is asked."""
+"""Thinking is switched off where a template has a switch; markers in a text are plain text, or
+tokens where that is asked.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def _text(model: Any, **options: Any) -> str:
 def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
     assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
     with pytest.raises(
-        InputError, match=r"thinking: expected a chat template with a switch \(enable_thinking, .*found none"
+        InputError,
+        match=r"thinking: expected a chat template with a switch \(enable_thinking, .*found none",
     ):
         encode(on_template(name), "Hi", chat=True, thinking=True)
 
@@ -52,9 +55,9 @@ def test_qwen_3_does_not_think_unless_it_is_asked_to() -> None:
     assert (off.provenance["thinking"], on.provenance["thinking"]) == (OFF, ON)
     assert str(off.text) == str(on.text) + "<think>\n\n</think>\n\n"
     tokenizer: Any = model.tokenizer
-    default = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], add_generation_prompt=True)[
-        "input_ids"
-    ]
+    default = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True
+    )["input_ids"]
     assert on.ids.tolist() == default  # the template's own way is to think
     assert off.origins is not None
     assert set(off.origins[len(on.ids) :]) == {"template"}
@@ -80,9 +83,13 @@ def test_other_switches_are_found_by_their_names(name: str) -> None:
         "{{ (range(50)|random) // 49 }}",
     ],
 )
-def test_a_template_that_draws_at_random_is_refused_also_where_two_draws_are_alike(draw: str) -> None:
+def test_a_template_that_draws_at_random_is_refused_also_where_two_draws_are_alike(
+    draw: str,
+) -> None:
     for _ in range(5):
-        with pytest.raises(InputError, match="that writes the same text each time, found one that draws at random"):
+        with pytest.raises(
+            InputError, match="that writes the same text each time, found one that draws at random"
+        ):
             encode(_model(_TURN + draw), "hello", chat=True)
     assert "random" in str(encode(_model(_TURN + "{{ 'random' }}"), "at random", chat=True).text)
 
@@ -132,33 +139,50 @@ def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None
     assert prompt.provenance == {"markers_as_text": 2}
     ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     (line,) = capsys.readouterr().err.splitlines()
-    assert "holds 2 markers of the chat template, read as plain text; use ost.Prompt.from_chat_text" in line
+    assert (
+        "holds 2 markers of the chat template, read as plain text; use ost.Prompt.from_chat_text"
+        in line
+    )
     assert ost.sensitivity(model, prompt).provenance.parameters["markers_as_text"] == 2
 
 
 def test_the_text_of_a_template_is_the_prompt_that_the_template_gives() -> None:
     model: Any = tiny_model("gemma")
-    expected, found = ost.encode(model, "Hi there", chat=True), ost.Prompt.from_chat_text(model, RENDERED)
+    expected, found = (
+        ost.encode(model, "Hi there", chat=True),
+        ost.Prompt.from_chat_text(model, RENDERED),
+    )
     assert expected.text == RENDERED
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.ids.tolist() == model.tokenizer(RENDERED, add_special_tokens=False).input_ids
     assert found.origins == expected.origins
     assert found.provenance == expected.provenance | {"markers_as_tokens": True}
-    assert len(ost.encode(model, RENDERED.removeprefix("<bos>")).ids) > 2 * len(found.ids)  # the markers in letters
+    assert len(ost.encode(model, RENDERED.removeprefix("<bos>")).ids) > 2 * len(
+        found.ids
+    )  # the markers in letters
 
 
 def test_a_conversation_of_several_turns_has_no_known_origins() -> None:
     model: Any = tiny_model("gemma")
-    turns = RENDERED + "Hello<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
+    turns = (
+        RENDERED
+        + "Hello<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
+    )
     found = ost.Prompt.from_chat_text(model, turns)
     assert found.ids.tolist() == model.tokenizer(turns, add_special_tokens=False).input_ids
     assert found.origins is None
-    assert ost.Prompt.from_chat_text(model, turns.removeprefix("<bos>")).ids.tolist() == found.ids.tolist()
+    assert (
+        ost.Prompt.from_chat_text(model, turns.removeprefix("<bos>")).ids.tolist()
+        == found.ids.tolist()
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
-    [("", "found empty text"), ("Hi", "expected text with markers of the chat template, found none in 'Hi'")],
+    [
+        ("", "found empty text"),
+        ("Hi", "expected text with markers of the chat template, found none in 'Hi'"),
+    ],
 )
 def test_what_is_no_text_of_a_chat(text: str, match: str) -> None:
     with pytest.raises(InputError, match=match):

@@ -1,4 +1,6 @@
-"""The cache of converted GGUF files: nothing is lost or rounded twice, a kill leaves nothing, and what is broken says so."""
+"""The cache of converted GGUF files: nothing is lost or rounded twice, a kill leaves nothing, and
+what is broken says so.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +61,25 @@ def test_weights_are_rounded_once_whenever_it_is_done(
     (exact,) = _folders(cache)  # it served that load too
     assert _bytes(tmp_path / "apart") < 0.6 * _bytes(exact)
     assert describe(narrow) == describe(rounded_at_load)
-    plain, stored = stands_for(family).to(dtype).state_dict(), load_file(tmp_path / "apart" / "model.safetensors")
+    plain, stored = (
+        stands_for(family).to(dtype).state_dict(),
+        load_file(tmp_path / "apart" / "model.safetensors"),
+    )
     assert all(torch.equal(weight, plain[name]) for name, weight in stored.items())
     assert torch.equal(narrow(IDS), rounded_at_load(IDS))
 
 
 def test_a_rounded_conversion_serves_its_dtype_alone(file: Path, cache: Path) -> None:
     sha256 = gguf_cache.file_hash(file)
-    assert converted(file, torch.bfloat16).words.startswith("Q8_0, dequantised to bfloat16 from tiny.gguf (SHA-256 ")
-    assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.float64, torch.float16)] == [None] * 3
+    assert converted(file, torch.bfloat16).words.startswith(
+        "Q8_0, dequantised to bfloat16 from tiny.gguf (SHA-256 "
+    )
+    assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.float64, torch.float16)] == [
+        None
+    ] * 3
     assert torch.equal(
-        load_model(file, dtype="float32", device="cpu")(IDS), stands_for("llama")(IDS, use_cache=False).logits
+        load_model(file, dtype="float32", device="cpu")(IDS),
+        stands_for("llama")(IDS, use_cache=False).logits,
     )
     assert len(_folders(cache)) == 2
     assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.bfloat16)] == [
@@ -80,7 +90,9 @@ def test_a_rounded_conversion_serves_its_dtype_alone(file: Path, cache: Path) ->
     assert narrow.directory.name.endswith("-bfloat16")
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [(7, "bfloat16"), (1, "float16"), (32, "bfloat16"), (0, "float32")])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(7, "bfloat16"), (1, "float16"), (32, "bfloat16"), (0, "float32")]
+)
 def test_a_file_is_loaded_in_the_dtype_that_it_stores_and_of_fewer_bits_in_bfloat16(
     kind: int, dtype: str, tmp_path: Path
 ) -> None:
@@ -100,13 +112,19 @@ def test_a_sweep_converts_a_file_for_its_dtype_and_knows_it_by_its_hash(
     assert [folder.name.endswith("-bfloat16") for folder in _folders(cache)] == [True]
     both = plan(sweep_of(asked | {"dtypes": ["bfloat16", "float32"]}), tmp_path / "cells")
     assert len(_folders(cache)) == 2
-    assert narrow.terms.checkpoints == both.terms.checkpoints == {str(file): gguf_cache.file_hash(file)}
+    assert (
+        narrow.terms.checkpoints
+        == both.terms.checkpoints
+        == {str(file): gguf_cache.file_hash(file)}
+    )
 
 
 def test_what_sixteen_bits_hold_is_kept_in_sixteen(tmp_path: Path, cache: Path) -> None:
     """The first tensor of the file is in F16: it stays so; what is dequantised stays in float32."""
     weight = stands_for("llama").state_dict()[F16_WEIGHT].half()
-    file = write_gguf(tmp_path / "a.gguf", "llama", without=(F16_TENSOR,), tensors={F16_TENSOR: weight})
+    file = write_gguf(
+        tmp_path / "a.gguf", "llama", without=(F16_TENSOR,), tensors={F16_TENSOR: weight}
+    )
     model = load_model(file, dtype="float64", device="cpu")
     (made,) = _folders(cache)
     stored = load_file(made / "model.safetensors")
@@ -138,7 +156,8 @@ def test_a_full_disk_is_said_in_one_line(file: Path, cache: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(
-            InputError, match=r"cache folder that can be written at .*gguf: SafetensorError: .*; free"
+            InputError,
+            match=r"cache folder that can be written at .*gguf: SafetensorError: .*; free",
         ) as full:
             load_model(file, dtype="float32", device="cpu")
     finally:
@@ -148,7 +167,9 @@ def test_a_full_disk_is_said_in_one_line(file: Path, cache: Path) -> None:
 
 
 def test_what_a_killed_conversion_left_goes_at_the_next_load(file: Path, cache: Path) -> None:
-    """Of a model that is in the cache too; not while another process converts, whose folder it may be."""
+    """Of a model that is in the cache too; not while another process converts, whose folder it may
+    be.
+    """
     folder = converted(file).directory
     left = cache / ".converting-abc"
     (left / "model").mkdir(parents=True)
@@ -168,7 +189,9 @@ def test_what_a_killed_conversion_left_goes_at_the_next_load(file: Path, cache: 
         (lambda folder: (folder / "gguf.json").write_text(""), "gguf.json"),
     ],
 )
-def test_a_broken_copy_says_what_to_delete(spoil: Callable[[Path], object], found: str, file: Path) -> None:
+def test_a_broken_copy_says_what_to_delete(
+    spoil: Callable[[Path], object], found: str, file: Path
+) -> None:
     folder = converted(file).directory
     spoil(folder)
     with pytest.raises(InputError) as refused:

@@ -1,4 +1,6 @@
-"""GGUF files: the model is that of the dequantised weights, and what the reader would drop is refused."""
+"""GGUF files: the model is that of the dequantised weights, and what the reader would drop is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_the_model_is_that_of_the_dequantised_weights(family: str, tmp_path: Path) -> None:
-    """By a file, by its folder, and from the cache alone; equal to transformers' own reading and to Q8_0 by its definition."""
+    """By a file, by its folder, and from the cache alone; equal to transformers' own reading and to
+    Q8_0 by its definition.
+    """
     file = write_gguf(tmp_path / "tiny.gguf", family)
     model = load_model(file, dtype="float32", device="cpu")
     logits = model(IDS)
@@ -51,14 +55,18 @@ def test_the_model_is_that_of_the_dequantised_weights(family: str, tmp_path: Pat
     described = describe(model)
     assert (described.name, described.title) == (str(file), "tiny.gguf, Q8_0")
     assert described.quantisation is not None
-    assert described.quantisation.startswith("Q8_0, dequantised to float32 from tiny.gguf (SHA-256 ")
+    assert described.quantisation.startswith(
+        "Q8_0, dequantised to float32 from tiny.gguf (SHA-256 "
+    )
     assert "of tiny.gguf, Q8_0 in float32" in repr(
         ost.sensitivity(model, ost.models.Prompt.from_ids(model, [2, 40, 50]))
     )
 
 
 def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after the file has moved, and where the package gguf is gone; another content is converted anew."""
+    """Also after the file has moved, and where the package gguf is gone; another content is
+    converted anew.
+    """
     first = load_model(write_gguf(tmp_path / "a.gguf", "llama"), dtype="float32", device="cpu")(IDS)
     moved = Path(shutil.move(tmp_path / "a.gguf", tmp_path / "b.gguf"))
     with monkeypatch.context() as gone:
@@ -71,7 +79,9 @@ def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(folders) == 2
 
 
-def test_a_failed_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_conversion_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ended(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -86,8 +96,14 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
     """By general.file_type, whatever the name says; without one, the type of most weights."""
-    assert read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=15)).quantisation == "Q4_K_M"
-    assert read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=None)).quantisation == "Q8_0"
+    assert (
+        read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=15)).quantisation
+        == "Q4_K_M"
+    )
+    assert (
+        read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=None)).quantisation
+        == "Q8_0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,8 +139,12 @@ def test_a_file_is_known_by_its_first_bytes(name: str, tmp_path: Path) -> None:
     assert torch.equal(load_model(tmp_path, dtype="float32", device="cpu")(IDS), logits)
 
 
-def test_the_route_is_said_from_the_header_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file, and of a folder with one; what cannot be loaded is refused in one line, as `load_model` refuses it."""
+def test_the_route_is_said_from_the_header_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file, and of a folder with one; what cannot be loaded is refused in one line, as
+    `load_model` refuses it.
+    """
     file = write_gguf(tmp_path / "a.gguf", "llama")
     monkeypatch.setattr(gguf, "read_model", lambda *_: pytest.fail("weights were read"))
     for place in (file, tmp_path):
@@ -140,7 +160,9 @@ def test_the_route_is_said_from_the_header_alone(tmp_path: Path, monkeypatch: py
 
 
 def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:
-    """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no digit stays in its word."""
+    """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no
+    digit stays in its word.
+    """
     tokenizer = load_model(
         write_gguf(tmp_path / "tiny.gguf", "llama", pre="smollm"), dtype="float32", device="cpu"
     ).tokenizer
@@ -172,7 +194,9 @@ def _grown(content: bytes) -> bytes:
         (lambda content: content[:-200] + np.full(100, np.nan, np.float16).tobytes(), "NaN or infinite|finite"),
     ],
 )  # fmt: skip
-def test_broken_files_and_files_that_lie(spoil: Callable[[bytes], bytes], match: str, tmp_path: Path) -> None:
+def test_broken_files_and_files_that_lie(
+    spoil: Callable[[bytes], bytes], match: str, tmp_path: Path
+) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", "llama")
     file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(InputError, match=match) as refused:
@@ -183,12 +207,16 @@ def test_broken_files_and_files_that_lie(spoil: Callable[[bytes], bytes], match:
 def test_several_files_none_and_no_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write_gguf(tmp_path / "a.gguf", "llama")
     shutil.copy(first, tmp_path / "b.gguf")
-    with pytest.raises(InputError, match=r"expected one GGUF file in .*, found 2 \(a.gguf, b.gguf\): name the file"):
+    with pytest.raises(
+        InputError, match=r"expected one GGUF file in .*, found 2 \(a.gguf, b.gguf\): name the file"
+    ):
         load_model(tmp_path)
     with pytest.raises(InputError, match=r"or a GGUF file, at 'none.gguf', found nothing there"):
         load_model("none.gguf")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"the package gguf, .* pip install 'oversquashing-tools\[gguf\]'"):
+    with pytest.raises(
+        InputError, match=r"the package gguf, .* pip install 'oversquashing-tools\[gguf\]'"
+    ):
         load_model(first)
 
 
@@ -199,20 +227,37 @@ def in_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content, site = file.read_bytes(), tmp_path / "site"
     for package, part in (("gguf_part_a", content[:1000]), ("gguf_part_b", content[1000:])):
         (site / package).mkdir(parents=True)
-        (site / package / "__init__.py").write_text("raise RuntimeError('no code of the package is run')")
+        (site / package / "__init__.py").write_text(
+            "raise RuntimeError('no code of the package is run')"
+        )
         (site / package / "part").write_bytes(part)
     parts = (("gguf_part_a", "part"), ("gguf_part_b", "part"))
-    model = PackagedModel("Tiny 7M", file.name, gguf_cache.file_hash(file), parts, "pip install tiny==1", "MIT", "tiny")
+    model = PackagedModel(
+        "Tiny 7M",
+        file.name,
+        gguf_cache.file_hash(file),
+        parts,
+        "pip install tiny==1",
+        "MIT",
+        "tiny",
+    )
     monkeypatch.setitem(gguf_cache.PACKAGED_MODELS, "tiny-7m", model)
     return site
 
 
-def test_a_model_in_packages_loads_by_name(in_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"packages that hold tiny-7m .* found 0 of 2: pip install tiny==1 \(or `make"):
+def test_a_model_in_packages_loads_by_name(
+    in_packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        InputError,
+        match=r"packages that hold tiny-7m .* found 0 of 2: pip install tiny==1 \(or `make",
+    ):
         load_model("tiny-7m")
     monkeypatch.syspath_prepend(in_packages)
     (in_packages / "gguf_part_b" / "part").write_bytes(b"GGUF of another version")
-    with pytest.raises(InputError, match=r"expected tiny.gguf with SHA-256 \w+, found \w+: install the version"):
+    with pytest.raises(
+        InputError, match=r"expected tiny.gguf with SHA-256 \w+, found \w+: install the version"
+    ):
         load_model("tiny-7m")
     whole = in_packages.parent / "tiny.gguf"
     (in_packages / "gguf_part_b" / "part").write_bytes(whole.read_bytes()[1000:])

@@ -1,4 +1,6 @@
-"""The tokenizer of a GGUF file is what its header says, and llama.cpp's table where that says nothing."""
+"""The tokenizer of a GGUF file is what its header says, and llama.cpp's table where that says
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _written(file: Path, vocabulary: Vocabulary, architecture: str = "llama") ->
 
 
 def _tokenizer(folder: Path, vocabulary: Vocabulary, architecture: str = "llama") -> Any:
-    return read_gguf_tokenizer(read_header(_written(folder / "tiny.gguf", vocabulary, architecture)), "tiny.gguf")
+    return read_gguf_tokenizer(
+        read_header(_written(folder / "tiny.gguf", vocabulary, architecture)), "tiny.gguf"
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,14 +44,23 @@ def _tokenizer(folder: Path, vocabulary: Vocabulary, architecture: str = "llama"
         ("qwen2", {"add_bos_token": True, "add_eos_token": True}, ["<s>", "he", "ll", "o", "</s>"]),
     ],
 )
-def test_bos_eos_and_whole_words(pre: str, said: dict[str, Any], tokens: list[str], tmp_path: Path) -> None:
-    """ "hello" is a token that no merge makes: found whole where merges are ignored, else in pieces."""
+def test_bos_eos_and_whole_words(
+    pre: str, said: dict[str, Any], tokens: list[str], tmp_path: Path
+) -> None:
+    """ "hello" is a token that no merge makes: found whole where merges are ignored, else in
+    pieces.
+    """
     tokenizer = _tokenizer(tmp_path, of_bytes(pre, said=said))
     assert tokenizer.convert_ids_to_tokens(tokenizer("hello").input_ids) == tokens
 
 
 def test_letters_and_accents_are_composed_where_the_model_does_so(tmp_path: Path) -> None:
-    for pre, composes in (("qwen2", True), ("command-r", True), ("gpt-2", False), ("llama-bpe", False)):
+    for pre, composes in (
+        ("qwen2", True),
+        ("command-r", True),
+        ("gpt-2", False),
+        ("llama-bpe", False),
+    ):
         tokenizer = _tokenizer(tmp_path, of_bytes(pre))
         assert (tokenizer("e\u0301").input_ids == tokenizer("é").input_ids) == composes, pre
 
@@ -57,13 +70,19 @@ def test_pieces_are_cut_as_sentencepiece_cuts_them(prefix: bool, tmp_path: Path)
     """With a blank in front of each stretch of text, or none; and what comes back is the text."""
     vocabulary = of_pieces(prefix=prefix)
     tokenizer = _tokenizer(tmp_path, vocabulary)
-    assert [tokenizer(text).input_ids for text in TEXTS] == [vocabulary.published(text) for text in TEXTS]
+    assert [tokenizer(text).input_ids for text in TEXTS] == [
+        vocabulary.published(text) for text in TEXTS
+    ]
     plain = [text for text in TEXTS if "<" not in text]
-    assert [tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) for text in plain] == plain
+    assert [
+        tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) for text in plain
+    ] == plain
 
 
 def test_special_tokens_are_those_of_the_header(tmp_path: Path) -> None:
-    tokenizer = _tokenizer(tmp_path, of_bytes("qwen2", said={"eos_token_id": 5, "padding_token_id": 2}))
+    tokenizer = _tokenizer(
+        tmp_path, of_bytes("qwen2", said={"eos_token_id": 5, "padding_token_id": 2})
+    )
     assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token] == [
         *("<s>", "<|im_end|>", "</s>", "<unk>")
     ]
@@ -74,14 +93,20 @@ def test_special_tokens_are_those_of_the_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "phi3"])
 def test_what_is_saved_is_read_as_the_same(architecture: str, tmp_path: Path) -> None:
-    """transformers reads the tokenizer of some types by a class of its own, whatever the folder says: Qwen's."""
+    """transformers reads the tokenizer of some types by a class of its own, whatever the folder
+    says: Qwen's.
+    """
     kinds = ["qwen2"] if architecture == "qwen2" else list(_PUBLISHED)
-    vocabularies = [of_pieces(prefix=True)] if architecture == "phi3" else [of_bytes(pre) for pre in kinds]
+    vocabularies = (
+        [of_pieces(prefix=True)] if architecture == "phi3" else [of_bytes(pre) for pre in kinds]
+    )
     for vocabulary in vocabularies:
         file = _written(tmp_path / "tiny.gguf", vocabulary, architecture)
         tokenizer = read_gguf_tokenizer(read_header(file), "tiny.gguf")
         tokenizer.save_pretrained(tmp_path)
-        (tmp_path / "config.json").write_text(f'{{"model_type": "{architecture}"}}', encoding="utf-8")
+        (tmp_path / "config.json").write_text(
+            f'{{"model_type": "{architecture}"}}', encoding="utf-8"
+        )
         saved = read_tokenizer(Checkpoint("tiny", tmp_path))
         assert saved.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
@@ -98,9 +123,15 @@ _PUBLISHED = ("llama-bpe", "tekken", "qwen2", "gpt-2", "command-r", "smollm", "b
         ),
         ({"tokens": ["a", "b", "a"]}, r"an id for each token of tiny.gguf, found 'a' twice"),
         ({"merges": ["q z"]}, r"merges of tokens in tiny.gguf, found 'q z', which is of none"),
-        ({"token_type": [1, 1]}, r"a type for each of \d+ tokens in tokenizer.ggml.token_type, found 2: convert"),
+        (
+            {"token_type": [1, 1]},
+            r"a type for each of \d+ tokens in tokenizer.ggml.token_type, found 2: convert",
+        ),
         ({"model": "t5"}, r"tokenizer.ggml.model gpt2 or llama in tiny.gguf, found 't5'"),
-        ({"pre": "default"}, r"tokenizer.ggml.pre in tiny.gguf, .* found default: add it with `gguf-new-metadata"),
+        (
+            {"pre": "default"},
+            r"tokenizer.ggml.pre in tiny.gguf, .* found default: add it with `gguf-new-metadata",
+        ),
     ],
 )
 def test_a_header_that_contradicts_itself(said: dict[str, Any], match: str, tmp_path: Path) -> None:
@@ -113,7 +144,10 @@ def test_a_header_that_contradicts_itself(said: dict[str, Any], match: str, tmp_
 def test_the_first_files_of_llama_3_load_after_what_the_refusal_says(tmp_path: Path) -> None:
     """They do not say how text is cut: the command in the message adds it."""
     file = _written(tmp_path / "tiny.gguf", of_bytes(None))
-    with pytest.raises(InputError, match=r"found none: add it with `gguf-new-metadata --pre-tokenizer NAME tiny.gguf"):
+    with pytest.raises(
+        InputError,
+        match=r"found none: add it with `gguf-new-metadata --pre-tokenizer NAME tiny.gguf",
+    ):
         read_gguf_tokenizer(read_header(file), "tiny.gguf")
     command = [
         sys.executable,
@@ -127,4 +161,6 @@ def test_the_first_files_of_llama_3_load_after_what_the_refusal_says(tmp_path: P
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     tokenizer = read_gguf_tokenizer(read_header(tmp_path / "new.gguf"), "new.gguf")
     vocabulary = of_bytes("llama-bpe")
-    assert [tokenizer(text).input_ids for text in TEXTS] == [vocabulary.published(text) for text in TEXTS]
+    assert [tokenizer(text).input_ids for text in TEXTS] == [
+        vocabulary.published(text) for text in TEXTS
+    ]

@@ -1,4 +1,6 @@
-"""Every type of GGUF file: tokens and logits are those of the model that was written, or it is refused."""
+"""Every type of GGUF file: tokens and logits are those of the model that was written, or it is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("title", QUICK)
-def test_tokens_and_logits_are_those_of_the_model_that_was_written(title: str, tmp_path: Path) -> None:
+def test_tokens_and_logits_are_those_of_the_model_that_was_written(
+    title: str, tmp_path: Path
+) -> None:
     kind = _BY_TITLE[title]
     verdict = verdict_of(kind, tmp_path)
     assert (verdict.refused, verdict.tokens, verdict.difference) == ("", True, 0.0)
@@ -40,19 +44,29 @@ def test_tokens_and_logits_are_those_of_the_model_that_was_written(title: str, t
             {"unsaid": ["attention.layer_norm_rms_epsilon"]},
             "expected llama.attention.layer_norm_rms_epsilon in tiny.gguf",
         ),
-        ({"said": {"llama.attention.head_count_kv": [2, 1]}}, "expected one attention.head_count_kv for all layers"),
+        (
+            {"said": {"llama.attention.head_count_kv": [2, 1]}},
+            "expected one attention.head_count_kv for all layers",
+        ),
     ],
 )
-def test_a_header_of_no_model_is_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
-    """Heads whose keys and values differ in width, no epsilon, another number of heads in each layer."""
-    assert words in verdict_of(dataclasses.replace(_BY_TITLE["SmolLM2"], **changed), tmp_path).refused
+def test_a_header_of_no_model_is_refused(
+    changed: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """Heads whose keys and values differ in width, no epsilon, another number of heads in each
+    layer.
+    """
+    assert (
+        words in verdict_of(dataclasses.replace(_BY_TITLE["SmolLM2"], **changed), tmp_path).refused
+    )
 
 
 @pytest.mark.slow
 def test_the_table_in_the_docs_is_what_runs() -> None:
     """What loads has equal tokens, and logits within the rounding of sums in another order.
 
-    The prompt of the Phi-3 whose file leaves its window out has 2,100 tokens: without it they are 0.4 of the largest away.
+    The prompt of the Phi-3 whose file leaves its window out has 2,100 tokens: without it they are
+    0.4 of the largest away.
     """
     rows = table().splitlines()[2:]
     for kind, row in zip(TYPES, rows, strict=True):
@@ -73,5 +87,8 @@ def test_a_row_says_what_came_of_a_file() -> None:
 
     kind = _BY_TITLE["Mixtral"]
     assert row_of(kind, Verdict(True, 0.0)) == "| Mixtral | `llama` | yes | equal | equal |  |"
-    assert row_of(kind, Verdict(False, 3e-7)) == "| Mixtral | `llama` | yes | DIFFER | within 1e-06 |  |"
+    assert (
+        row_of(kind, Verdict(False, 3e-7))
+        == "| Mixtral | `llama` | yes | DIFFER | within 1e-06 |  |"
+    )
     assert row_of(kind, Verdict(refused="why")) == "| Mixtral | `llama` | no |  |  | why |"

@@ -1,4 +1,6 @@
-"""Tiny GGUF files, written as llama.cpp's converter writes them, and the weights that they stand for."""
+"""Tiny GGUF files, written as llama.cpp's converter writes them, and the weights that they stand
+for.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,21 @@ from torch import Tensor
 
 from tests.checkpoints import D_VOCAB, make_model, make_tokenizer
 
-SIZES: dict[str, Any] = {"d_model": 64, "d_head": 16, "d_mlp": 96, "n_layers": 2, "tie_word_embeddings": True}
+SIZES: dict[str, Any] = {
+    "d_model": 64,
+    "d_head": 16,
+    "d_mlp": 96,
+    "n_layers": 2,
+    "tie_word_embeddings": True,
+}
 GEMMA3: dict[str, Any] = {
-    **{"n_layers": 6, "n_heads": 2, "n_key_value_heads": 1, "d_head": 256, "query_pre_attn_scalar": 256},
+    **{
+        "n_layers": 6,
+        "n_heads": 2,
+        "n_key_value_heads": 1,
+        "d_head": 256,
+        "query_pre_attn_scalar": 256,
+    },
     "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
 }
 """What no file says of a Gemma 3, and its readers take for granted."""
@@ -24,7 +38,9 @@ Q8_0, BLOCK = 7, 32
 
 
 def dequantised(weight: Tensor) -> Tensor:
-    """Q8_0 by its definition: of each 32 numbers of a row a float16 scale d = max|w| / 127, and round(w / d) in 8 bits."""
+    """Q8_0 by its definition: of each 32 numbers of a row a float16 scale d = max|w| / 127, and
+    round(w / d) in 8 bits.
+    """
     blocks = weight.double().unflatten(-1, (-1, BLOCK))
     exact = blocks.float().abs().amax(-1, keepdim=True) / 127
     whole = torch.where(exact > 0, blocks.float() / exact, torch.zeros(())).double()
@@ -67,7 +83,8 @@ def write_gguf(
     file_type: int | None = Q8_0,
     **config: Any,
 ) -> Path:
-    """A tiny random Llama or Gemma 3 in Q8_0. `settings` and `tensors` stand beside the model's own; `without` are left out.
+    """A tiny random Llama or Gemma 3 in Q8_0. `settings` and `tensors` stand beside the model's
+    own; `without` are left out.
 
     Skips the test where the package gguf is not installed.
     """
@@ -96,7 +113,9 @@ def write_gguf(
     if file_type is not None:
         writer.add_file_type(file_type)
     for key, value in (settings or {}).items():
-        {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)](key, value)
+        {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)](
+            key, value
+        )
     names = gguf.get_tensor_name_map(arch, own.num_hidden_layers)
     for path, weight in model.state_dict().items():
         stem, ending = path.rsplit(".", 1)
@@ -121,12 +140,17 @@ def write_gguf(
 
 
 def _add_tokenizer(writer: Any, gguf: Any, family: str, pre: str) -> None:
-    """GPT-2's kind, of bytes in pairs; for a Gemma its own, of pieces with scores and single bytes where no piece fits."""
+    """GPT-2's kind, of bytes in pairs; for a Gemma its own, of pieces with scores and single bytes
+    where no piece fits.
+    """
     tokenizer = make_tokenizer()
     vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     assert len(vocabulary) == D_VOCAB
     special = [token for token in vocabulary if token in tokenizer.all_special_tokens]
-    kinds = [int(gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL) for token in vocabulary]
+    kinds = [
+        int(gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL)
+        for token in vocabulary
+    ]
     if family == "gemma3":
         pieces = ["\u2581", "t", "h", "e", "\u2581t", "he"]
         vocabulary = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
@@ -135,7 +159,9 @@ def _add_tokenizer(writer: Any, gguf: Any, family: str, pre: str) -> None:
             + [gguf.TokenType.BYTE] * 256
             + [gguf.TokenType.NORMAL] * len(pieces)
         )
-        writer.add_token_scores([0.0 if len(token) > 2 else -float(i) for i, token in enumerate(vocabulary)])
+        writer.add_token_scores(
+            [0.0 if len(token) > 2 else -float(i) for i, token in enumerate(vocabulary)]
+        )
         writer.add_tokenizer_model("llama")
         writer.add_add_space_prefix(False)
     else:

@@ -31,12 +31,21 @@ from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tables_of, tokens_of, words_of
 from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
 
-MADE = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {})
-OTHER = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "m", "status": "active"}, None, {})
+MADE = Provenance(
+    {"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {}
+)
+OTHER = Provenance(
+    {"name": "made", "dtype": "float32"}, {"mitigation": "m", "status": "active"}, None, {}
+)
 
 
 def made(
-    tokens: list[str], layers: int = 2, heads: int = 3, seed: int = 0, last: Any = None, provenance: Provenance = MADE
+    tokens: list[str],
+    layers: int = 2,
+    heads: int = 3,
+    seed: int = 0,
+    last: Any = None,
+    provenance: Provenance = MADE,
 ) -> Attention:
     """Random causal patterns over these tokens; `last`: another last row."""
     count = len(tokens)
@@ -48,8 +57,12 @@ def made(
     places = pd.MultiIndex.from_product(
         [range(layers), range(heads), range(count)], names=["layer", "head", "position"]
     )
-    rows = pd.DataFrame(index=places).reset_index().assign(token_id=0, token=tokens * (layers * heads))
-    frame = rows.assign(item=pd.array([None] * len(rows), dtype="Int64"), weight=pattern[:, :, -1].flatten().numpy())
+    rows = (
+        pd.DataFrame(index=places).reset_index().assign(token_id=0, token=tokens * (layers * heads))
+    )
+    frame = rows.assign(
+        item=pd.array([None] * len(rows), dtype="Int64"), weight=pattern[:, :, -1].flatten().numpy()
+    )
     return Attention(frame, provenance, max_pool(max_pool(pattern, bins), bins, dim=-2), bins)
 
 
@@ -70,7 +83,9 @@ def test_findings_name_the_sharpest_head_and_a_sink() -> None:
 def test_findings_say_how_much_moved() -> None:
     even, moved = torch.full((2, 3, 4), 0.25), torch.full((2, 3, 4), 0.25)
     moved[1, 1] = torch.tensor([0.0, 0.25, 0.25, 0.5])
-    found = attention_difference(made(tokens_of(4), last=even), made(tokens_of(4), last=moved, provenance=OTHER))
+    found = attention_difference(
+        made(tokens_of(4), last=even), made(tokens_of(4), last=moved, provenance=OTHER)
+    )
     said = " ".join(difference_findings(found))
     assert "over the 4 tokens held against each other: the median head moves 0.0%" in said
     assert "layer 1, head 1 the most, 25.0%" in said
@@ -93,14 +108,18 @@ def test_of_many_heads_the_sharpest_are_drawn_and_it_is_said() -> None:
     entropy = torch.special.entr(attention.last.double()).sum(-1).flatten()
     kept = {f"{int(index) // 16}.{int(index) % 16}" for index in entropy.argsort()[:ROWS]}
     assert set(attention_frame(attention)["head"]) == kept
-    assert f"the {ROWS} heads of 256 whose last row is the most concentrated" in words_of(attention_chart(attention))
+    assert f"the {ROWS} heads of 256 whose last row is the most concentrated" in words_of(
+        attention_chart(attention)
+    )
 
 
 def test_what_the_difference_adds_is_blue_and_what_has_no_partner_is_blank() -> None:
     first = made(["a", "b", "c", "d"], last=torch.full((2, 3, 4), 0.25))
     second = made(["a", "b", "x", "d"], last=torch.tensor([0.75, 0.0, 0.25, 0.0]), provenance=OTHER)
     chart = attention_difference_chart(attention_difference(first, second))
-    scales = [panel["layer"][0]["encoding"]["color"]["scale"] for panel in chart.to_dict()["vconcat"]]
+    scales = [
+        panel["layer"][0]["encoding"]["color"]["scale"] for panel in chart.to_dict()["vconcat"]
+    ]
     assert scales[0] == scales[1]
     assert scales[2]["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
     assert scales[2]["domain"] == [-0.5, 0, 0.5]
@@ -131,10 +150,18 @@ def handed_over(source: str, element: str = "heads") -> dict[str, Any]:
 
 
 def test_hostile_tokens_cannot_leave_the_script() -> None:
-    tokens = [*HOSTILE, 'CircuitsVis.render(\n      "circuits-vis-0"', "</script><script>alert(1)</script>"]
+    tokens = [
+        *HOSTILE,
+        'CircuitsVis.render(\n      "circuits-vis-0"',
+        "</script><script>alert(1)</script>",
+    ]
     source, _ = interactive_view(made(list(tokens)), "heads")
     assert (
-        len(handed_over(interactive_view(made(tokens_of(5), layers=10, heads=8), "heads")[0])["attentionHeadNames"])
+        len(
+            handed_over(interactive_view(made(tokens_of(5), layers=10, heads=8), "heads")[0])[
+                "attentionHeadNames"
+            ]
+        )
         == HEADS
     )
     data = source[source.rindex("CircuitsVis.AttentionHeads") :]

@@ -36,7 +36,9 @@ def test_a_comparison_holds_every_row_of_the_table() -> None:
         (int(row["position"]), str(row["source"]), float(row["value"]))
         for row in result.frame.to_dict(orient="records")
     }
-    assert {(row["position"], row["series"].partition(": ")[2], row["value"]) for row in rows} == expected
+    assert {
+        (row["position"], row["series"].partition(": ")[2], row["value"]) for row in rows
+    } == expected
 
 
 def test_estimated_rows_are_not_called_measured() -> None:
@@ -56,7 +58,9 @@ def test_estimated_rows_are_not_called_measured() -> None:
 def test_zeros_are_drawn_at_the_bottom_with_a_note(values: list[float]) -> None:
     chart = sensitivity_chart(made_sensitivity({"full": values}))
     zeros = [row for row in rows_of(chart, "shown") if row["value"] == 0]
-    assert {row["position"] for row in zeros} == {place for place, value in enumerate(values) if value == 0}
+    assert {row["position"] for row in zeros} == {
+        place for place, value in enumerate(values) if value == 0
+    }
     assert all(0 < row["shown"] < 1 for row in zeros)
     assert (ZERO_NOTE in words_of(chart)) == (0.0 in values)
 
@@ -65,7 +69,10 @@ def test_zeros_are_drawn_at_the_bottom_with_a_note(values: list[float]) -> None:
     ("draw", "words"),
     [
         (lambda: sensitivity_chart(made_sensitivity({"full": [1.0, float("nan")]})), "not finite"),
-        (lambda: collapse_chart(made_collapse(lambda n: float("inf") if n == 9 else 1.0)), "not finite"),
+        (
+            lambda: collapse_chart(made_collapse(lambda n: float("inf") if n == 9 else 1.0)),
+            "not finite",
+        ),
         (lambda: bounds_chart(made_paths({"local": [1.0, -1.0]})), "cannot be negative"),
         (
             lambda: collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"])),
@@ -117,21 +124,31 @@ def test_the_model_s_window_and_context_are_marked() -> None:
 
 
 def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> None:
-    heads = collapse_chart(made_collapse(lambda n: 2.0 / n, lengths=[2]), ("y",), per="head-chunk", norm="linf")
+    heads = collapse_chart(
+        made_collapse(lambda n: 2.0 / n, lengths=[2]), ("y",), per="head-chunk", norm="linf"
+    )
     result = made_collapse(lambda n: 2.0, seeds=(0, 1), lengths=[2])
     result.frame.loc[result.frame["seed"] == 1, ["mean", "minimum", "maximum"]] = 4.0
-    for chart, band in ((heads, (0.5, 1.0, 2.0)), (collapse_chart(result, ("y",)), (2.0, 3.0, 4.0))):
+    for chart, band in (
+        (heads, (0.5, 1.0, 2.0)),
+        (collapse_chart(result, ("y",)), (2.0, 3.0, 4.0)),
+    ):
         rows = rows_of(chart, "low")
-        assert [(row["low"], row["value"], row["high"]) for row in rows if row["quantity"] == "distance"] == [band]
+        assert [
+            (row["low"], row["value"], row["high"]) for row in rows if row["quantity"] == "distance"
+        ] == [band]
 
 
 def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_ranges() -> None:
     made = made_collapse(
-        lambda n: 10.0 / n, noise={"bfloat16": 1e-9, "int4-weights": 0.001, "int8-kv": 0.33}, lengths=range(1, 41)
+        lambda n: 10.0 / n,
+        noise={"bfloat16": 1e-9, "int4-weights": 0.001, "int8-kv": 0.33},
+        lengths=range(1, 41),
     )
     frame = made.frame.assign(weights=made.frame["dtype"].replace({"int8-kv": "given"}))
     stored = [
-        made.reference.assign(weights=name, distance=at) for name, at in (("bfloat16", 2.0), ("int4-weights", 3.0))
+        made.reference.assign(weights=name, distance=at)
+        for name, at in (("bfloat16", 2.0), ("int4-weights", 3.0))
     ]
     result = replace(made, frame=frame, reference=pd.concat([made.reference, *stored]))
     chart = precision_chart(result)
@@ -142,7 +159,11 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     }
     distance = {(panel, "distance", "float64"): 1.25 for panel in ("whole", "weights", "keys")}
     kept = {("whole", "stored", "bfloat16"): 2.0, ("weights", "stored", "int4"): 3.0}
-    noise = {("whole", "noise", "bfloat16"): 1e-9, ("weights", "noise", "int4"): 0.001, ("keys", "noise", "int8"): 0.33}
+    noise = {
+        ("whole", "noise", "bfloat16"): 1e-9,
+        ("weights", "noise", "int4"): 0.001,
+        ("keys", "noise", "int8"): 0.33,
+    }
     assert drawn == distance | kept | noise
     ranges = [(row["precision"], row["length"], row["to"]) for row in rows_of(chart, "precision")]
     assert ranges == [("int8 kv", 31, 40)]
@@ -153,7 +174,9 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
 
 
 def test_an_eager_dtype_has_a_panel_of_its_own_and_its_own_steps() -> None:
-    result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.1, "bfloat16-eager": 0.2}, lengths=range(1, 41))
+    result = made_collapse(
+        lambda n: 10.0 / n, noise={"bfloat16": 0.1, "bfloat16-eager": 0.2}, lengths=range(1, 41)
+    )
     panels = {row["panel"] for row in rows_of(precision_chart(result), "panel")}
     assert panels == {PARTS["cast"], PARTS["eager"]}
     (said,) = (sentence for sentence in result.findings() if sentence.startswith("In bfloat16 "))

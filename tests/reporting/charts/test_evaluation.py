@@ -22,7 +22,13 @@ from tests.reporting.made import made_evaluation as made
 from tests.reporting.made import rows_of, tables_of, words_of
 
 SEEDS = [
-    {"length": n, "seed": seed, "correct": seed < 2, "absolute_error": seed, "within_training": n <= 4}
+    {
+        "length": n,
+        "seed": seed,
+        "correct": seed < 2,
+        "absolute_error": seed,
+        "within_training": n <= 4,
+    }
     for n in (3, 6)
     for seed in range(4)
 ]
@@ -36,7 +42,9 @@ def columns_of(chart: Any, name: str) -> list[list[Any]]:
 def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
     result = made(SEEDS)
     chart = result.plot()
-    assert [pytest.approx(v, abs=1e-6) for v in result.summary["wilson_low"]] in columns_of(chart, "wilson_low")
+    assert [pytest.approx(v, abs=1e-6) for v in result.summary["wilson_low"]] in columns_of(
+        chart, "wilson_low"
+    )
     for values in ([0.5, 0.5], [pytest.approx(math.exp(-1), rel=1e-5)] * 2):
         assert values in columns_of(chart, "value")
     assert {"trained to 4", "count-ones: answers of tiny"} <= set(
@@ -49,24 +57,44 @@ def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
         assert "Nothing was drawn, so there is no interval." in said
 
 
-def answer_row(n: int, answer: int | None, key: int | None = None, **columns: Any) -> dict[str, Any]:
+def answer_row(
+    n: int, answer: int | None, key: int | None = None, **columns: Any
+) -> dict[str, Any]:
     """A row of an answer to n items, right where it is the key, which is n if it is not given."""
     key = n if key is None else key
-    row = {"length": n, "key": str(key), "number": answer, "answer": str(answer), "correct": answer == key}
+    row = {
+        "length": n,
+        "key": str(key),
+        "number": answer,
+        "answer": str(answer),
+        "correct": answer == key,
+    }
     error = None if answer is None else abs(answer - key)
-    return row | {"absolute_error": error, "kind": "answered" if answer is not None else "something else"} | columns
+    return (
+        row
+        | {"absolute_error": error, "kind": "answered" if answer is not None else "something else"}
+        | columns
+    )
 
 
 def points_of(chart: Any) -> dict[tuple[int, float], tuple[str, int]]:
     """What is drawn of the answers: by right answer and place, the outcome and how many."""
     return {
-        (row["key"], row["shown"]): (row["outcome"], row["answers"]) for row in rows_of(chart, "outcome", "answers")
+        (row["key"], row["shown"]): (row["outcome"], row["answers"])
+        for row in rows_of(chart, "outcome", "answers")
     }
 
 
 def test_answers_stand_against_the_right_ones_with_the_diagonal() -> None:
-    """Several of one answer are one larger point; one out of reach, and one without a number, are at the top edge."""
-    rows = [answer_row(3, 3), answer_row(9, 10), answer_row(9, 10, seed=1), answer_row(9, 9, seed=2)]
+    """Several of one answer are one larger point; one out of reach, and one without a number, are
+    at the top edge.
+    """
+    rows = [
+        answer_row(3, 3),
+        answer_row(9, 10),
+        answer_row(9, 10, seed=1),
+        answer_row(9, 9, seed=2),
+    ]
     rows += [answer_row(10, 25), answer_row(12, None), answer_row(12, 20, seed=1)]
     chart = made(rows).plot()
     top = 1.08 * 20
@@ -104,12 +132,17 @@ def test_the_favourite_wrong_numbers_are_named_and_heaping_is_tested() -> None:
         test = heaping(keys, numbers, base)
         assert result.heaping(base) == test
         assert (
-            f"{test.multiples} are multiples of {base} (expected {test.expected:.3g}, p {test.p_value:.2g})" in heaped
+            f"{test.multiples} are multiples of {base} (expected {test.expected:.3g}, p {test.p_value:.2g})"
+            in heaped
         )
     none = made([answer_row(n, n) for n in range(1, 9)])
     assert none.heaping(5) is None
-    assert not any("multiples" in sentence or "Favourite" in sentence for sentence in none.findings())
-    few = made([answer_row(n, 5) for n in range(1, 5)]).findings()  # four wrong numbers decide nothing
+    assert not any(
+        "multiples" in sentence or "Favourite" in sentence for sentence in none.findings()
+    )
+    few = made(
+        [answer_row(n, 5) for n in range(1, 5)]
+    ).findings()  # four wrong numbers decide nothing
     assert not any("multiples" in sentence for sentence in few)
 
 
@@ -131,9 +164,16 @@ def test_sentences_tell_trained_lengths_from_others() -> None:
     [
         (
             {3: -0.69, 6: -0.7, 9: -5.0, 12: math.nan},
-            ["mean -2.13 nats, from -5 (9 items) to -0.69 (3 items); above log 1/2 at 1 of 3 prompts."],
+            [
+                "mean -2.13 nats, from -5 (9 items) to -0.69 (3 items); above log 1/2 at 1 of 3 prompts."
+            ],
         ),
-        ({3: -0.69}, ["mean -0.69 nats, from -0.69 (3 items) to -0.69 (3 items); above log 1/2 at 1 of 1 prompts."]),
+        (
+            {3: -0.69},
+            [
+                "mean -0.69 nats, from -0.69 (3 items) to -0.69 (3 items); above log 1/2 at 1 of 1 prompts."
+            ],
+        ),
         ({12: math.nan}, []),
     ],
 )
@@ -167,14 +207,35 @@ def counted(**summary: Any) -> Counting:
         machine_line=0.1,
         kind=np.where(kinds == "none", "something else", "answered"),
         number=pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
-        absolute_error=pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
+        absolute_error=pd.array(
+            [{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"
+        ),
     )
-    row = {"dtype": "bfloat16", "impossible_from": 7, "impossible_status": "hidden from 7 to 16 (all 10 lengths tried)"}
-    row |= {"first_error": 2, "always_errs_from": None, "errors": 4, "something_else": 4, "cut_off": 0, "counts": 16}
-    row |= {"pairs_hidden": 10, "differ_hidden": 0, "tested_pairs": 3, "right_once": 2, "right_twice": 0}
+    row = {
+        "dtype": "bfloat16",
+        "impossible_from": 7,
+        "impossible_status": "hidden from 7 to 16 (all 10 lengths tried)",
+    }
+    row |= {
+        "first_error": 2,
+        "always_errs_from": None,
+        "errors": 4,
+        "something_else": 4,
+        "cut_off": 0,
+        "counts": 16,
+    }
+    row |= {
+        "pairs_hidden": 10,
+        "differ_hidden": 0,
+        "tested_pairs": 3,
+        "right_once": 2,
+        "right_twice": 0,
+    }
     provenance = replace(Provenance.without_model(), model={"trained_lengths": None})
     curve = Collapse(pd.DataFrame(), provenance, pd.DataFrame())
-    return Counting(frame, provenance, pd.DataFrame([row | {"verdict": "consistent"} | summary]), curve)
+    return Counting(
+        frame, provenance, pd.DataFrame([row | {"verdict": "consistent"} | summary]), curve
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,12 +246,18 @@ def counted(**summary: Any) -> Counting:
             r"bfloat16: predicted impossible where the pair is hidden: hidden from 7 to 16 \(all 10 lengths tried\)\. ",
         ),
         ({}, "Measured: 8 of 16 answers right, 4 without a number; first wrong number: n = 2. "),
-        ({}, "Of 10 hidden pairs .* same at 10; of 3 whose .* gives both at 0, one at 2. Prediction: consistent.$"),
+        (
+            {},
+            "Of 10 hidden pairs .* same at 10; of 3 whose .* gives both at 0, one at 2. Prediction: consistent.$",
+        ),
         (
             {"differ_hidden": 2, "verdict": "differs below the noise"},
             "the same at 8; .*Prediction: differs below the noise.$",
         ),
-        ({"right_twice": 2, "verdict": "contradicted"}, "the model gives both at 2, .*Prediction: contradicted.$"),
+        (
+            {"right_twice": 2, "verdict": "contradicted"},
+            "the model gives both at 2, .*Prediction: contradicted.$",
+        ),
         (
             {"first_error": None, "errors": 0, "something_else": 0},
             "16 of 16 answers right, 0 .*first wrong number: none",

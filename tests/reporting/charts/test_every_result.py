@@ -40,8 +40,13 @@ def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_table
     change: Any = EVERY["Change"]()
     paths: Any = EVERY["Bounds"]()
     row = change.summary.iloc[0]
-    assert f"{row['source']}, operator norm: second / first is {number(row['median_ratio'])} in" in change.findings()[0]
-    first = change.frame[(change.frame["source"] == row["source"]) & (change.frame["norm"] == "operator")]
+    assert (
+        f"{row['source']}, operator norm: second / first is {number(row['median_ratio'])} in"
+        in change.findings()[0]
+    )
+    first = change.frame[
+        (change.frame["source"] == row["source"]) & (change.frame["norm"] == "operator")
+    ]
     most = max(first.to_dict("records"), key=lambda of_token: abs(math.log(of_token["ratio"])))
     words = f"Changed most ({row['source']}, operator norm): token {most['position']} “{most['token']}” ×"
     assert f"{words}{number(most['ratio'])}, token " in " ".join(change.findings())
@@ -55,25 +60,42 @@ def test_the_attention_beside_each_linearisation_is_told_with_the_words_of_its_r
     compared: Any = ost.compare(measured, ost.attention(model(), prompt()))
     _, said = compared.findings()
     assert len(compared.summary) == 2
-    assert all(f"`{row['variant']}` is {row['words']}." in said for row in compared.summary.to_dict("records"))
+    assert all(
+        f"`{row['variant']}` is {row['words']}." in said
+        for row in compared.summary.to_dict("records")
+    )
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:
-    assert modules_loaded_by("import sys\nimport ostools.measure, ostools.paper", "ostools.reporting") == set()
+    assert (
+        modules_loaded_by("import sys\nimport ostools.measure, ostools.paper", "ostools.reporting")
+        == set()
+    )
 
 
 def modules_loaded_by(code: str, prefix: str) -> set[str]:
     """Modules of that prefix that the last line of the code loads, in a process of its own."""
     *before, last = code.strip().splitlines()
-    program = "\n".join(["import sys", *before, "first = set(sys.modules)", last, "print(*(set(sys.modules) - first))"])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = "\n".join(
+        [
+            "import sys",
+            *before,
+            "first = set(sys.modules)",
+            last,
+            "print(*(set(sys.modules) - first))",
+        ]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     return {name for name in done.stdout.split() if name.startswith(prefix)}
 
 
 def test_charts_of_measurements_import_no_paper_and_no_sweeps() -> None:
     names = [module.name for module in pkgutil.iter_modules(charts.__path__)]
     loaded = modules_loaded_by(
-        f"import ostools.measure\nimport {', '.join(f'ostools.reporting.charts.{name}' for name in names)}", "ostools."
+        f"import ostools.measure\nimport {', '.join(f'ostools.reporting.charts.{name}' for name in names)}",
+        "ostools.",
     )
     assert not {name for name in loaded if name.startswith(("ostools.paper", "ostools.sweep"))}
 

@@ -29,7 +29,9 @@ def test_every_panel_holds_its_table(found: Any) -> None:
     rows = rows_of(spectra_chart(found))
     heads = [row for row in rows if "head" in row]
     eigenvalues = found.frame[found.frame["quantity"] == "second_eigenvalue"]
-    assert len(heads) == ((eigenvalues["head"] == "mean") | (eigenvalues["matrix"] == "pattern")).sum()
+    assert (
+        len(heads) == ((eigenvalues["head"] == "mean") | (eigenvalues["matrix"] == "pattern")).sum()
+    )
     kinds = {row["quantity"] for row in rows}
     assert kinds == {"last token", "mean over all tokens", "second eigenvalue of the whole product"}
     drawn = np.array([row["value"] for row in rows])
@@ -51,7 +53,9 @@ def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
     model = tiny_model("llama", d_model=16, d_mlp=24)
     with hooks.mask_scores(model, lambda query, key: (key == 0) & (query >= 0)):
         found = ost.measure.spectra(model, Prompt.from_ids(model, IDS[:2]), powers=4)
-    pattern: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
+    pattern: Any = found.limit[
+        (found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")
+    ]
     assert pattern["remainder"].tolist() == [0.0] * 4
     assert pattern["observed_rate"].isna().tolist() == [False, True, True, True]
     assert "Products over depth" in words_of(spectra_chart(found))

@@ -61,24 +61,38 @@ class Parsed(HTMLParser):
         return " ".join(self.words)
 
     def attributes(self, name: str) -> list[str]:
-        return [value or "" for _, attributes in self.elements for key, value in attributes.items() if key == name]
+        return [
+            value or ""
+            for _, attributes in self.elements
+            for key, value in attributes.items()
+            if key == name
+        ]
 
 
 def assert_nothing_gets_out_or_in(text: str, scripts: int) -> Parsed:
-    """No request is possible, exactly `scripts` scripts run, each of them allowed by its hash, and no handler is inline."""
+    """No request is possible, exactly `scripts` scripts run, each of them allowed by its hash, and
+    no handler is inline.
+    """
     found = Parsed(text)
     assert len(found.executed) == scripts
     assert found.attributes("src") == []
     assert all(link.startswith(("#", "data:")) for link in found.attributes("href"))
-    assert not [key for _, attributes in found.elements for key in attributes if key.startswith("on")]
-    assert {tag for tag, _ in found.elements}.isdisjoint({"img", "iframe", "object", "embed", "base", "form"})
+    assert not [
+        key for _, attributes in found.elements for key in attributes if key.startswith("on")
+    ]
+    assert {tag for tag, _ in found.elements}.isdisjoint(
+        {"img", "iframe", "object", "embed", "base", "form"}
+    )
     (policy,) = [value for value in found.attributes("content") if "default-src" in value]
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
     for word in ("unsafe-eval", "connect-src", "*"):
         assert word not in policy
     allowed = re.findall(r"'sha256-([^']+)'", policy)
-    hashes = [base64.b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in found.executed]
+    hashes = [
+        base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+        for source in found.executed
+    ]
     assert sorted(allowed) == sorted(set(hashes))
     return found
 
@@ -94,9 +108,12 @@ def test_hostile_tokens_stay_data(tmp_path: Path) -> None:
 def test_whatever_a_template_is_given_is_escaped(text: str) -> None:
     chart = sensitivity_chart(made_sensitivity({"full": [1.0]}))
     found = assert_nothing_gets_out_or_in(page.chart_page(chart, text), scripts=2)
-    # The title, the caption and the text for those who do not see it; a browser reads NUL and lone returns its own way.
+    # The title, the caption and the text for those who do not see it; a browser reads NUL and lone
+    # returns its own way.
     shown = text.replace("\r", "\n").replace("\x00", "")
-    assert [text[:20] in label for label in found.attributes("aria-label")].count(True) >= 1 or "\x00" in text
+    assert [text[:20] in label for label in found.attributes("aria-label")].count(
+        True
+    ) >= 1 or "\x00" in text
     assert shown[:12].split("\n")[0] in found.text or "\x00" in text
 
 
@@ -123,7 +140,10 @@ def test_a_script_that_would_end_itself_is_refused(source: str) -> None:
 @pytest.mark.parametrize(
     ("text", "html"),
     [
-        ("`local` is 10^6.1 times", '<code>local</code> is 10<span class="raised">^</span><sup>6.1</sup> times'),
+        (
+            "`local` is 10^6.1 times",
+            '<code>local</code> is 10<span class="raised">^</span><sup>6.1</sup> times',
+        ),
         ("about as n^-1.08", 'about as n<span class="raised">^</span><sup>-1.08</sup>'),
         ("`<b>` & <i>", "`&lt;b&gt;` &amp; &lt;i&gt;"),
         ("a `</script>` b", "a `&lt;/script&gt;` b"),

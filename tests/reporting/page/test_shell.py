@@ -19,9 +19,13 @@ NO_NUL = st.text(st.characters(exclude_characters="\x00", exclude_categories=["C
 
 
 def read_back(words: list[str]) -> list[str]:
-    """The words as bash splits the line, each as bytes: printf's %s repeats itself for every argument."""
+    """The words as bash splits the line, each as bytes: printf's %s repeats itself for every
+    argument.
+    """
     line = f"printf '%s\\0' {' '.join(map(quoted, words))}"
-    found = subprocess.run([str(BASH), "-c", line], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    found = subprocess.run(
+        [str(BASH), "-c", line], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
     return found.stdout.decode().split("\0")[:-1]
 
 
@@ -49,7 +53,9 @@ def test_nothing_unprintable_is_left_in_it() -> None:
         ),
     ],
 )
-def test_the_options_that_load_a_model_again(placed: dict[str, str] | None, words: list[str], said: str) -> None:
+def test_the_options_that_load_a_model_again(
+    placed: dict[str, str] | None, words: list[str], said: str
+) -> None:
     model = {"dtype": "bfloat16", "device": "cpu", "device_map": placed}
     assert loading(model) == ["--load-dtype", "bfloat16", "--device", "cpu", *words]
     accepted(["report", *loading(model)])

@@ -1,4 +1,5 @@
-"""Every sentence on a pair says the same of it: headline, strip, findings, sections, tables, charts, and the command's lines.
+"""Every sentence on a pair says the same of it: headline, strip, findings, sections, tables,
+charts, and the command's lines.
 
 One place decides (`measure.collapse.verdicts`). Here its verdict is read again out of each text.
 """
@@ -11,7 +12,13 @@ from collections.abc import Callable
 import pytest
 
 from ostools.measure import Collapse
-from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
+from ostools.measure.collapse.verdicts import (
+    IN_A_RANGE,
+    OVERFLOWS,
+    TO_THE_END,
+    TOLD_APART,
+    UNDECIDED,
+)
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, pair_verdict, verdicts_at_y
 from ostools.reporting.report.rendering import verdicts
@@ -40,7 +47,9 @@ STRIP = {
 
 def shaped(name: str, overflow: tuple[str, ...] = ()) -> Collapse:
     _, hidden = SHAPES[name]
-    return made_collapse(lambda n: 0.1 if hidden(n) else 3.0, noise={"bfloat16": 0.5}, overflow=overflow)
+    return made_collapse(
+        lambda n: 0.1 if hidden(n) else 3.0, noise={"bfloat16": 0.5}, overflow=overflow
+    )
 
 
 def spans_in(text: str) -> set[tuple[int, int]]:
@@ -80,9 +89,13 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
     for place, text in told(result).items():
         assert spans_in(text) == spans, place
         assert ("not decided" in text) == (kind == UNDECIDED), place
-        assert not (spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)), place
+        assert not (
+            spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)
+        ), place
         in_table = place == "section on precision"
-        words = "float16 | not finite" if in_table else "float16 overflows on this model: not measured"
+        words = (
+            "float16 | not finite" if in_table else "float16 overflows on this model: not measured"
+        )
         assert (words in text) == bool(overflow), place
     drawn = words_of(collapse_chart(result, ("y",)))
     assert ("float16 overflows on this model: not measured" in drawn) == bool(overflow)
@@ -96,5 +109,8 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     result = made_collapse(lambda n: 1.0, overflow=["float16"], noise={})
     untested = "Whether a precision hides the pair was not tested. float16 overflows on this model: not measured."
     assert pair_verdict([result]) == untested
-    assert verdicts(Measurements(result.provenance, "", (), collapses=[result]))[0].state == STRIP[OVERFLOWS]
+    assert (
+        verdicts(Measurements(result.provenance, "", (), collapses=[result]))[0].state
+        == STRIP[OVERFLOWS]
+    )
     assert not any(map(spans_in, collapse_findings(result)))

@@ -1,4 +1,6 @@
-"""How much a report measures: a verdict on answers rests on enough questions, and what does not fit is left out and said."""
+"""How much a report measures: a verdict on answers rests on enough questions, and what does not fit
+is left out and said.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_larger_model_has_less_of_each_and_quick_is_the_least(name: str) -> None:
     layers, d_model, heads, d_head, d_mlp, expected = MODELS[name]
-    sizes = {"n_layers": layers, "d_model": d_model, "n_heads": heads, "d_head": d_head, "d_mlp": d_mlp}
+    sizes = {
+        "n_layers": layers,
+        "d_model": d_model,
+        "n_heads": heads,
+        "d_head": d_head,
+        "d_mlp": d_mlp,
+    }
     shape = replace(Shape.of(tiny_model("llama")), **sizes)
     assert extent_of(shape) == expected
     quick = extent_of(shape, quick=True)
@@ -43,21 +51,30 @@ def test_a_verdict_on_answers_rests_on_24_questions(chosen: Extent) -> None:
     assert len(extent.FAILURE_STAGE_LENGTHS) * len(chosen.stage_seeds) >= 24
 
 
-def test_a_very_large_model_has_no_bounds_and_the_page_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_large_model_has_no_bounds_and_the_page_names_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("llama")
-    monkeypatch.setattr(sys.modules["ostools.reporting.report.report"], "extent_of", lambda shape, quick: LEAST)
+    monkeypatch.setattr(
+        sys.modules["ostools.reporting.report.report"], "extent_of", lambda shape, quick: LEAST
+    )
     found = measure(model, encode(model, "the cat in the hat"), [1, 2], ["sensitivity"])
     assert found.sensitivity is not None
     assert found.comparison is None
     (omission,) = found.left_out
     assert omission.reason.startswith("Theorem 5.1's bounds: ")
     assert (
-        "`ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them" in omission.reason
+        "`ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them"
+        in omission.reason
     )
 
 
-def test_where_the_untrained_model_does_not_fit_the_model_is_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["ostools.models.untrained"], "available_memory", lambda device: 0)
+def test_where_the_untrained_model_does_not_fit_the_model_is_measured_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["ostools.models.untrained"], "available_memory", lambda device: 0
+    )
     monkeypatch.setattr(POSITION, "PASSAGE_TOKENS", 6)
     model = tiny_model("llama")
     found = measure(model, encode(model, "1110"), [1, 2], ["position"])

@@ -1,4 +1,6 @@
-"""Every sentence, both ways: where the data say yes, and where they say no. Figures are computed here a second time."""
+"""Every sentence, both ways: where the data say yes, and where they say no. Figures are computed
+here a second time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from ostools.reporting.findings.collapse import collapse_findings, collapse_summ
 from ostools.reporting.sections.answers import task_with_room
 from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
-from tests.reporting.made import PROVENANCE, made_collapse, made_comparison, made_evaluation, made_sensitivity
+from tests.reporting.made import (
+    PROVENANCE,
+    made_collapse,
+    made_comparison,
+    made_evaluation,
+    made_sensitivity,
+)
 
 # --- collapse
 
@@ -44,14 +52,23 @@ def test_whether_a_curve_falls_and_by_which_law() -> None:
     few = curve_said(lambda n: 3.0 / n, [1, 2, 4, 8])
     assert "4 lengths are too few to claim a trend" in few
     assert "it falls" not in few
-    exact = curve_said(lambda n: 3.0 / n if n < 20 else 2e-15)  # what is left does not fall any more
-    assert "from n = 20 on it is the rounding of float64 itself. The two representations are the same" in exact
+    exact = curve_said(
+        lambda n: 3.0 / n if n < 20 else 2e-15
+    )  # what is left does not fall any more
+    assert (
+        "from n = 20 on it is the rounding of float64 itself. The two representations are the same"
+        in exact
+    )
     assert "does not fall" not in exact
 
 
 def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
-    """A distance that stays what it is falls nowhere, and is hidden all the same where the noise is larger."""
-    hides, falls, dtypes, *_ = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
+    """A distance that stays what it is falls nowhere, and is hidden all the same where the noise is
+    larger.
+    """
+    hides, falls, dtypes, *_ = collapse_findings(
+        made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0})
+    )
     assert hides.startswith(
         "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 1, the shortest tried, on, "
     )
@@ -61,7 +78,9 @@ def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
 
 
 def test_lengths_that_are_hidden_without_a_range_are_told_in_the_first_sentence() -> None:
-    first, *_ = collapse_findings(made_collapse(lambda n: 1.0 if n % 4 else 0.1, noise={"bfloat16": 0.33}))
+    first, *_ = collapse_findings(
+        made_collapse(lambda n: 1.0 if n % 4 else 0.1, noise={"bfloat16": 0.33})
+    )
     assert "hidden at 32 of the 128 lengths tried, up to 128" in first
 
 
@@ -70,7 +89,9 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
     apart = (result.frame["seed"] == 1) & (result.frame["length"] > 100)
     result.frame.loc[apart, "float64_distance"] = 5.0
-    assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in " ".join(collapse_findings(result))
+    assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in " ".join(
+        collapse_findings(result)
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,16 +103,27 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
         (4, "does not fall on figure-5a (10, beyond the trained 4)"),
     ],
 )
-def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: int | None, said: str) -> None:
-    """10 up to n = 32, 1 up to 64, then 100: a tenth inside the trained lengths, ten times as much beyond them."""
+def test_the_headline_is_of_the_trained_lengths_where_there_are_some(
+    trained: int | None, said: str
+) -> None:
+    """10 up to n = 32, 1 up to 64, then 100: a tenth inside the trained lengths, ten times as much
+    beyond them.
+    """
     result = made_collapse(lambda n: 10.0 if n <= 32 else 1.0 if n <= 64 else 100.0)
-    model = {"name": "made", **({} if trained is None else {"trained_lengths": {"count-ones-figure-5": trained}})}
-    (trend,) = collapse_summary([replace(result, provenance=replace(result.provenance, model=model))])
+    model = {
+        "name": "made",
+        **({} if trained is None else {"trained_lengths": {"count-ones-figure-5": trained}}),
+    }
+    (trend,) = collapse_summary(
+        [replace(result, provenance=replace(result.provenance, model=model))]
+    )
     assert f", {said} (in brackets: median of the last quarter" in trend
 
 
 def test_what_storing_shifts_is_not_noise() -> None:
-    """Weights so stored have a distance of their own, and move both sequences alike: that hides nothing."""
+    """Weights so stored have a distance of their own, and move both sequences alike: that hides
+    nothing.
+    """
     result = made_collapse(lambda n: 4.0, noise={"float32": 1e-9, "int8-weights": 1e-3})
     stored: Any = result.frame["dtype"] == "int8-weights"
     weights = np.where(stored, "int8-weights", "given")
@@ -105,7 +137,10 @@ def test_what_storing_shifts_is_not_noise() -> None:
     assert section is not None
     assert list(section.parts[0].tables[0].rows[1])[:5] == ["int8-weights", "4", "2", "9", "0.001"]
     assert section.parts[0].findings == both.findings()
-    assert "int8-weights on figure-5a comes nearest, its distance 2,000 times the rounding noise" in both.findings()[0]
+    assert (
+        "int8-weights on figure-5a comes nearest, its distance 2,000 times the rounding noise"
+        in both.findings()[0]
+    )
 
 
 # --- sensitivity
@@ -113,7 +148,9 @@ def test_what_storing_shifts_is_not_noise() -> None:
 
 def test_the_most_and_the_least_sensitive_tokens_are_named() -> None:
     values = [1.0, 4.0, 0.5, 2.0]
-    (said,) = findings.sensitivity_findings(made_sensitivity({"full": values}, ["a", " peak", "low\n", "d"]))
+    (said,) = findings.sensitivity_findings(
+        made_sensitivity({"full": values}, ["a", " peak", "low\n", "d"])
+    )
     assert "most to token 1 “·peak”, operator norm 4" in said
     assert "least to token 2 “low\\n”, 0.5" in said
     assert "a factor of 8 apart" in said
@@ -133,12 +170,16 @@ def test_an_estimate_is_not_called_measured_and_has_no_operator_norm() -> None:
 def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampling() -> None:
     def said(*runs: dict[str, Any], upper: tuple[float, float] = (1.0, 2.0)) -> str:
         made = made_sensitivity({"full": [1.0, 2.0]}, ["a", "b"])
-        made = replace(made, frame=made.frame.assign(frobenius_lower=[1.0, 2.0], frobenius_upper=upper))
+        made = replace(
+            made, frame=made.frame.assign(frobenius_lower=[1.0, 2.0], frobenius_upper=upper)
+        )
         parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
         certified = replace(made, provenance=replace(made.provenance, parameters=parameters))
         return "".join(one for one in certified.findings() if one.startswith("Arithmetic"))
 
-    exact, better = ({"certificate": {"error": share / 10, "within": share}} for share in (0.1, 0.002))
+    exact, better = (
+        {"certificate": {"error": share / 10, "within": share}} for share in (0.1, 0.002)
+    )
     words = (
         "the norms of all tokens together may be off by up to {1} (95%); the network, moved a little, moves as its derivative "
         "says, to {0}."
@@ -147,13 +188,17 @@ def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampli
     assert words.format("0.0002", "0.002") in said(better)
     sketch = said(better, upper=(1.4, 5.2))
     assert words.format("0.0002", "0.002") in sketch
-    assert "may be off by 25% to either side in the median (95%); 1 of 2 by more than 30%." in sketch
+    assert (
+        "may be off by 25% to either side in the median (95%); 1 of 2 by more than 30%." in sketch
+    )
     assert said() == ""
 
 
 def layers_said(layers: list[list[float]]) -> str:
     made = made_sensitivity({"full": layers[0]})
-    tables = [made.frame.assign(layer=layer, operator_norm=values) for layer, values in enumerate(layers)]
+    tables = [
+        made.frame.assign(layer=layer, operator_norm=values) for layer, values in enumerate(layers)
+    ]
     return findings.layers_finding(replace(made, frame=pd.concat(tables, ignore_index=True)))
 
 
@@ -167,7 +212,10 @@ def test_layers_leave_out_what_lies_above_the_last_block() -> None:
         ": at layer 0 the last token's own is 8; at layer 1 the last token's own is 8."
     )
     single = layers_said([[3.0, 8.0], [0.0, 1.0]])
-    assert single == "Measured, full, operator norm: at layer 0 the last token's own is 8, the others' median 3."
+    assert (
+        single
+        == "Measured, full, operator norm: at layer 0 the last token's own is 8, the others' median 3."
+    )
 
 
 # --- bounds and predictions
@@ -177,20 +225,27 @@ PROFILE = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 6.0])
 
 def test_a_bound_below_a_norm_by_any_amount_fails_aloud_and_a_loose_one_is_no_size() -> None:
     def said(times: list[float]) -> str:
-        (sentence,) = made_comparison(PROFILE.tolist(), {"windowed(1)": (PROFILE * times).tolist()}).findings()
+        (sentence,) = made_comparison(
+            PROFILE.tolist(), {"windowed(1)": (PROFILE * times).tolist()}
+        ).findings()
         return sentence
 
     assert said([10, 10, 0.999] + [10] * 3).startswith("CERTIFIED BOUNDS FAIL: windowed(1). ")
     assert "please report it" in said([10, 10, 0.999] + [10] * 3)
-    assert "`windowed(1)`, is 10^5.0 times the measured norm in the median over tokens, true and of no use" in said(
-        [1e5] * 6
+    assert (
+        "`windowed(1)`, is 10^5.0 times the measured norm in the median over tokens, true and of no use"
+        in said([1e5] * 6)
     )
 
 
 @pytest.mark.parametrize("left_open", [0, 1])
 def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
-    """Two bounds, of which one is open: not every one holds, whichever is the tightest; and a broken one goes before it."""
-    made = made_comparison([1.0, 2.0, 3.0], {"windowed(1)": [90.0] * 3, "local": [10.0, 20.0, 30.0]})
+    """Two bounds, of which one is open: not every one holds, whichever is the tightest; and a
+    broken one goes before it.
+    """
+    made = made_comparison(
+        [1.0, 2.0, 3.0], {"windowed(1)": [90.0] * 3, "local": [10.0, 20.0, 30.0]}
+    )
     verdicts: list[object] = [True, True]
     verdicts[left_open] = pd.NA
     (said,) = replace(made, summary=made.summary.assign(holds=verdicts)).findings()
@@ -203,7 +258,9 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
 
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0]})
-    estimated = replace(made, summary=made.summary.assign(method="estimate", holds=[True] * len(made.summary)))
+    estimated = replace(
+        made, summary=made.summary.assign(method="estimate", holds=[True] * len(made.summary))
+    )
     bound, *forms_words = estimated.findings()
     forms = " ".join(forms_words)
     assert "lower end of the estimated norm" in bound
@@ -222,7 +279,11 @@ def test_few_tokens_have_no_verdict() -> None:
 
 
 def test_answers_with_the_length_that_went_worst() -> None:
-    rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
+    rows = [
+        {"length": n, "seed": seed, "correct": n == 2 or seed == 0}
+        for n in (2, 8)
+        for seed in range(4)
+    ]
     for row in rows:
         row |= {"within_training": row["length"] == 2, "key": "2" if row["seed"] < 3 else "1"}
     said = answers_sentence(made_evaluation(rows))
@@ -237,12 +298,22 @@ def test_answers_with_the_length_that_went_worst() -> None:
 def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
     def answers(task: str, right: int, likely: float, kind: str = "answered") -> Evaluation:
         rows = [
-            {"length": n, "correct": n <= right, "kind": kind, "log_probability": likely, "number": None}
+            {
+                "length": n,
+                "correct": n <= right,
+                "kind": kind,
+                "log_probability": likely,
+                "number": None,
+            }
             for n in range(1, 9)
         ]
         return made_evaluation(rows, task=task)
 
-    always, often, never = answers("copy", 8, -0.1), answers("sum-ones", 5, -1.0), answers("count-ones", 0, -3.0)
+    always, often, never = (
+        answers("copy", 8, -0.1),
+        answers("sum-ones", 5, -1.0),
+        answers("count-ones", 0, -3.0),
+    )
     rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
     assert task_with_room([always, often, never]) == "sum-ones"
     assert task_with_room([always, rarer, never, unread]) == "count-ones"

@@ -1,4 +1,6 @@
-"""The whole report on tiny models: every section whose data exist and no other, nothing from outside, nothing half-written."""
+"""The whole report on tiny models: every section whose data exist and no other, nothing from
+outside, nothing half-written.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,18 @@ from tests.reporting.reports import JUDGED, LENGTHS, hostile_report
 
 pytestmark = pytest.mark.slow  # each report measures everything that it shows
 CURVES, PROFILES, ASKED = (
-    sys.modules[f"ostools.reporting.sections.{name}"] for name in ("collapse", "sensitivity", "extent")
+    sys.modules[f"ostools.reporting.sections.{name}"]
+    for name in ("collapse", "sensitivity", "extent")
 )
-MEASURED = ["collapse", "precision", "position", "sensitivity", "layers", "attention", "failure-stage"]
+MEASURED = [
+    "collapse",
+    "precision",
+    "position",
+    "sensitivity",
+    "layers",
+    "attention",
+    "failure-stage",
+]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +70,11 @@ def found() -> Measurements:
 
 
 def sections(page: Parsed) -> list[str]:
-    return [attributes["id"] or "" for tag, attributes in page.elements if tag == "section" and "id" in attributes]
+    return [
+        attributes["id"] or ""
+        for tag, attributes in page.elements
+        if tag == "section" and "id" in attributes
+    ]
 
 
 def present(found: Measurements) -> list[str]:
@@ -68,15 +83,18 @@ def present(found: Measurements) -> list[str]:
 
 
 def test_every_section_is_there_in_order(page: Parsed) -> None:
-    """A random model answers nothing that can be read: its texts are shown, and what helps is left out."""
+    """A random model answers nothing that can be read: its texts are shown, and what helps is left
+    out.
+    """
     *before, stage = MEASURED
     assert sections(page) == ["findings", "run", *before, "evaluate", stage, "reading", "again"]
 
 
 def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: str) -> None:
     found = assert_nothing_gets_out_or_in(text, scripts=3)
-    # On the first screen the pair, the position and the answers. Four collapse curves, the precisions, the position, the
-    # profile, its shape, the layers, the heat map of attention, the answers, the fates.
+    # On the first screen the pair, the position and the answers. Four collapse curves, the
+    # precisions, the position, the profile, its shape, the layers, the heat map of attention, the
+    # answers, the fates.
     assert len(found.data) == 15
 
 
@@ -84,7 +102,9 @@ def test_it_can_ask_the_network_for_nothing_and_runs_only_its_own_scripts(text: 
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_is_made_of_what_it_needs_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_is_made_of_what_it_needs_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What takes answers, of a model that answers."""
     model = trained("embedded") if name in ("evaluate", "mitigations") else tiny_model("gemma")
     monkeypatch.setattr(ASKED, "FAILURE_STAGE_LENGTHS", JUDGED)
@@ -95,8 +115,17 @@ def test_a_section_is_made_of_what_it_needs_alone(name: str, monkeypatch: pytest
 
 
 def test_what_is_measured_unasked_goes_by_size() -> None:
-    """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a GPU."""
-    sizes = {"n_layers": 28, "d_model": 3072, "n_heads": 16, "n_key_value_heads": 16, "d_head": 256, "d_mlp": 24576}
+    """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a
+    GPU.
+    """
+    sizes = {
+        "n_layers": 28,
+        "d_model": 3072,
+        "n_heads": 16,
+        "n_key_value_heads": 16,
+        "d_head": 256,
+        "d_mlp": 24576,
+    }
     large = replace(Shape.of(tiny_model("gemma")), **sizes)
     dear = {"precision", "sensitivity", "failure-stage", "mitigations"}
     assert set(only_by_name(large, 64)) == dear
@@ -107,7 +136,9 @@ def test_what_is_measured_unasked_goes_by_size() -> None:
 def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
     """Less of each kind, and the sections that it leaves out; one of them is there by its name."""
     model = tiny_model("gemma")
-    text = report(model, quick=True, prompt="1110", out=tmp_path / "r.html").read_text(encoding="utf-8")
+    text = report(model, quick=True, prompt="1110", out=tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
     for name in NOT_QUICK:
         assert f"{name}: a quick report leaves it out" in text
     assert "This report is a quick one" in text
@@ -115,7 +146,11 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
     assert "Sensitivity by position over rotated passages." in text
     assert "beside the same architecture before training" not in text
     named = measure(
-        model, encode(model, "1110"), extent_of(Shape.of(model), quick=True).lengths(12), ["precision"], quick=True
+        model,
+        encode(model, "1110"),
+        extent_of(Shape.of(model), quick=True).lengths(12),
+        ["precision"],
+        quick=True,
     )
     assert present(named) == ["precision"]
     assert named.left_out == []
@@ -128,7 +163,9 @@ def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -
         (None, "at most 256 tokens"),
     ):
         with pytest.raises(InputError, match=said):
-            report(tiny_model("gemma"), prompt="1" * 300, sections=sections, out=tmp_path / "r.html")
+            report(
+                tiny_model("gemma"), prompt="1" * 300, sections=sections, out=tmp_path / "r.html"
+            )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,7 +189,9 @@ def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["collapse", "sensitivity"])
     assert found.collapses == []
     assert present(found) == ["sensitivity"]
-    assert sum("40 tokens" in one.reason and one.section == "collapse" for one in found.left_out) == 4
+    assert (
+        sum("40 tokens" in one.reason and one.section == "collapse" for one in found.left_out) == 4
+    )
     shown = Parsed(render_report([found], "ostools report")).text
     assert all(one.reason.replace("`", "") in " ".join(shown.split()) for one in found.left_out)
 
@@ -170,9 +209,13 @@ def test_a_format_that_overflows_costs_only_itself_and_a_cast_is_not_retried_for
     model = tiny_model("gemma")
     found = measure(model, encode(model, "1110"), list(LENGTHS), ["precision"])
     assert (found.precision is None) == (refused == "bfloat16")
-    assert [(one.section, f"in {refused}" in one.reason) for one in found.left_out] == [("precision", True)] * left
+    assert [(one.section, f"in {refused}" in one.reason) for one in found.left_out] == [
+        ("precision", True)
+    ] * left
     if found.precision is not None:
-        assert list(dict.fromkeys(found.precision.frame["dtype"])) == [name for name in FORMATS if name != refused]
+        assert list(dict.fromkeys(found.precision.frame["dtype"])) == [
+            name for name in FORMATS if name != refused
+        ]
 
 
 def test_every_layer_too_much_leaves_the_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +274,11 @@ def test_many_heads_and_layers_stay_small(found: Measurements) -> None:
     frame = pd.concat([norms.frame.assign(layer=layer) for layer in range(65)], ignore_index=True)
     attention = made_attention(tokens_of(256), layers=64, heads=32)
     small = Measurements(
-        found.provenance, "text", found.tokens, layers=replace(norms, frame=frame), attention=attention
+        found.provenance,
+        "text",
+        found.tokens,
+        layers=replace(norms, frame=frame),
+        attention=attention,
     )
     text = render_report([small], "ostools report")
     assert len(text.encode()) < 6e6
@@ -241,7 +288,13 @@ def test_many_heads_and_layers_stay_small(found: Measurements) -> None:
 def test_progress_only_grows_and_ends() -> None:
     told: list[tuple[int, int]] = []
     model = tiny_model("gemma")
-    measure(model, encode(model, "1110"), list(LENGTHS), MEASURED, lambda done, total: told.append((done, total)))
+    measure(
+        model,
+        encode(model, "1110"),
+        list(LENGTHS),
+        MEASURED,
+        lambda done, total: told.append((done, total)),
+    )
     done = [step for step, _ in told]
     assert done == sorted(done)
     assert told[-1][0] == told[-1][1]

@@ -51,7 +51,13 @@ def strip(**found: Any) -> dict[str, str]:
 
 
 def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
-    names = ["Pair hidden", "Place in a text", "Wrong answers", "Errors where hidden", "Mitigations"]
+    names = [
+        "Pair hidden",
+        "Place in a text",
+        "Wrong answers",
+        "Errors where hidden",
+        "Mitigations",
+    ]
     assert strip() == dict.fromkeys(names, "not tested")
     part = screen(measurements())
     assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
@@ -101,17 +107,29 @@ def profile_of(values: np.ndarray) -> Any:
 
 
 def position_of(start: float, end: float) -> PositionEffect:
-    """Thirds of passages of 12 tokens: the first and the last stand that many decades above the middle one."""
+    """Thirds of passages of 12 tokens: the first and the last stand that many decades above the
+    middle one.
+    """
     by_position = np.concatenate([np.full(4, start), np.zeros(4), np.full(4, end)])
     sizes = np.random.default_rng(0).normal(scale=3.0, size=(5, 12))
     made = made_position(by_position, sizes)
-    return replace(made, provenance=replace(PROVENANCE, parameters={"tokens": 12, "passages": 5, "untrained": False}))
+    return replace(
+        made,
+        provenance=replace(
+            PROVENANCE, parameters={"tokens": 12, "passages": 5, "untrained": False}
+        ),
+    )
 
 
 @pytest.mark.parametrize(
     ("start", "end", "state", "verdict"),
     [
-        (1.0, 2.0, "U: over-squashing", "The middle of a text counts for less than both its ends (U)."),
+        (
+            1.0,
+            2.0,
+            "U: over-squashing",
+            "The middle of a text counts for less than both its ends (U).",
+        ),
         (
             -1.0,
             2.0,
@@ -124,7 +142,12 @@ def position_of(start: float, end: float) -> PositionEffect:
             "primacy",
             "The start of a text counts for more than its middle, and its end is not shown to (primacy).",
         ),
-        (-1.0, -2.0, "inverted U", "The middle of a text counts for more than both its ends (inverted U)."),
+        (
+            -1.0,
+            -2.0,
+            "inverted U",
+            "The middle of a text counts for more than both its ends (inverted U).",
+        ),
         (0.0, 0.0, "none", "It is not shown that any part of a text counts for more than another."),
     ],
 )
@@ -133,13 +156,18 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
 ) -> None:
     """Recency alone is not what the paper predicts, and turns nothing red."""
     made = position_of(start, end)
-    (field,) = [field for field in verdicts(measurements(position=made)) if field.section == "position"]
+    (field,) = [
+        field for field in verdicts(measurements(position=made)) if field.section == "position"
+    ]
     assert (field.state, field.tone == "yes") == (state, state == "U: over-squashing")
     assert field.rule.startswith(f"The model: first third {number(10.0**start)}× [")
     (said,) = headlines(measurements(position=made))
     assert (said.verdict, said.link) == (verdict, "Position")
     assert said.text.startswith("Over 5 passages of 12 tokens, each in three rotations")
-    low, high = (f"{number(10.0**value)}× [{number(10.0**value)}, {number(10.0**value)}]" for value in (start, end))
+    low, high = (
+        f"{number(10.0**value)}× [{number(10.0**value)}, {number(10.0**value)}]"
+        for value in (start, end)
+    )
     assert said.text.endswith(f" The model: first third {low}, last third {high}.")
 
 
@@ -149,17 +177,24 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
 @pytest.mark.parametrize(
     ("factors", "verdict"),
     [
-        ((5, 50), "Every certified bound holds; the tightest, `local`, is 5 times the measured norm in the median"),
+        (
+            (5, 50),
+            "Every certified bound holds; the tightest, `local`, is 5 times the measured norm in the median",
+        ),
         ((0.5, 50), "CERTIFIED BOUNDS FAIL: local."),
         ((1e61, 1e62), "Every certified bound holds; the tightest, `local`, is 10^61.0 times the"),
     ],
 )
-def test_the_headline_of_the_bounds_says_whether_they_hold(factors: tuple[float, float], verdict: str) -> None:
+def test_the_headline_of_the_bounds_says_whether_they_hold(
+    factors: tuple[float, float], verdict: str
+) -> None:
     """10^61 is true, and of no use as a size."""
     norms = made_sensitivity({"full": TEN.tolist(), "frozen": TEN.tolist()})
     names = ["local", "windowed(1)"]
     bounds = {name: (TEN * factor).tolist() for name, factor in zip(names, factors, strict=True)}
-    (line,) = headlines(measurements(sensitivity=norms, comparison=made_comparison(TEN.tolist(), bounds)))
+    (line,) = headlines(
+        measurements(sensitivity=norms, comparison=made_comparison(TEN.tolist(), bounds))
+    )
     assert line.verdict.startswith(verdict)
     assert ("please report it" in line.verdict) == ("FAIL" in verdict)
     assert ("of no use as a size" in line.verdict) == (factors[0] > 1e3)
@@ -180,7 +215,9 @@ def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     assert list(part.findings) == []
 
 
-def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As on the generic route: the first reason is the one that the first screen says."""
     found = measurements()
     monkeypatch.setattr(sensitivity, "undescribed", lambda model, names: {"proof": "no record"})
@@ -199,7 +236,9 @@ def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: py
         (TEN[::-1] * 1e6, "not believed here: size off by 10^6.0, Spearman -1.00", "none"),
     ],
 )
-def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray, words: str, right: str) -> None:
+def test_a_form_is_believed_by_the_rule_that_stands_beside_it(
+    values: np.ndarray, words: str, right: str
+) -> None:
     _, believed, said = made_comparison(
         TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}
     ).findings()
@@ -217,9 +256,24 @@ BELOW = (8, 16, 32, 64)
 @pytest.mark.parametrize(
     ("hidden", "decoded", "state", "sentence"),
     [
-        ((), 2, "not found", "The answers are wrong where the last token still tells n from n + 1: "),
-        (BELOW, 2, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
-        (BELOW, None, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
+        (
+            (),
+            2,
+            "not found",
+            "The answers are wrong where the last token still tells n from n + 1: ",
+        ),
+        (
+            BELOW,
+            2,
+            "found",
+            "The answers are wrong where the last token no longer tells n from n + 1: ",
+        ),
+        (
+            BELOW,
+            None,
+            "found",
+            "The answers are wrong where the last token no longer tells n from n + 1: ",
+        ),
         (
             *(BELOW, 5, "not decided"),
             "Whether wrong answers come from hidden pairs cannot be told: the pairs are below the noise, and a probe still "
@@ -237,9 +291,13 @@ def test_the_first_headline_says_where_answers_are_wrong_and_how_the_model_was_a
 ) -> None:
     """It leads, whatever else was found."""
     collapsed = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
-    measured = measurements(failure_stage=made_failure_stage(ERRORS, hidden, decoded), collapses=[collapsed])
+    measured = measurements(
+        failure_stage=made_failure_stage(ERRORS, hidden, decoded), collapses=[collapsed]
+    )
     first, second = headlines(measured)
-    assert first.verdict.startswith(f"{sentence}of 4 lengths with a wrong answer the pair is told apart at ")
+    assert first.verdict.startswith(
+        f"{sentence}of 4 lengths with a wrong answer the pair is told apart at "
+    )
     assert second.section == "collapse"
     probe = "" if decoded is None else f"; a linear probe says {5 * decoded} of 30 right"
     assert first.text == (
@@ -261,35 +319,73 @@ def test_no_wrong_answer_tests_nothing() -> None:
 
 
 def test_answers_are_counted() -> None:
-    right, wrong, other = {"length": 2, "correct": True}, {"length": 8}, {"length": 8, "kind": "something else"}
-    for rows, state in (([right, wrong], "found"), ([right], "not found"), ([right, other], "not decided")):
+    right, wrong, other = (
+        {"length": 2, "correct": True},
+        {"length": 8},
+        {"length": 8, "kind": "something else"},
+    )
+    for rows, state in (
+        ([right, wrong], "found"),
+        ([right], "not found"),
+        ([right, other], "not decided"),
+    ):
         span = "2 items" if len(rows) == 1 else "2 to 8 items"
         made = made_evaluation(rows)
         assert strip(evaluations=[made])["Wrong answers"] == state
-        assert made.findings()[0] == f"The model answers 1 of {len(rows)} prompts of count-ones right ({span})."
+        assert (
+            made.findings()[0]
+            == f"The model answers 1 of {len(rows)} prompts of count-ones right ({span})."
+        )
     assert "1 could not be read, and are neither right nor wrong" in made.findings()[1]
     cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)]).findings()
     assert cut[0] == "None of 2 texts holds an answer in the form that count-ones asks for."
     assert "(cut off): " in cut[-1]
 
 
-def test_a_task_that_could_not_be_asked_is_said_with_its_reason_where_other_sections_are_there() -> None:
+def test_a_task_that_could_not_be_asked_is_said_with_its_reason_where_other_sections_are_there() -> (
+    None
+):
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity", "evaluate"]})
-    left_out = [LeftOut("evaluate", "count-ones: no room"), LeftOut("evaluate", "copy-last: no room")]
+    left_out = [
+        LeftOut("evaluate", "count-ones: no room"),
+        LeftOut("evaluate", "copy-last: no room"),
+    ]
     norms = made_sensitivity({"full": TEN.tolist()})
     left = measurements(sensitivity=norms, profile=ost.profile(norms), left_out=left_out)
     left = replace(left, provenance=provenance)
     part = screen(left)
     assert strip()["Wrong answers"] == "not tested"
-    assert list(part.findings) == ["There is no finding on evaluation. The reason: count-ones: no room (1 more below)."]
+    assert list(part.findings) == [
+        "There is no finding on evaluation. The reason: count-ones: no room (1 more below)."
+    ]
 
 
 def study_of(verdict: str, baseline: float = 0.5) -> Study:
-    row = {"mitigation": "hint", "quantity": "correct", "about": "answers", "effect": 0.25, "low": 0.1, "high": 0.4}
-    row |= {"verdict_low": 0.05, "verdict_high": 0.45, "baseline": baseline, "value_floored": 0, "baseline_floored": 0}
+    row = {
+        "mitigation": "hint",
+        "quantity": "correct",
+        "about": "answers",
+        "effect": 0.25,
+        "low": 0.1,
+        "high": 0.4,
+    }
+    row |= {
+        "verdict_low": 0.05,
+        "verdict_high": 0.45,
+        "baseline": baseline,
+        "value_floored": 0,
+        "baseline_floored": 0,
+    }
     row |= {"pairs": 8, "scale": "difference"}
     table = pd.DataFrame(
-        [{"mitigation": "hint", "answers": verdict, "collapse": "not decided", "sensitivity": "not decided"}]
+        [
+            {
+                "mitigation": "hint",
+                "answers": verdict,
+                "collapse": "not decided",
+                "sensitivity": "not decided",
+            }
+        ]
     )
     provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
     return Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
@@ -310,7 +406,10 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str
     assert strip(study=made)["Mitigations"] == state
     assert strip(study=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
     first, tried = made.findings()
-    assert tried == f"Tried on copy-last: hint (answers: {told}). Without a mitigation 50% of the answers are right."
+    assert (
+        tried
+        == f"Tried on copy-last: hint (answers: {told}). Without a mitigation 50% of the answers are right."
+    )
     if verdict in ("helps", "hurts"):
         assert first.startswith(f"hint {verdict} (answers: +25.0 points")
     else:
@@ -319,13 +418,19 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str
 
 def test_what_a_mitigation_raises_or_lowers_is_said_of_the_quantity() -> None:
     made = study_of("helps")
-    lower = made.effects.assign(about="log_probability", quantity="log_probability", effect=-9.4, low=-11.0, high=-7.0)
+    lower = made.effects.assign(
+        about="log_probability", quantity="log_probability", effect=-9.4, low=-11.0, high=-7.0
+    )
     verdicts_of = made.verdicts.assign(log_probability="smaller")
     made = replace(made, effects=pd.concat([made.effects, lower]), verdicts=verdicts_of)
     assert made.findings()[0] == (
         "hint helps (answers: +25.0 points [+10.0, +40.0]); hint lowers log p of the right line: -9.4 [-11, -7]."
     )
-    made = replace(made, effects=lower, verdicts=verdicts_of.assign(answers="not decided", log_probability="larger"))
+    made = replace(
+        made,
+        effects=lower,
+        verdicts=verdicts_of.assign(answers="not decided", log_probability="larger"),
+    )
     assert made.findings()[0] == "hint raises log p of the right line: -9.4 [-11, -7]."
 
 
@@ -333,10 +438,14 @@ def test_what_a_mitigation_raises_or_lowers_is_said_of_the_quantity() -> None:
 
 
 def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
-    """Sections that were not asked for, or were left out by size; what was tried and refused has its reason below."""
+    """Sections that were not asked for, or were left out by size; what was tried and refused has
+    its reason below.
+    """
     tried = replace(PROVENANCE, parameters={"sections": ["evaluate", "sensitivity"]})
     dear = LeftOut("sensitivity", "it takes hours; `--sections sensitivity` measures it")
-    fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
+    fields = verdicts(
+        Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")])
+    )
     with_command = {field.section for field in fields if "`ostools report --sections" in field.rule}
     assert with_command == {"collapse", "position", "failure-stage", "mitigations"}
 

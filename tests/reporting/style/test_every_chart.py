@@ -15,7 +15,15 @@ from tests.reporting.every import EVERY
 from tests.sets import quick
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000", "#f2f2f2"}
+KNOWN = {
+    *theme.COLOURS.values(),
+    *theme._SPARE,
+    *theme._ORDERED,
+    theme.INK,
+    theme.LIGHT_GROUND,
+    "#000000",
+    "#f2f2f2",
+}
 """The theme's, black on cells, and the middle of a scale with two ends."""
 
 DEAR = {
@@ -26,7 +34,9 @@ DEAR = {
 
 
 def spec(name: str) -> dict[str, Any]:
-    return {key: part for key, part in every.spec(name).items() if key not in ("config", "datasets")}
+    return {
+        key: part for key, part in every.spec(name).items() if key not in ("config", "datasets")
+    }
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
@@ -41,7 +51,9 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
 
 def encoded(node: dict[str, Any], *channels: str) -> list[dict[str, Any]]:
     encodings = [part["encoding"] for part in nodes(node) if "encoding" in part]
-    return [encoding[channel] for encoding in encodings for channel in channels if channel in encoding]
+    return [
+        encoding[channel] for encoding in encodings for channel in channels if channel in encoding
+    ]
 
 
 def every_colour_is_the_themes(name: str) -> None:
@@ -59,11 +71,18 @@ def no_two_names_of_a_legend_look_alike(name: str) -> None:
         for channel in ("color", "strokeDash", "shape"):
             for encoding in encoded(panel, channel):
                 scale = encoding.get("scale") or {}
-                if isinstance(scale.get("range"), list) and "domain" in scale and encoding.get("type") == "nominal":
+                if (
+                    isinstance(scale.get("range"), list)
+                    and "domain" in scale
+                    and encoding.get("type") == "nominal"
+                ):
                     for word, look in zip(scale["domain"], scale["range"], strict=True):
                         looks.setdefault(encoding["field"], {}).setdefault(word, {})[channel] = look
         for field, by_word in looks.items():
-            assert len({str(sorted(look.items())) for look in by_word.values()}) == len(by_word), (field, by_word)
+            assert len({str(sorted(look.items())) for look in by_word.values()}) == len(by_word), (
+                field,
+                by_word,
+            )
 
 
 def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -78,11 +97,16 @@ def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def ticks_of_a_log_axis_are_round_and_chosen(name: str) -> None:
     for axis in encoded(spec(name), "x", "y"):
-        if (axis.get("scale") or {}).get("type") == "log" and "axis" in axis and axis["axis"] is not None:
+        if (
+            (axis.get("scale") or {}).get("type") == "log"
+            and "axis" in axis
+            and axis["axis"] is not None
+        ):
             values = axis["axis"]["values"]
             assert values == sorted(values)
             assert all(
-                value == int(value) or (f"{value:e}"[0] in "1235" and float(f"{value:.0e}") == value)
+                value == int(value)
+                or (f"{value:e}"[0] in "1235" and float(f"{value:.0e}") == value)
                 for value in values
             )
 

@@ -1,4 +1,6 @@
-"""Charts and results show themselves in a notebook without a network, and small enough to be stored."""
+"""Charts and results show themselves in a notebook without a network, and small enough to be
+stored.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_a_real_kernel_stores_a_drawing_and_a_picture_and_nothing_that_loads_or_
     data = [output["data"] for output in outputs]
     assert [output["output_type"] for output in outputs] == ["execute_result"] * 4
     assert [set(stored) for stored in data[:3]] == [{VEGA_LITE, "image/png", "text/plain"}] * 3
-    assert data[0]["text/plain"].startswith(f"Sensitivity: {len(HOSTILE)} rows of 12 columns, of made in float32")
+    assert data[0]["text/plain"].startswith(
+        f"Sensitivity: {len(HOSTILE)} rows of 12 columns, of made in float32"
+    )
     assert data[2][VEGA_LITE]["title"] == "mine"
     assert set(data[3]) == {"text/html", "text/plain"}
     assert "No chart: " in data[3]["text/html"]
@@ -91,7 +95,11 @@ def test_every_kind_of_chart_is_shown_without_a_network(combine: Any) -> None:
     offline = notebook.offline(made)
     assert offline.to_dict() == (alt.vconcat(made) if combine is alt.concat else made).to_dict()
     assert set(shown(offline)[0]) == {VEGA_LITE, "image/png", "text/plain"}
-    assert set(shown(offline.copy().properties(title="again"))[0]) == {VEGA_LITE, "image/png", "text/plain"}
+    assert set(shown(offline.copy().properties(title="again"))[0]) == {
+        VEGA_LITE,
+        "image/png",
+        "text/plain",
+    }
 
 
 def test_a_compressed_picture_is_smaller_and_has_the_same_pixels() -> None:
@@ -99,5 +107,7 @@ def test_a_compressed_picture_is_smaller_and_has_the_same_pixels() -> None:
     picture = vl_convert.vegalite_to_png(chart.to_dict(), "6.4", scale=0.75)
     small = notebook.compressed(picture)
     assert len(small) < len(picture) / 2
-    before, after = (np.asarray(Image.open(BytesIO(png)).convert("RGBA")) for png in (picture, small))
+    before, after = (
+        np.asarray(Image.open(BytesIO(png)).convert("RGBA")) for png in (picture, small)
+    )
     assert (before == after).all()

@@ -1,4 +1,6 @@
-"""The report on a sweep's cells: whole, in part, failed and hostile; nothing is measured or pooled, and nothing lost unsaid."""
+"""The report on a sweep's cells: whole, in part, failed and hostile; nothing is measured or pooled,
+and nothing lost unsaid.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,27 @@ def source(weights: str = "0", dtype: str = "float32") -> Provenance:
     return Provenance(model, {"route": "prefix", "route_reason": "x"}, None, {"torch": "1"})
 
 
-def cell(measurement: str, seed: int = 0, dtype: str = "float32", lengths: tuple[int, ...] = (3,), **names: str) -> Any:
+def cell(
+    measurement: str,
+    seed: int = 0,
+    dtype: str = "float32",
+    lengths: tuple[int, ...] = (3,),
+    **names: str,
+) -> Any:
     base = f"{hash((measurement, seed, dtype)) % 2**63:016x}"
     keys = {"model": "made", "task": "copy-last", "mitigation": "none", "options": "{}"} | names
-    return KeyedCell(Cell(dtype=dtype, seed=seed, measurement=measurement, lengths=lengths, **keys), base)
+    return KeyedCell(
+        Cell(dtype=dtype, seed=seed, measurement=measurement, lengths=lengths, **keys), base
+    )
 
 
 def keep(
-    directory: Path, one: KeyedCell, table: Any, given: Provenance | None = None, checkpoint: str = "", code: str = "c"
+    directory: Path,
+    one: KeyedCell,
+    table: Any,
+    given: Provenance | None = None,
+    checkpoint: str = "",
+    code: str = "c",
 ) -> None:
     store = Store(directory)
     with store.locked():
@@ -64,7 +79,9 @@ def parts_of(directory: Path, measurement: str) -> Sequence[Any]:
 
 
 def page_of(directory: Path, **options: Any) -> str:
-    return ost.report(run=directory, out=directory / "r.html", **options).read_text(encoding="utf-8")
+    return ost.report(run=directory, out=directory / "r.html", **options).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path) -> None:
@@ -72,7 +89,9 @@ def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path) 
         keep(tmp_path, cell("sensitivity", seed), norms(), source(weights))
         keep(tmp_path, cell("bounds", seed), sums(), source("A"))
     part, *_ = parts_of(tmp_path, "bounds")
-    assert any(table.caption.startswith("Against the measured norms") for table in part.tables)  # seed 0
+    assert any(
+        table.caption.startswith("Against the measured norms") for table in part.tables
+    )  # seed 0
     assert any(note.startswith("Not compared: ") for note in part.notes)
     assert "2 different checkpoints under one name" in page_of(tmp_path)
 
@@ -82,14 +101,19 @@ def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
     keep(tmp_path, cell("bounds"), sums(), code="d")
     part, *_ = parts_of(tmp_path, "bounds")
     assert not any(table.caption.startswith("Against") for table in part.tables)
-    assert part.notes == ["Not compared: the norms beside the path sum are of another checkpoint, or of other code"]
+    assert part.notes == [
+        "Not compared: the norms beside the path sum are of another checkpoint, or of other code"
+    ]
 
 
 def test_a_rank_correlation_that_there_is_not_is_a_dash(tmp_path: Path) -> None:
     keep(tmp_path, cell("sensitivity"), norms())
     keep(tmp_path, cell("bounds"), sums((4.0, 4.0, 4.0)))
     tables = [
-        table for part in parts_of(tmp_path, "bounds") for table in part.tables if "over prompts" in table.caption
+        table
+        for part in parts_of(tmp_path, "bounds")
+        for table in part.tables
+        if "over prompts" in table.caption
     ]
     assert [[row[-1] for row in table.rows] for table in tables] == [["–"]]
 
@@ -100,18 +124,24 @@ def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) ->
         keep(tmp_path, cell("collapse", seed, lengths=(3, 4)), rows, source(checkpoint), checkpoint)
     table, *parts = parts_of(tmp_path, "collapse")
     assert len(table.tables[0].rows) == 2
-    assert [part.title for part in parts] == [f"copy-last, made, checkpoint {name}" for name in ("first", "second")]
+    assert [part.title for part in parts] == [
+        f"copy-last, made, checkpoint {name}" for name in ("first", "second")
+    ]
     assert all(part.figure and "checkpoint" in part.figure.caption for part in parts)
 
 
-def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_weights_named(tmp_path: Path) -> None:
+def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_weights_named(
+    tmp_path: Path,
+) -> None:
     """Two dtypes of one checkpoint have weights of their own, and alarm nobody."""
     for seed, dtype in ((0, "float32"), (1, "float32"), (1, "bfloat16")):
         keep(tmp_path, cell("sensitivity", seed, dtype), norms(), source(f"of-{dtype}", dtype), "w")
     first, *parts = parts_of(tmp_path, "sensitivity")
     assert list(first.notes) == ["Drawn are 2 of 3 results."]
     drawn = (("float32", 0), ("bfloat16", 1))
-    assert [part.title for part in parts] == [f"copy-last, made, dtype {dtype}, seed {seed}" for dtype, seed in drawn]
+    assert [part.title for part in parts] == [
+        f"copy-last, made, dtype {dtype}, seed {seed}" for dtype, seed in drawn
+    ]
     assert all(part.figure for part in parts)
     page = page_of(tmp_path)
     assert "under one name" not in page
@@ -160,10 +190,17 @@ def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_
 
 
 def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
-    cells = [cell("collapse", seed, lengths=(3, 4), task=text, model=text) for seed, text in enumerate(HOSTILE)]
+    cells = [
+        cell("collapse", seed, lengths=(3, 4), task=text, model=text)
+        for seed, text in enumerate(HOSTILE)
+    ]
     rows: Any = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
     for one, text in zip(cells[:2], HOSTILE, strict=False):
-        keep(tmp_path, one, rows.assign(task=text, model=text, mitigation="none", measurement="collapse"))
+        keep(
+            tmp_path,
+            one,
+            rows.assign(task=text, model=text, mitigation="none", measurement="collapse"),
+        )
     store = Store(tmp_path)
     with store.locked():
         store.ask(cells)
@@ -181,11 +218,16 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
     [
         ("--run none", "found no sweep.json"),
         ("--run . --prompt x", "leave out --prompt"),
-        ("--run . --model x --sections collapse --lengths 1:4", "--model and --sections and --lengths"),
+        (
+            "--run . --model x --sections collapse --lengths 1:4",
+            "--model and --sections and --lengths",
+        ),
         ("--run . --out x.pdf", "expected a name ending in .html"),
     ],
 )
-def test_what_cannot_be_reported_is_refused_in_one_line(run: Any, arguments: str, words: str, tmp_path: Path) -> None:
+def test_what_cannot_be_reported_is_refused_in_one_line(
+    run: Any, arguments: str, words: str, tmp_path: Path
+) -> None:
     assert_refused(run("report", *arguments.split()), words)
     assert list(tmp_path.iterdir()) == []
 
@@ -224,7 +266,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tables(page: str, caption: str) -> list[list[str]]:
     """The rows of the tables whose caption begins so."""
-    chosen = [table for table in re.findall(r"<table>.*?</table>", page, re.DOTALL) if caption in table]
+    chosen = [
+        table for table in re.findall(r"<table>.*?</table>", page, re.DOTALL) if caption in table
+    ]
     rows = [row for table in chosen for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]]
     return [re.findall(r"<bdi>(.*?)</bdi>", row, re.DOTALL) for row in rows]
 
@@ -233,14 +277,25 @@ def tables(page: str, caption: str) -> list[list[str]]:
 def test_a_whole_sweep_has_a_section_a_measurement_with_the_figures_of_its_rows(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under each mitigation, in the order in which they were asked; nothing is measured, nothing changed, nothing pooled."""
+    """Under each mitigation, in the order in which they were asked; nothing is measured, nothing
+    changed, nothing pooled.
+    """
     monkeypatch.setattr("ostools.models.load_model", lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
     page = ost.report(run=sweep, out=tmp_path / "r.html").read_text(encoding="utf-8")
     assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
     assert "Complete: all 10 cells are measured" in page
     assert "PARTIAL" not in page
-    for name in ("findings", "origin", "evaluate", "collapse", "sensitivity", "bounds", "reading", "again"):
+    for name in (
+        "findings",
+        "origin",
+        "evaluate",
+        "collapse",
+        "sensitivity",
+        "bounds",
+        "reading",
+        "again",
+    ):
         assert page.count(f'<section id="{name}"') == 1
     table = ost.sweep.results(sweep)
     shown = tables(page, "Against the measured norms, copy-last")
@@ -249,8 +304,12 @@ def test_a_whole_sweep_has_a_section_a_measurement_with_the_figures_of_its_rows(
         here = table[table["mitigation"] == mitigation]
         keys = ["length", "position"]
         bound: Any = here[here["variant"] == "local"].set_index(keys)["value"]
-        norm: Any = here[(here["measurement"] == "sensitivity") & (here["linearisation"] == "frozen")]
-        above = (bound >= norm.set_index(keys)["operator_norm"] * (1 - 1e-4)).groupby("length").all()
+        norm: Any = here[
+            (here["measurement"] == "sensitivity") & (here["linearisation"] == "frozen")
+        ]
+        above = (
+            (bound >= norm.set_index(keys)["operator_norm"] * (1 - 1e-4)).groupby("length").all()
+        )
         assert row[3] == f"{int(above.sum())} of 2 prompts"
     assert len(shown) == 2 * len(ASKED["measurements"][-1]["variants"])
     assert {row[3] for row in shown if row[1] != "certified bound"} == {"no claim"}

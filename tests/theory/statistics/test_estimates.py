@@ -1,4 +1,5 @@
-"""Norms from a few orthonormal rows: exact cases, and coverage over many repetitions, whatever the spectrum.
+"""Norms from a few orthonormal rows: exact cases, and coverage over many repetitions, whatever the
+spectrum.
 
 A repetition is a position of the batch: thousands of sketches of the same matrix in one call.
 """
@@ -38,8 +39,12 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def sketches(eigenvalues: Tensor, rows: int, repetitions: int = REPETITIONS) -> Sketch:
-    """Of a matrix whose J J^T has these eigenvalues: in law what any such J gives, each repetition with rows of its own."""
-    drawn = torch.randn(repetitions, len(eigenvalues), rows, generator=seeded(0), dtype=torch.float64)
+    """Of a matrix whose J J^T has these eigenvalues: in law what any such J gives, each repetition
+    with rows of its own.
+    """
+    drawn = torch.randn(
+        repetitions, len(eigenvalues), rows, generator=seeded(0), dtype=torch.float64
+    )
     return Sketch.of((torch.linalg.qr(drawn).Q * eigenvalues.sqrt()[:, None]).permute(2, 0, 1))
 
 
@@ -54,7 +59,9 @@ def test_rows_are_orthonormal_beside_all_that_were_drawn_before() -> None:
     drawn.append(orthonormal_rows(5, 11, generator, drawn))
     drawn.append(orthonormal_rows(2, 11, generator, drawn))
     rows = torch.cat(drawn)
-    torch.testing.assert_close(rows @ rows.T, torch.eye(11, dtype=torch.float64), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        rows @ rows.T, torch.eye(11, dtype=torch.float64), rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("batches", [[16], [4, 12], [1, 15]])
@@ -63,11 +70,15 @@ def test_all_rows_give_the_norm_itself(batches: list[int]) -> None:
     jacobians = torch.randn(6, 16, 16, generator=seeded(2), dtype=torch.float64)
     jacobians[1] = torch.outer(jacobians[1, 0], jacobians[1, 1])
     basis = orthonormal_rows(16, 16, seeded(3))
-    parts = [Sketch.of(torch.einsum("kd,pde->kpe", rows, jacobians)) for rows in basis.split(batches)]
+    parts = [
+        Sketch.of(torch.einsum("kd,pde->kpe", rows, jacobians)) for rows in basis.split(batches)
+    ]
     sketch = sum(parts[1:], parts[0])
     found = sketch.trace_interval(0.05)
     for value in (found.lower, found.value, found.upper):
-        torch.testing.assert_close(value, torch.linalg.matrix_norm(jacobians).square(), rtol=1e-13, atol=0)
+        torch.testing.assert_close(
+            value, torch.linalg.matrix_norm(jacobians).square(), rtol=1e-13, atol=0
+        )
 
 
 def test_one_row_of_an_isometry_says_everything() -> None:
@@ -86,12 +97,18 @@ def test_rank_one_has_the_beta_interval(rows: int) -> None:
 
 
 def test_both_ends_are_of_one_variance() -> None:
-    """The upper end is rank one's, drawn towards 1 by the root of a variance; the lower one the Beta's of that variance."""
+    """The upper end is rank one's, drawn towards 1 by the root of a variance; the lower one the
+    Beta's of that variance.
+    """
     rows, spectrum = 64, SPECTRA["spike 0.3"]
     found = sketches(spectrum, rows, 100).trace_interval(0.1)
     above_of_rank_one = rows / D / float(beta(rows / 2, (D - rows) / 2).ppf(0.05)) - 1
-    variance = 2 * (D - 1) / (D + 2) * ((found.upper / found.value - 1) / above_of_rank_one).square()
-    assert float(variance.mean()) == pytest.approx(2 / (D + 2) * (D * float(spectrum.square().sum()) - 1), rel=0.05)
+    variance = (
+        2 * (D - 1) / (D + 2) * ((found.upper / found.value - 1) / above_of_rank_one).square()
+    )
+    assert float(variance.mean()) == pytest.approx(
+        2 / (D + 2) * (D * float(spectrum.square().sum()) - 1), rel=0.05
+    )
     shape = ((D - 1) / variance - 1) / D
     share = torch.from_numpy(beta(shape * rows, shape * (D - rows)).ppf(0.95))
     torch.testing.assert_close(found.lower, found.value * rows / D / share)
@@ -113,7 +130,8 @@ def test_eight_rows_are_unbiased_and_their_intervals_hold(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize(
-    ("rows", "level"), [(2, 0.05), (4, 0.05), (8, 0.05), (16, 0.05), (16, 0.01), (32, 0.05), (96, 0.05)]
+    ("rows", "level"),
+    [(2, 0.05), (4, 0.05), (8, 0.05), (16, 0.05), (16, 0.01), (32, 0.05), (96, 0.05)],
 )
 def test_intervals_hold_whatever_the_spectrum(name: str, rows: int, level: float) -> None:
     assert coverage(sketches(SPECTRA[name], rows), level) >= 1.0 - level - 0.012

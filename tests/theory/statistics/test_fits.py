@@ -47,31 +47,44 @@ def test_exact_curves_are_found_exactly(verdict: str) -> None:
 @pytest.mark.parametrize("name", ["power", "exponential"])
 def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: str) -> None:
     x = fits._SCALES[name](N[:100])
-    laws = [fits._plain(name, N[:100], -0.3 * x + noise(seed, rho, 0.4, 100)) for seed in range(200)]
+    laws = [
+        fits._plain(name, N[:100], -0.3 * x + noise(seed, rho, 0.4, 100)) for seed in range(200)
+    ]
     assert np.mean([law.low <= 0.3 <= law.high for law in laws]) >= 0.91
-    if rho == 0.0:  # and it is not wide for nothing: near the textbook's width where neighbours are independent
+    if (
+        rho == 0.0
+    ):  # and it is not wide for nothing: near the textbook's width where neighbours are independent
         textbook = 1.984 * 0.4 / ((x - x.mean()) ** 2).sum() ** 0.5
         assert (laws[-1].high - laws[-1].low) / 2 == pytest.approx(textbook, rel=0.5)
 
 
 def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
-    """The last bits of a constant decide where the fit of a level ends: often at a law that is nowhere on the curve."""
+    """The last bits of a constant decide where the fit of a level ends: often at a law that is
+    nowhere on the curve.
+    """
     lengths = 2.0 ** np.arange(4, 14)
     for level in (0.0171, 0.3, 1.1, 2.5, 7.7):
         for seed in range(12):
-            last_bits = np.random.default_rng(seed).integers(0, 3, len(lengths)) * np.finfo(float).eps
+            last_bits = (
+                np.random.default_rng(seed).integers(0, 3, len(lengths)) * np.finfo(float).eps
+            )
             assert fit_decay(lengths, level * (1 + last_bits)).verdict == "no decay"
 
 
 @pytest.mark.parametrize("verdict", CURVES)
 def test_the_law_is_found_in_correlated_noise(verdict: str) -> None:
-    found = [fit_decay(N, CURVES[verdict](N) * np.exp(noise(seed, 0.7, 0.1))).verdict for seed in range(20)]
+    found = [
+        fit_decay(N, CURVES[verdict](N) * np.exp(noise(seed, 0.7, 0.1))).verdict
+        for seed in range(20)
+    ]
     assert found.count(verdict) >= 17
 
 
 @pytest.mark.parametrize("parameters", [2, 3])
 def test_an_interval_is_that_of_dense_matrices(parameters: int) -> None:
-    """Restricted likelihood of every rho by Omega(rho) = rho^|i - j| and its inverse; then a mixture of Student's laws."""
+    """Restricted likelihood of every rho by Omega(rho) = rho^|i - j| and its inverse; then a
+    mixture of Student's laws.
+    """
     rng, m = np.random.default_rng(parameters), 14
     gradient = rng.standard_normal((m, parameters))
     data = noise(1, 0.7, 1.0, m)
@@ -94,9 +107,11 @@ def test_an_interval_is_that_of_dense_matrices(parameters: int) -> None:
 
 
 def dense_bic(residuals: np.ndarray, parameters: int) -> float:
-    """-2 log likelihood at its best (innovations' variance, rho) + parameters log m, by Omega(rho) = rho^|i - j| / (1 - rho^2).
+    """-2 log likelihood at its best (innovations' variance, rho) + parameters log m, by Omega(rho)
+    = rho^|i - j| / (1 - rho^2).
 
-    The variance and rho are two parameters more. Constants that all laws of one curve share are left out.
+    The variance and rho are two parameters more. Constants that all laws of one curve share are
+    left out.
     """
     m = len(residuals)
     away = np.abs(np.subtract.outer(np.arange(m), np.arange(m)))
@@ -108,14 +123,20 @@ def dense_bic(residuals: np.ndarray, parameters: int) -> float:
     return min(deviances) + (parameters + 2) * np.log(m)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("power", 2), ("exponential", 2), ("power to a level", 3)])
-def test_a_laws_bic_is_that_of_dense_matrices_and_counts_its_parameters(name: str, parameters: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("power", 2), ("exponential", 2), ("power to a level", 3)]
+)
+def test_a_laws_bic_is_that_of_dense_matrices_and_counts_its_parameters(
+    name: str, parameters: int
+) -> None:
     values = CURVES[name](N[:30]) * np.exp(noise(3, 0.5, 0.02, 30))
     fit = fit_decay(N[:30], values)
     law = fit.law if "level" in name else getattr(fit, name)
     assert law is not None
     assert law.name == name
-    assert law.bic == pytest.approx(dense_bic(np.log(values) - np.log(law(N[:30])), parameters), abs=1e-6)
+    assert law.bic == pytest.approx(
+        dense_bic(np.log(values) - np.log(law(N[:30])), parameters), abs=1e-6
+    )
 
 
 def test_a_level_whose_law_hardly_moves_the_curve_is_fitted_without_an_error() -> None:
@@ -134,7 +155,13 @@ def test_the_first_value_at_the_floor_or_below_it_ends_the_fit(below: float) -> 
     assert (fit.used, fit.left_out) == (50, 150)
     assert fit.law == short.law
     few = fit_decay(N, np.where(N < 8, values, 0.0))
-    assert (few.verdict, few.law, few.power, few.used, few.left_out) == ("too few", None, None, 7, 193)
+    assert (few.verdict, few.law, few.power, few.used, few.left_out) == (
+        "too few",
+        None,
+        None,
+        7,
+        193,
+    )
 
 
 def test_over_seeds_is_students_interval() -> None:
@@ -155,7 +182,9 @@ def test_over_seeds_is_students_interval() -> None:
         (N, N, {"floor": -1.0}, "expected a floor of at least 0"),
     ],
 )
-def test_refusals(lengths: np.ndarray, values: np.ndarray, options: dict[str, float], message: str) -> None:
+def test_refusals(
+    lengths: np.ndarray, values: np.ndarray, options: dict[str, float], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         fit_decay(lengths, values, **options)
 
@@ -163,7 +192,11 @@ def test_refusals(lengths: np.ndarray, values: np.ndarray, options: dict[str, fl
 def test_a_level_under_which_nothing_falls_earns_nothing() -> None:
     """It describes the curve best, but its rate may be 0."""
     power, other = (
-        fits.Law(name, 1.0, 0.5, 1.5, 0.0, 0.0, bic) for name, bic in (("power", 0.0), ("exponential", 50.0))
+        fits.Law(name, 1.0, 0.5, 1.5, 0.0, 0.0, bic)
+        for name, bic in (("power", 0.0), ("exponential", 50.0))
     )
     levelled = fits.Law("power to a level", 1.0, -0.5, 2.5, 0.0, 0.1, -50.0)
-    assert fits._judged({"power": power, "exponential": other}, [levelled], 100.0) == ("power", power)
+    assert fits._judged({"power": power, "exponential": other}, [levelled], 100.0) == (
+        "power",
+        power,
+    )

@@ -1,4 +1,6 @@
-"""Heaping: every permutation counted one by one, exact p-values of made answers, and a p-value that keeps its word."""
+"""Heaping: every permutation counted one by one, exact p-values of made answers, and a p-value that
+keeps its word.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ostools.theory.statistics.heaping import heaping
 
 
 def one_by_one(right: list[int], answered: list[int], base: int) -> tuple[float, float]:
-    """The mean and the upper tail of the number of multiples, over all permutations of the errors within each stratum."""
+    """The mean and the upper tail of the number of multiples, over all permutations of the errors
+    within each stratum.
+    """
     strata: dict[int, list[tuple[int, int]]] = {}
     for key, answer in zip(right, answered, strict=True):
         strata.setdefault((key - 1) // 10, []).append((key, answer - key))
@@ -47,7 +51,13 @@ def test_it_counts_every_permutation() -> None:
 @pytest.mark.parametrize(
     ("right", "answered", "base", "multiples", "p_value"),
     [
-        ([11, 12, 13, 14], [15, 15, 15, 15], 5, 4, 1 / 24),  # each error fits its own question alone
+        (
+            [11, 12, 13, 14],
+            [15, 15, 15, 15],
+            5,
+            4,
+            1 / 24,
+        ),  # each error fits its own question alone
         ([11, 12, 13, 14], [15, 15, 15, 15], 10, 0, 1.0),
         ([1, 4], [5, 5], 5, 2, 1 / 2),
         ([1, 4, 11, 14], [5, 5, 15, 15], 5, 4, 1 / 4),  # two strata: 1/2 each
@@ -56,13 +66,17 @@ def test_it_counts_every_permutation() -> None:
         ([21, 22, 23, 24, 26, 27, 28, 29], [30] * 8, 10, 8, 1 / 40_320),
     ],
 )
-def test_known_p_values(right: list[int], answered: list[int], base: int, multiples: int, p_value: float) -> None:
+def test_known_p_values(
+    right: list[int], answered: list[int], base: int, multiples: int, p_value: float
+) -> None:
     found = heaping(right, answered, base)
     assert (found.multiples, found.p_value) == (multiples, pytest.approx(p_value, rel=1e-12))
 
 
 def test_under_the_null_a_p_value_is_no_smaller_than_it_says() -> None:
-    """All arrangements of one set of errors are as likely: their p-values have P(p <= a) <= a, and = a where a is reached."""
+    """All arrangements of one set of errors are as likely: their p-values have P(p <= a) <= a, and
+    = a where a is reached.
+    """
     keys, errors = [11, 12, 13, 14, 15, 16], [4, 3, 2, -1, 1, -6]
     values = [
         heaping(keys, [key + error for key, error in zip(keys, order, strict=True)], 5).p_value
@@ -77,7 +91,12 @@ def test_errors_that_know_nothing_of_round_numbers_are_seldom_rejected() -> None
     rng = np.random.default_rng(1)
     keys = np.repeat(np.arange(1, 41), 2)
     draws = np.array([-3, -2, -1, 1, 2, 3])
-    values = np.array([heaping(keys.tolist(), (keys + rng.choice(draws, 80)).tolist(), 5).p_value for _ in range(400)])
+    values = np.array(
+        [
+            heaping(keys.tolist(), (keys + rng.choice(draws, 80)).tolist(), 5).p_value
+            for _ in range(400)
+        ]
+    )
     for level in (0.05, 0.2, 0.5):
         assert np.mean(values <= level) <= level + 3 * np.sqrt(level * (1 - level) / 400)
     assert np.mean(values <= 0.5) > 0.3  # and it is no constant 1
@@ -94,5 +113,7 @@ def test_many_answers_are_no_trouble() -> None:
 
 @pytest.mark.parametrize(("right", "answered"), [([], []), ([3], [3]), ([3, 4], [5])])
 def test_refuses_what_is_no_wrong_answer(right: list[int], answered: list[int]) -> None:
-    with pytest.raises(InputError, match="expected wrong answers, one for each of at least one question"):
+    with pytest.raises(
+        InputError, match="expected wrong answers, one for each of at least one question"
+    ):
         heaping(right, answered, 5)

@@ -1,4 +1,6 @@
-"""Intervals of a mean, a share and a rank correlation: how often they hold, exact cases, and where there is none."""
+"""Intervals of a mean, a share and a rank correlation: how often they hold, exact cases, and where
+there is none.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_laws() -> None:
     samples = torch.randn(7, 4, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     low, high = bootstrap_mean(samples)
     narrower = bootstrap_mean(samples, level=0.5)
-    ordered = torch.stack([samples.amin(0), low, narrower.low, samples.mean(0), narrower.high, high, samples.amax(0)])
+    ordered = torch.stack(
+        [samples.amin(0), low, narrower.low, samples.mean(0), narrower.high, high, samples.amax(0)]
+    )
     assert bool((ordered.diff(dim=0) >= 0).all())
     assert bool((low < narrower.low).all() and (narrower.high < high).all())
     torch.testing.assert_close(bootstrap_mean(3 * samples + 10).low, 3 * low + 10)
@@ -77,7 +81,9 @@ def test_sign_flips_against_scipy_and_by_hand() -> None:
     assert sign_flip(torch.tensor([1.0, -1.0])) == 1
     assert sign_flip(torch.zeros(4)) == 1
     samples = np.random.default_rng(0).normal(0.6, 1, 10)
-    theirs = scipy.stats.permutation_test((samples,), np.mean, permutation_type="samples", n_resamples=2**11).pvalue
+    theirs = scipy.stats.permutation_test(
+        (samples,), np.mean, permutation_type="samples", n_resamples=2**11
+    ).pvalue
     assert sign_flip(torch.tensor(samples)) == pytest.approx(theirs)
     many = torch.tensor(np.random.default_rng(1).normal(0.3, 1, 60))
     student: Any = scipy.stats.ttest_1samp(many.numpy(), 0)
@@ -114,7 +120,9 @@ def test_folds_widen_both_halves_by_the_factor_of_nadeau_and_bengio(folds: int, 
     assert float(wide.low) == pytest.approx(0.5 - 0.2 * factor, abs=1e-15)
     assert float(wide.high) == pytest.approx(0.5 + 0.25 * factor, abs=1e-15)
     for tested, of in ((0, 1), (1, 0)):
-        with pytest.raises(InputError, match=f"tested and trained examples, found {tested} and {of}"):
+        with pytest.raises(
+            InputError, match=f"tested and trained examples, found {tested} and {of}"
+        ):
             widened(found, 0.5, tested=tested, trained=of)
 
 
@@ -122,13 +130,17 @@ def test_the_share_of_groups_of_one_size_is_their_mean_at_the_expanded_level() -
     right = torch.tensor([1.0, 5.0, 8.0, 2.0, 3.0], dtype=torch.float64)
     mean = bootstrap_mean((right / 8)[:, None], level=expanded(0.95, 5), seed=3)
     share = bootstrap_share(right, torch.full_like(right, 8), seed=3)
-    assert [float(share.low), float(share.high)] == pytest.approx([float(mean.low[0]), float(mean.high[0])])
+    assert [float(share.low), float(share.high)] == pytest.approx(
+        [float(mean.low[0]), float(mean.high[0])]
+    )
 
 
 def test_groups_of_one_share_have_wilsons_interval_around_it() -> None:
     """Of a difference between -1 and 1, that of its place between them."""
     of = torch.tensor([4.0, 8.0, 12.0], dtype=torch.float64)
-    assert [float(end) for end in bootstrap_share(of / 4, of)] == pytest.approx(list(wilson(0.75, 3)))
+    assert [float(end) for end in bootstrap_share(of / 4, of)] == pytest.approx(
+        list(wilson(0.75, 3))
+    )
     signed = [2 * end - 1 for end in wilson(3 * 0.375, 3)]
     assert [float(end) for end in bootstrap_share(-of / 4, of)] == pytest.approx(signed)
 

@@ -1,4 +1,6 @@
-"""Paired differences: coverage by enumeration, agreement with McNemar's exact test, and cases in closed form."""
+"""Paired differences: coverage by enumeration, agreement with McNemar's exact test, and cases in
+closed form.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def outcomes(n: int) -> list[tuple[int, int]]:
 
 
 def least_coverage(n: int, level: float, grid: int) -> float:
-    """The least probability, over a grid of (p_gained, p_lost), that the interval holds their difference."""
+    """The least probability, over a grid of (p_gained, p_lost), that the interval holds their
+    difference.
+    """
     pairs = np.array(outcomes(n))
     ends = np.array([paired_difference(*pair, n, level) for pair in outcomes(n)])
     counts = np.column_stack([pairs, n - pairs.sum(1)])
@@ -58,8 +62,8 @@ def test_mcnemar_is_the_sign_test() -> None:
 
 
 def test_closed_forms() -> None:
-    """None answered otherwise: Clopper and Pearson's upper end of a share of 0. All: 2 t - 1 of theirs of t, on the side of
-    0 that the data do not clear."""
+    """None answered otherwise: Clopper and Pearson's upper end of a share of 0. All: 2 t - 1 of
+    theirs of t, on the side of 0 that the data do not clear."""
     zero = 1 - 0.025 ** (1 / 24)
     assert paired_difference(0, 0, 24) == pytest.approx((-zero, zero), rel=1e-12)
     low, high = paired_difference(5, 7, 12)
@@ -86,8 +90,11 @@ def test_more_questions_narrow_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "level"), [((-1, 0, 3), 0.95), ((2, 2, 3), 0.95), ((0, 0, 0), 0.95), ((1, 1, 3), 1.0)]
+    ("counts", "level"),
+    [((-1, 0, 3), 0.95), ((2, 2, 3), 0.95), ((0, 0, 0), 0.95), ((1, 1, 3), 1.0)],
 )
 def test_refuses_what_is_no_count(counts: tuple[int, int, int], level: float) -> None:
-    with pytest.raises(InputError, match=r"expected (counts of at least 0|a level between 0 and 1)"):
+    with pytest.raises(
+        InputError, match=r"expected (counts of at least 0|a level between 0 and 1)"
+    ):
         paired_difference(*counts, level)

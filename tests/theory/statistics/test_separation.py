@@ -20,14 +20,20 @@ def test_it_is_sklearns_area_ties_too(seed: int) -> None:
     found = separation(scores.tolist(), right.tolist())
     assert found.area == pytest.approx(roc_auc_score(right, scores), abs=1e-12)
     assert found.low < found.area < found.high
-    assert (found.right, found.wrong, found.pairs) == (right.sum(), (~right).sum(), right.sum() * (~right).sum())
+    assert (found.right, found.wrong, found.pairs) == (
+        right.sum(),
+        (~right).sum(),
+        right.sum() * (~right).sum(),
+    )
 
 
 def test_other_answers_or_other_scores_mirror_it() -> None:
     rng = RNG(1)
     scores, right = rng.normal(size=30).tolist(), (rng.random(30) < 0.3).tolist()
     found, turned = separation(scores, right), separation([-score for score in scores], right)
-    assert separation(scores, [not each for each in right]).area == pytest.approx(turned.area, abs=1e-12)
+    assert separation(scores, [not each for each in right]).area == pytest.approx(
+        turned.area, abs=1e-12
+    )
     assert (turned.area, turned.low, turned.high) == pytest.approx(
         (1 - found.area, 1 - found.high, 1 - found.low), abs=1e-9
     )
@@ -40,7 +46,9 @@ def test_within_strata_what_differs_between_them_separates_nothing() -> None:
     assert separation(scores, right).area == pytest.approx(6 / 9)
     within = separation(scores, right, lengths)
     assert (within.area, within.pairs) == (0.5, 4)
-    shifted = [score + 100.0 * length for score, length in zip([1, 2, 3, 1, 3, 2], lengths, strict=True)]
+    shifted = [
+        score + 100.0 * length for score, length in zip([1, 2, 3, 1, 3, 2], lengths, strict=True)
+    ]
     assert separation(shifted, right, lengths).area == (2 + 1.0) / 4
     alone = separation([*scores, 5.0, 6.0], [*right, True, True], [*lengths, 12, 12])
     assert alone == within

@@ -1,6 +1,8 @@
-"""Header of a GGUF file: its settings, and the name, shape and place of each tensor. No weights are read.
+"""Header of a GGUF file: its settings, and the name, shape and place of each tensor. No weights are
+read.
 
-The package gguf reads the same (`GGUFReader`), in 8.4 s and 740 MB for the 262,144 tokens of Gemma 3; this takes 0.5 s.
+The package gguf reads the same (`GGUFReader`), in 8.4 s and 740 MB for the 262,144 tokens of Gemma
+3; this takes 0.5 s.
 """
 
 from __future__ import annotations
@@ -24,19 +26,40 @@ from ostools.models.files.checks import one_line
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 """Version 1 counted in 32 bits; llama.cpp reads it no more."""
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
 """Types of a setting's value, by the numbers of the format (ggml/docs/gguf.md)."""
-_READ_FAULTS = (ValueError, struct.error, IndexError, KeyError, TypeError, OverflowError, MemoryError)
+_READ_FAULTS = (
+    ValueError,
+    struct.error,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """Header of a GGUF file: `settings` by key, and the shape of each tensor (slowest dimension first, as in torch).
+    """Header of a GGUF file: `settings` by key, and the shape of each tensor (slowest dimension
+    first, as in torch).
 
-    `places`: where each tensor that is stored in float32 begins in the file. `quantisation` is in llama.cpp's words ("Q4_K_M"),
-    by `general.file_type`; where the file has none, the type that holds most of the weights. `kinds`: how many weights are
-    stored in each type ("Q4_K", "F32").
+    `places`: where each tensor that is stored in float32 begins in the file. `quantisation` is in
+    llama.cpp's words ("Q4_K_M"), by `general.file_type`; where the file has none, the type that
+    holds most of the weights. `kinds`: how many weights are stored in each type ("Q4_K", "F32").
     """
 
     file: Path
@@ -54,27 +77,38 @@ class GgufHeader:
 
     def read(self, tensor: str) -> NDArray[np.float32]:
         """The numbers of a tensor that is stored in float32."""
-        return np.fromfile(self.file, "<f4", math.prod(self.shapes[tensor]), offset=self.places[tensor])
+        return np.fromfile(
+            self.file, "<f4", math.prod(self.shapes[tensor]), offset=self.places[tensor]
+        )
 
     def of_architecture(self) -> dict[str, Any]:
         """The settings of the model's architecture, without its name in front."""
         prefix = f"{self.architecture}."
-        return {key.removeprefix(prefix): value for key, value in self.settings.items() if key.startswith(prefix)}
+        return {
+            key.removeprefix(prefix): value
+            for key, value in self.settings.items()
+            if key.startswith(prefix)
+        }
 
 
 def gguf_file_at(path: Path) -> Path | None:
-    """The GGUF file at that path, or in a directory there that holds no other weights; None where there is none.
+    """The GGUF file at that path, or in a directory there that holds no other weights; None where
+    there is none.
 
     It is one by its name, or by its first bytes: Ollama's blobs have no suffix.
     """
-    if os.path.isfile(path):  # not pathlib: a name that is no possible path (too long) is no path, and not an error
+    if os.path.isfile(
+        path
+    ):  # not pathlib: a name that is no possible path (too long) is no path, and not an error
         return path if _is_gguf(path) else None
     if not os.path.isdir(path) or any(path.glob("*.safetensors")):
         return None
     files = sorted(file for file in path.iterdir() if file.is_file() and _is_gguf(file))
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:5]) + ", ..." * (len(files) > 5)
-        raise InputError(f"expected one GGUF file in {path}, found {len(files)} ({names}): name the file itself")
+        raise InputError(
+            f"expected one GGUF file in {path}, found {len(files)} ({names}): name the file itself"
+        )
     return files[0] if files else None
 
 
@@ -120,7 +154,9 @@ def read_header(file: Path) -> GgufHeader:
     shapes = {name: shape for name, shape, _, _ in table}
     if not shapes or len(shapes) < len(table):
         raise _broken(file, size, "no tensors" if not shapes else "a tensor twice")
-    return GgufHeader(file, architecture, settings, shapes, places, _quantisation(settings, kinds), kinds)
+    return GgufHeader(
+        file, architecture, settings, shapes, places, _quantisation(settings, kinds), kinds
+    )
 
 
 def _counts(start: bytes, file: Path, size: int) -> tuple[int, int]:
@@ -141,7 +177,9 @@ def _counts(start: bytes, file: Path, size: int) -> tuple[int, int]:
 def _kinds_and_places(
     table: Sequence[tuple[str, tuple[int, ...], int, int]], data: int, file: Path, size: int
 ) -> tuple[Counter[str], dict[str, int]]:
-    """How many weights are stored in each type, and where each tensor in float32 begins; every tensor lies inside the file."""
+    """How many weights are stored in each type, and where each tensor in float32 begins; every
+    tensor lies inside the file.
+    """
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     kinds: Counter[str] = Counter()
@@ -150,7 +188,9 @@ def _kinds_and_places(
         kind = GGMLQuantizationType(number)
         block, stored = GGML_QUANT_SIZES[kind]
         if (shape[-1] if shape else 1) % block:
-            raise _broken(file, size, f"{name} of shape {shape}, whose rows are no whole blocks of {block}")
+            raise _broken(
+                file, size, f"{name} of shape {shape}, whose rows are no whole blocks of {block}"
+            )
         if data + offset + math.prod(shape) // block * stored > size:
             raise _broken(file, size, f"{name} of shape {shape} beyond its end")
         kinds[kind.name] += math.prod(shape)

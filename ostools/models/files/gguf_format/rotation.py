@@ -13,8 +13,14 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.models.files.gguf_format.header import GgufHeader
 
 ROPE_FACTORS = "rope_freqs.weight"
-_LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they make of each frequency."""
+_LLAMA_3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they
+make of each frequency.
+"""
 _PARTIAL = ("stablelm", "phi3", "nemotron")
 """Types that may rotate only a part of each head."""
 _NO_ROTATION = ("gpt2", "bloom")
@@ -25,11 +31,16 @@ _THETA = 10000.0
 def rope_of(
     header: GgufHeader, kind: str, settings: dict[str, Any], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The `rope_parameters` that the settings `rope.*` of a file stand for, and the settings that are left.
+    """The `rope_parameters` that the settings `rope.*` of a file stand for, and the settings that
+    are left.
 
     Raises `InputError` for a way of scaling that is not known.
     """
-    rope = {key.removeprefix("rope."): value for key, value in settings.items() if key.startswith("rope.")}
+    rope = {
+        key.removeprefix("rope."): value
+        for key, value in settings.items()
+        if key.startswith("rope.")
+    }
     rest = {key: value for key, value in settings.items() if not key.startswith("rope.")}
     if kind in _NO_ROTATION:
         _require_none_left(rope, header.architecture, name)
@@ -45,7 +56,9 @@ def rope_of(
             f"{rotated}: use the checkpoint that the file was made of"
         )
     local = float(rope.pop("freq_base_swa", _THETA)) if kind == "gemma3_text" else _THETA
-    if kind == "phi3" and "scaling.original_context_length" in rope:  # a setting of its own, scaled or not
+    if (
+        kind == "phi3" and "scaling.original_context_length" in rope
+    ):  # a setting of its own, scaled or not
         rest["original_context_length"] = rope.pop("scaling.original_context_length")
     parameters |= _scaling(rope, settings, header.architecture, name)
     _require_none_left(rope, header.architecture, name)
@@ -59,7 +72,9 @@ def rope_of(
     }, rest
 
 
-def _scaling(rope: dict[str, Any], settings: dict[str, Any], architecture: str, name: str) -> dict[str, Any]:
+def _scaling(
+    rope: dict[str, Any], settings: dict[str, Any], architecture: str, name: str
+) -> dict[str, Any]:
     """Parameters of the settings `rope.scaling.*`, which are taken out of `rope`."""
     rope.pop("scaling.finetuned", None)
     kind, linear = rope.pop("scaling.type", "none"), rope.pop("scale_linear", 1.0)
@@ -76,12 +91,18 @@ def _scaling(rope: dict[str, Any], settings: dict[str, Any], architecture: str, 
     raise _unknown(architecture, "scaling.type", kind, name)
 
 
-def _of_factors(header: GgufHeader, parameters: dict[str, Any], head: int, name: str) -> dict[str, Any]:
-    """Llama 3.1's scaling, from what each frequency is divided by: that of its config.json, if it makes the same numbers."""
+def _of_factors(
+    header: GgufHeader, parameters: dict[str, Any], head: int, name: str
+) -> dict[str, Any]:
+    """Llama 3.1's scaling, from what each frequency is divided by: that of its config.json, if it
+    makes the same numbers.
+    """
     factors = torch.from_numpy(header.read(ROPE_FACTORS).copy()).flatten()
     scaling = {"rope_type": "llama3", "factor": float(factors.max()), **_LLAMA_3}
     plain, scaled = _frequencies(parameters, head), _frequencies(parameters | scaling, head)
-    if factors.shape != plain.shape or not torch.allclose(plain / factors, scaled, rtol=1e-5, atol=0):
+    if factors.shape != plain.shape or not torch.allclose(
+        plain / factors, scaled, rtol=1e-5, atol=0
+    ):
         raise InputError(
             f"expected {ROPE_FACTORS} in {name} to be that of a Llama 3.1, 3.2 or 3.3, found others up to {factors.max():.4g}: "
             "use the checkpoint that the file was made of"
@@ -95,7 +116,9 @@ def _frequencies(parameters: dict[str, Any], head: int) -> Tensor:
     plain = 1.0 / parameters["rope_theta"] ** base
     if parameters["rope_type"] == "default":
         return plain
-    config = LlamaConfig(head_dim=head, hidden_size=head, num_attention_heads=1, rope_parameters=parameters)
+    config = LlamaConfig(
+        head_dim=head, hidden_size=head, num_attention_heads=1, rope_parameters=parameters
+    )
     return ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"))[0]
 
 

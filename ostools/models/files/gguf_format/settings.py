@@ -1,7 +1,9 @@
-"""The configuration that the settings of a GGUF file stand for: every setting is in it, or the file is refused.
+"""The configuration that the settings of a GGUF file stand for: every setting is in it, or the file
+is refused.
 
-transformers makes one too, and drops what it does not know without a word (Phi-3's window, Falcon's epsilon, StarCoder 2's
-rotation). What a file does not say is as llama.cpp takes it (src/models/*.cpp), or refused.
+transformers makes one too, and drops what it does not know without a word (Phi-3's window, Falcon's
+epsilon, StarCoder 2's rotation). What a file does not say is as llama.cpp takes it
+(src/models/*.cpp), or refused.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ _MODEL_TYPES = {
     "starcoder2": "starcoder2",
     "nemotron": "nemotron",
 }
-"""Architectures whose tensors transformers reads (TENSOR_PROCESSORS undoes what the converter did to them), and its types.
+"""Architectures whose tensors transformers reads (TENSOR_PROCESSORS undoes what the converter did
+to them), and its types.
 
-Qwen 3.5 and LFM 2 are not among them: transformers reads them by another route, which rounds twice in 16 bits."""
+Qwen 3.5 and LFM 2 are not among them: transformers reads them by another route, which rounds twice
+in 16 bits."""
 _NAMES = {
     "context_length": ("max_position_embeddings",),
     "embedding_length": ("hidden_size",),
@@ -46,7 +50,12 @@ _NAMES = {
     "attention.key_length": ("head_dim",),
     "attention.value_length": ("head_dim",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
-    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "attention.layer_norm_epsilon": (
+        "layer_norm_epsilon",
+        "layer_norm_eps",
+        "norm_epsilon",
+        "norm_eps",
+    ),
     "attention.sliding_window": ("sliding_window",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
@@ -58,20 +67,24 @@ _NAMES = {
 }
 """What a setting is called in a configuration; the first of these names that the type has."""
 _HARMLESS = {"tensor_data_layout": None, "vocab_size": None, "attention.causal": True}
-"""Settings that change nothing: with any value (None), or with this one. The vocabulary is as large as the embedding."""
+"""Settings that change nothing: with any value (None), or with this one. The vocabulary is as large
+as the embedding.
+"""
 _WINDOWED = ("gemma2", "gemma3_text", "phi3", "starcoder2")
 _LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
 _PHI_3_WINDOWS = {(32, 4096): 2047, (40, 4096): 2047}
-"""Windows of Phi-3 mini 4k and medium 4k, by layers and length of context. Files from before the setting existed (July 2024) do
-not say; llama.cpp took that of the checkpoints' config.json (ggml-org/llama.cpp, pull request 8931). Since May 2025 it computes
-without it (13676), whatever the file says: the checkpoint's own number is taken here."""
+"""Windows of Phi-3 mini 4k and medium 4k, by layers and length of context. Files from before the
+setting existed (July 2024) do not say; llama.cpp took that of the checkpoints' config.json
+(ggml-org/llama.cpp, pull request 8931). Since May 2025 it computes without it (13676), whatever the
+file says: the checkpoint's own number is taken here."""
 
 
 def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> PreTrainedConfig:
-    """The configuration of a GGUF file. `ids`: its special tokens, as a configuration calls them; `name`: the file in errors.
+    """The configuration of a GGUF file. `ids`: its special tokens, as a configuration calls them;
+    `name`: the file in errors.
 
-    Raises `InputError` for an architecture that is not read, for a setting that no configuration of its type has, and for a
-    missing one that nothing stands in for.
+    Raises `InputError` for an architecture that is not read, for a setting that no configuration of
+    its type has, and for a missing one that nothing stands in for.
     """
     kind = _MODEL_TYPES.get(header.architecture)
     if kind is None:
@@ -79,7 +92,10 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
             f"expected a GGUF of an architecture that is read ({', '.join(_MODEL_TYPES)}), found {header.architecture!r} in "
             f"{name}: use the checkpoint that the file was made of"
         )
-    said = {setting: _number(value, setting, name) for setting, value in header.of_architecture().items()}
+    said = {
+        setting: _number(value, setting, name)
+        for setting, value in header.of_architecture().items()
+    }
     settings, values = _with_unsaid(header, kind, said, name)
     values |= ids
     rope, rest = rope_of(header, kind, settings, name)
@@ -110,7 +126,10 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
 def _is_settable(config: PreTrainedConfig, own: str) -> bool:
     """Whether the configuration has that setting, and does not derive it from others."""
     derived = getattr(type(config), own, None)
-    known = hasattr(config, own) or (config.model_type, own) == ("qwen3_moe", "head_dim")  # read where it is there
+    known = hasattr(config, own) or (config.model_type, own) == (
+        "qwen3_moe",
+        "head_dim",
+    )  # read where it is there
     return known and not (isinstance(derived, property) and derived.fset is None)
 
 
@@ -129,7 +148,9 @@ def _number(value: Any, setting: str, name: str) -> Any:
 def _with_unsaid(
     header: GgufHeader, kind: str, said: Mapping[str, Any], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings with those that the file leaves out, and what its tensors say of the configuration."""
+    """The settings with those that the file leaves out, and what its tensors say of the
+    configuration.
+    """
     settings, shapes = dict(said), header.shapes
     values: dict[str, Any] = {
         "vocab_size": shapes.get("token_embd.weight", (0,))[0],
@@ -154,22 +175,35 @@ def _with_unsaid(
     if kind in ("gemma3_text", "phi3"):
         require("attention.sliding_window")
     if "attention.sliding_window" in settings and kind not in _WINDOWED:
-        raise _unknown(header.architecture, "attention.sliding_window", settings["attention.sliding_window"], name)
+        raise _unknown(
+            header.architecture,
+            "attention.sliding_window",
+            settings["attention.sliding_window"],
+            name,
+        )
     settings.setdefault("attention.head_count_kv", settings["attention.head_count"])
-    settings.setdefault("attention.key_length", settings["embedding_length"] // settings["attention.head_count"])
+    settings.setdefault(
+        "attention.key_length", settings["embedding_length"] // settings["attention.head_count"]
+    )
     if kind == "falcon":
         _require_falcon_7b(settings.pop("attention.head_count_kv"), name)
         values |= {"multi_query": True, "new_decoder_architecture": False}
-    if kind == "qwen3_moe":  # llama.cpp makes the weights of the chosen experts sum to 1 (src/models/qwen3moe.cpp)
+    if (
+        kind == "qwen3_moe"
+    ):  # llama.cpp makes the weights of the chosen experts sum to 1 (src/models/qwen3moe.cpp)
         values |= {"norm_topk_prob": True}
     if kind == "stablelm":
-        settings.setdefault("use_parallel_residual", not any("ffn_norm" in tensor for tensor in shapes))
+        settings.setdefault(
+            "use_parallel_residual", not any("ffn_norm" in tensor for tensor in shapes)
+        )
         values |= {"use_qkv_bias": "blk.0.attn_q.bias" in shapes}
     return settings, values
 
 
 def _require_falcon_7b(key_value_heads: int, name: str) -> None:
-    """Of other Falcons the converter puts queries, keys and values in another order, which transformers does not undo."""
+    """Of other Falcons the converter puts queries, keys and values in another order, which
+    transformers does not undo.
+    """
     if key_value_heads != 1:
         raise InputError(
             f"expected a Falcon with one head of keys and values (7B), found {key_value_heads} in {name}: transformers' reader "
@@ -178,11 +212,17 @@ def _require_falcon_7b(key_value_heads: int, name: str) -> None:
 
 
 _IMPLIED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "context_length": lambda settings: settings["context_length"],  # no table of positions: BLOOM has slopes
+    "context_length": lambda settings: settings[
+        "context_length"
+    ],  # no table of positions: BLOOM has slopes
     "feed_forward_length": lambda settings: 4 * settings["embedding_length"],
     "attention.head_count_kv": lambda settings: settings["attention.head_count"],
-    "attention.key_length": lambda settings: settings["embedding_length"] // settings["attention.head_count"],
-    "attention.value_length": lambda settings: settings["embedding_length"] // settings["attention.head_count"],
+    "attention.key_length": lambda settings: (
+        settings["embedding_length"] // settings["attention.head_count"]
+    ),
+    "attention.value_length": lambda settings: (
+        settings["embedding_length"] // settings["attention.head_count"]
+    ),
 }
 
 
@@ -191,12 +231,18 @@ def _is_implied(setting: str, value: Any, settings: Mapping[str, Any]) -> bool:
     return setting in _IMPLIED and value == _IMPLIED[setting](settings)
 
 
-def _require_taken(config: PreTrainedConfig, values: Mapping[str, Any], architecture: str, name: str) -> None:
-    """The configuration has what it was given: a value may be derived from others, or be read under a condition."""
+def _require_taken(
+    config: PreTrainedConfig, values: Mapping[str, Any], architecture: str, name: str
+) -> None:
+    """The configuration has what it was given: a value may be derived from others, or be read under
+    a condition.
+    """
     for own, value in values.items():
         taken = getattr(config, own, None)
         if taken != value and not (
-            isinstance(value, float) and isinstance(taken, float) and math.isclose(taken, value, rel_tol=1e-6)
+            isinstance(value, float)
+            and isinstance(taken, float)
+            and math.isclose(taken, value, rel_tol=1e-6)
         ):
             raise _unknown(architecture, own, value, name)
 
@@ -209,9 +255,13 @@ def _unknown(architecture: str, setting: str, value: Any, name: str) -> InputErr
 
 
 def _require_known_scale(config: PreTrainedConfig, name: str) -> None:
-    """A Gemma's file does not say what scores are divided by: the square root of the head's width, but in the two of 27 B."""
+    """A Gemma's file does not say what scores are divided by: the square root of the head's width,
+    but in the two of 27 B.
+    """
     scale = getattr(config, "query_pre_attn_scalar", None)
-    if scale is not None and (scale != config.head_dim or config.num_hidden_layers in _LAYERS_OF_27B):
+    if scale is not None and (
+        scale != config.head_dim or config.num_hidden_layers in _LAYERS_OF_27B
+    ):
         raise InputError(
             f"expected a Gemma whose scores are divided by the square root of {scale}, as transformers' GGUF reader takes it, "
             f"found heads of {config.head_dim} in {config.num_hidden_layers} layers in {name}: use the checkpoint that the "

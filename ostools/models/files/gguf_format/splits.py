@@ -1,10 +1,11 @@
 """How text is cut before its bytes are merged: what each name in `tokenizer.ggml.pre` stands for.
 
-The names, and which of them look a piece up whole before they merge (`ignore_merges`) or put BOS in front where the file does
-not say, are llama.cpp's (src/llama-vocab.cpp). The expressions are those of the models' own tokenizer.json, which llama.cpp
-quotes where its own engine needs others. So is the normalizer, which llama.cpp leaves out: Qwen, StableLM 2, GPT-NeoX (OLMo,
-MPT) and Cohere compose letters and accents first (NFC; transformers' Qwen2Tokenizer, GPTNeoXTokenizer, CohereTokenizer, and
-StabilityAI's tokenization_arcade100k.py).
+The names, and which of them look a piece up whole before they merge (`ignore_merges`) or put BOS in
+front where the file does not say, are llama.cpp's (src/llama-vocab.cpp). The expressions are those
+of the models' own tokenizer.json, which llama.cpp quotes where its own engine needs others. So is
+the normalizer, which llama.cpp leaves out: Qwen, StableLM 2, GPT-NeoX (OLMo, MPT) and Cohere
+compose letters and accents first (NFC; transformers' Qwen2Tokenizer, GPTNeoXTokenizer,
+CohereTokenizer, and StabilityAI's tokenization_arcade100k.py).
 
 A name that is not here is refused: other tokens are another prompt.
 """
@@ -40,8 +41,13 @@ class Splitting:
 
 def _by(*steps: str | PreTokenizer) -> PreTokenizer:
     """Cut by each expression in turn, then bytes for letters."""
-    cuts = [pre_tokenizers.Split(Regex(step), "isolated") if isinstance(step, str) else step for step in steps]
-    return pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    cuts = [
+        pre_tokenizers.Split(Regex(step), "isolated") if isinstance(step, str) else step
+        for step in steps
+    ]
+    return pre_tokenizers.Sequence(
+        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
 
 _GPT_2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -56,7 +62,9 @@ _FALCON = pre_tokenizers.Sequence(
 )
 
 SPLITTINGS: dict[str, Splitting] = {
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), Splitting(_by(_LLAMA_3), True, add_bos=True)),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3"), Splitting(_by(_LLAMA_3), True, add_bos=True)
+    ),
     **dict.fromkeys(("dbrx", "smaug-bpe"), Splitting(_by(_LLAMA_3))),
     "tekken": Splitting(_by(_TEKKEN), True, add_bos=True),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), Splitting(_by(_QWEN_2), nfc=True)),

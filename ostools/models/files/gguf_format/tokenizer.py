@@ -1,8 +1,9 @@
 """The tokenizer that a GGUF file describes, built from its header alone.
 
-llama.cpp reads the same header (src/llama-vocab.cpp), and decides what it leaves open. Two kinds of vocabulary are read: "gpt2"
-(bytes, merged in pairs by a list) and "llama" (SentencePiece: pieces with scores, bytes where no piece fits). Special tokens
-are found in a text, as Hugging Face's tokenizers find them (llama.cpp: `parse_special`).
+llama.cpp reads the same header (src/llama-vocab.cpp), and decides what it leaves open. Two kinds of
+vocabulary are read: "gpt2" (bytes, merged in pairs by a list) and "llama" (SentencePiece: pieces
+with scores, bytes where no piece fits). Special tokens are found in a text, as Hugging Face's
+tokenizers find them (llama.cpp: `parse_special`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ from ostools.models.files.gguf_format.header import GgufHeader
 from ostools.models.files.gguf_format.splits import SPLITTINGS, Splitting
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-"""Types of tokens that stand for themselves in a text, by the numbers of the format (gguf.TokenType)."""
+"""Types of tokens that stand for themselves in a text, by the numbers of the format
+(gguf.TokenType).
+"""
 _BLANK = "▁"
-_IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "pad": "padding_token_id"}
+_IDS = {
+    "bos": "bos_token_id",
+    "eos": "eos_token_id",
+    "unk": "unknown_token_id",
+    "pad": "padding_token_id",
+}
 _IDS_OF_LLAMA = {"bos": 1, "eos": 2, "unk": 0}
 """What llama.cpp takes of a SentencePiece vocabulary whose header does not say."""
 _GEMMAS = ("gemma", "gemma2", "gemma3", "gemma3n")
@@ -30,8 +38,8 @@ _NO_RIGHT_STRIP = ("<unk>", "<s>", "<|endoftext|>")
 def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a GGUF file, by its header; `name` is what errors call the file.
 
-    Raises `InputError` for a kind of vocabulary, or a way of cutting text, that is not known, and for a header that contradicts
-    itself.
+    Raises `InputError` for a kind of vocabulary, or a way of cutting text, that is not known, and
+    for a header that contradicts itself.
     """
     settings = {
         key.removeprefix("tokenizer.ggml."): value
@@ -50,10 +58,16 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
         splitting = _splitting(settings, name)
         backend, add_bos = _of_bytes(tokens, settings, splitting, name), splitting.add_bos
     else:
-        settings = {setting: _IDS_OF_LLAMA[key] for key, setting in _IDS.items() if key in _IDS_OF_LLAMA} | settings
+        settings = {
+            setting: _IDS_OF_LLAMA[key] for key, setting in _IDS.items() if key in _IDS_OF_LLAMA
+        } | settings
         backend, add_bos = _of_pieces(tokens, settings, header.architecture, name), True
-    _add_tokens(backend, tokens, settings, strip_right=kind == "llama" and header.architecture == "phi3")
-    named = {f"{key}_token": _token(tokens, settings, key, name) for key in _IDS if _IDS[key] in settings}
+    _add_tokens(
+        backend, tokens, settings, strip_right=kind == "llama" and header.architecture == "phi3"
+    )
+    named = {
+        f"{key}_token": _token(tokens, settings, key, name) for key in _IDS if _IDS[key] in settings
+    }
     flags = {
         "add_bos_token": bool(settings.get("add_bos_token", add_bos)),
         "add_eos_token": bool(settings.get("add_eos_token", False)),
@@ -65,14 +79,18 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
                 f"expected tokenizer.ggml.{token}_id in {name}, which puts that token to every text, found none: add it with "
                 f"`gguf-new-metadata --special-token {token.removesuffix('_token')} TOKEN old.gguf new.gguf`"
             )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False, **named, **flags)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **named, **flags
+    )
     tokenizer.chat_template = header.settings.get("tokenizer.chat_template")
     return tokenizer
 
 
 def _require_one_id_each(tokens: Sequence[str], name: str) -> None:
     if not tokens:
-        raise InputError(f"expected a vocabulary in {name}, found none: use a file with tokenizer.ggml.tokens")
+        raise InputError(
+            f"expected a vocabulary in {name}, found none: use a file with tokenizer.ggml.tokens"
+        )
     if len(set(tokens)) < len(tokens):
         seen: set[str] = set()
         double = next(token for token in tokens if token in seen or seen.add(token))
@@ -112,9 +130,13 @@ def _splitting(settings: Mapping[str, Any], name: str) -> Splitting:
     return SPLITTINGS[pre]
 
 
-def _of_bytes(tokens: Sequence[str], settings: Mapping[str, Any], splitting: Splitting, name: str) -> Tokenizer:
+def _of_bytes(
+    tokens: Sequence[str], settings: Mapping[str, Any], splitting: Splitting, name: str
+) -> Tokenizer:
     if "merges" not in settings:
-        raise InputError(f"expected tokenizer.ggml.merges in {name}, found none: convert the checkpoint anew")
+        raise InputError(
+            f"expected tokenizer.ggml.merges in {name}, found none: convert the checkpoint anew"
+        )
     vocabulary = {token: index for index, token in enumerate(tokens)}
     merges = [_pair(merge) for merge in settings["merges"]]
     lost = next((pair for pair in merges if not {*pair, "".join(pair)} <= vocabulary.keys()), None)
@@ -125,7 +147,11 @@ def _of_bytes(tokens: Sequence[str], settings: Mapping[str, Any], splitting: Spl
         )
     # transformers writes empty affixes when it reads a Qwen's tokenizer: they say the same as none.
     affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=splitting.ignore_merges, **affixes))
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab=vocabulary, merges=merges, ignore_merges=splitting.ignore_merges, **affixes
+        )
+    )
     tokenizer.normalizer = normalizers.NFC() if splitting.nfc else None  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.pre_tokenizer = splitting.pre_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
@@ -133,7 +159,9 @@ def _of_bytes(tokens: Sequence[str], settings: Mapping[str, Any], splitting: Spl
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    """The two tokens of a merge, between which stands one blank; no token but a first one begins with it."""
+    """The two tokens of a merge, between which stands one blank; no token but a first one begins
+    with it.
+    """
     first, _, second = (merge[:1] + merge[1:].replace(" ", "\0", 1)).partition("\0")
     return first, second
 
@@ -141,10 +169,15 @@ def _pair(merge: str) -> tuple[str, str]:
 # ---- pieces with scores
 
 
-def _of_pieces(tokens: list[str], settings: Mapping[str, Any], architecture: str, name: str) -> Tokenizer:
-    """SentencePiece: two neighbours that make a piece are joined, the piece with the best score first."""
+def _of_pieces(
+    tokens: list[str], settings: Mapping[str, Any], architecture: str, name: str
+) -> Tokenizer:
+    """SentencePiece: two neighbours that make a piece are joined, the piece with the best score
+    first.
+    """
     if architecture in _GEMMAS:
-        # Its blanks stand there as blanks, and its scores are not in the order of its merges: its places are (transformers).
+        # Its blanks stand there as blanks, and its scores are not in the order of its merges: its
+        # places are (transformers).
         tokens = [_BLANK * len(token) if token.strip(" ") == "" else token for token in tokens]
         scores: Sequence[float] = [-float(index) for index in range(len(tokens))]
     else:
@@ -157,14 +190,20 @@ def _of_pieces(tokens: list[str], settings: Mapping[str, Any], architecture: str
     unknown = _token(tokens, settings, "unk", name)
     tokenizer = Tokenizer(
         models.BPE(
-            vocab=vocabulary, merges=_merges(vocabulary, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True
+            vocab=vocabulary,
+            merges=_merges(vocabulary, scores),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
         )
     )
     has_prefix = bool(settings.get("add_space_prefix", True))
     prefix = [normalizers.Prepend(_BLANK)] if has_prefix else []
     tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", _BLANK)])  # pyright: ignore[reportAttributeAccessIssue]
     steps = [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if has_prefix else [])])  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.Sequence(
+        [*steps, *([decoders.Strip(" ", 1, 0)] if has_prefix else [])]
+    )  # pyright: ignore[reportAttributeAccessIssue]
     return tokenizer
 
 
@@ -182,10 +221,14 @@ def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tupl
 # ---- tokens that stand for themselves
 
 
-def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[str, Any], *, strip_right: bool) -> None:
-    """Control and unknown tokens are special; those of the model's makers (`<think>`) are tokens like others, but found whole.
+def _add_tokens(
+    tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[str, Any], *, strip_right: bool
+) -> None:
+    """Control and unknown tokens are special; those of the model's makers (`<think>`) are tokens
+    like others, but found whole.
 
-    `strip_right`: Phi-3's swallow the blanks behind them, which the file does not say and llama.cpp knows by the model's name.
+    `strip_right`: Phi-3's swallow the blanks behind them, which the file does not say and llama.cpp
+        knows by the model's name.
     """
     types: Sequence[int] = settings.get("token_type", [])
     if len(types) != len(tokens):  # control tokens would be read as text

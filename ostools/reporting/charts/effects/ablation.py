@@ -26,7 +26,9 @@ _SIDE = 230
 
 
 def ablation_chart(result: Ablation) -> Chart:
-    """A row a quantity: left predicted against real with the diagonal, right the real effects, mean over the prompts."""
+    """A row a quantity: left predicted against real with the diagonal, right the real effects, mean
+    over the prompts.
+    """
     frame: Frame = result.frame
     rows = [
         _quantity_row(frame[frame["quantity"] == quantity], words)
@@ -40,19 +42,30 @@ def ablation_chart(result: Ablation) -> Chart:
     seeds = prompts["seed"].dropna().nunique()
     effect = "Effect: the value with the part out, minus the value with nothing out"
     effect += f"; {seeds} seeds" if seeds > 1 else ""
-    notes = [*_not_believed(result), f"{effect}. On the diagonal the first-order prediction is right."]
+    notes = [
+        *_not_believed(result),
+        f"{effect}. On the diagonal the first-order prediction is right.",
+    ]
     title = f"Taking {what} out ({method}), one at a time: {where}"
     return draw.figure(rows, title, notes, spacing=34, between=26, color="independent")
 
 
 def _not_believed(result: Ablation) -> list[str]:
-    """A line for each quantity that is drawn whose first-order effects are not believed on some prompt."""
+    """A line for each quantity that is drawn whose first-order effects are not believed on some
+    prompt.
+    """
     table = result.agreement
     wrong: Frame = table[table["believed"].isin([False]) & table["quantity"].isin(_QUANTITIES)]
     lines = []
     for quantity, rows in wrong.groupby("quantity", sort=False):
-        more = f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)" if len(rows) > 1 else ""
-        lines.append(f"First order of {QUANTITY_WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}")
+        more = (
+            f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)"
+            if len(rows) > 1
+            else ""
+        )
+        lines.append(
+            f"First order of {QUANTITY_WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}"
+        )
     return lines
 
 
@@ -68,7 +81,8 @@ def _scatter(data: Frame, words: str) -> Any:
     margin = 0.06 * (high - low) or 1.0
     ends = (float(low - margin), float(high + margin))
     x, y = (
-        axes.linear(title, ends, tickCount=4, grid=True) for title in ("predicted effect (first order)", "real effect")
+        axes.linear(title, ends, tickCount=4, grid=True)
+        for title in ("predicted effect (first order)", "real effect")
     )
     points = data[["target", "layer", "effect", "predicted_effect"]]
     hue = draw.layer_hue(int(points["layer"].max()), symbolType="circle", symbolSize=60)
@@ -88,15 +102,23 @@ def _scatter(data: Frame, words: str) -> Any:
 def _effect_map(data: Frame, what: str) -> Any:
     """The real effects, red where taking the part out makes the number smaller."""
     column = "head" if what == "heads" else "part"
-    mean = data.groupby(["layer", column], as_index=False)["effect"].mean().rename(columns={"effect": "value"})
+    mean = (
+        data.groupby(["layer", column], as_index=False)["effect"]
+        .mean()
+        .rename(columns={"effect": "value"})
+    )
     largest = float(mean["value"].abs().max()) or 1.0
     scale = alt.Scale(scheme="redblue", domain=[-largest, largest])
     columns, layers = mean[column].nunique(), int(mean["layer"].max()) + 1
     # Where white reads better than black on this scheme.
     dark = f"datum.value < {-0.735 * largest} || datum.value > {0.79 * largest}"
-    digits = f".{max(1, 1 - math.floor(math.log10(largest)))}f" if columns * layers <= _NUMBERED else ""
+    digits = (
+        f".{max(1, 1 - math.floor(math.log10(largest)))}f" if columns * layers <= _NUMBERED else ""
+    )
     marks = layers_by(mean, column, scale, light=dark, digits=digits)
-    return draw.panel(marks, min(_SIDE, (92 if what == "layers" else 46) * columns), _SIDE, _real(data))
+    return draw.panel(
+        marks, min(_SIDE, (92 if what == "layers" else 46) * columns), _SIDE, _real(data)
+    )
 
 
 def _real(data: Frame) -> str:
@@ -105,7 +127,9 @@ def _real(data: Frame) -> str:
 
 
 def _edge_bars(data: Frame) -> Any:
-    """Edges have no grid: those with the greatest effects, a bar each, the prediction as a stroke across it."""
+    """Edges have no grid: those with the greatest effects, a bar each, the prediction as a stroke
+    across it.
+    """
     mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
     order = mean["effect"].abs().sort_values(ascending=False).index[:_MOST_EDGES]
     rows = mean.loc[order].rename(columns={"target": "name", "effect": "value"})

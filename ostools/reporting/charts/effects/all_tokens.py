@@ -1,4 +1,6 @@
-"""All tokens of a text: influence by distance, how alike their states are by layer, and what a rounding becomes by layer."""
+"""All tokens of a text: influence by distance, how alike their states are by layer, and what a
+rounding becomes by layer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomog
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
-from ostools.reporting.findings.all_tokens import distance_findings, growth_findings, homogenization_findings
+from ostools.reporting.findings.all_tokens import (
+    distance_findings,
+    growth_findings,
+    homogenization_findings,
+)
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
@@ -21,20 +27,29 @@ from ostools.results import Frame, frame_of
 _SUBJECTS = {TEXT: "text", "shuffled": "its tokens shuffled", "untrained": "random weights"}
 _HUES = {"text": "full", "its tokens shuffled": "frozen", "random weights": "none"}
 _MEASURED, _FITTED = "measured", "predicted"
-_DASHES = {_MEASURED: ("median, with its quartiles", [1, 0]), _FITTED: ("γ + β (r + 1)^-p", theme.DASHES["predicted"])}
+_DASHES = {
+    _MEASURED: ("median, with its quartiles", [1, 0]),
+    _FITTED: ("γ + β (r + 1)^-p", theme.DASHES["predicted"]),
+}
 
 
 def distance_chart(result: InfluenceByDistance) -> Any:
-    """||d y_j / d v_i|| over the median of i = j against r + 1, on log axes: medians with quartiles, and the fitted laws."""
+    """||d y_j / d v_i|| over the median of i = j against r + 1, on log axes: medians with
+    quartiles, and the fitted laws.
+    """
     medians: Frame = result.by_distance
-    rows = medians.assign(series=medians["source"].map(_SUBJECTS), quantity=_MEASURED, value=medians["median"])
+    rows = medians.assign(
+        series=medians["source"].map(_SUBJECTS), quantity=_MEASURED, value=medians["median"]
+    )
     names = [name for name in _HUES if name in set(rows["series"])]
     rows = rows.drop(columns=["source", "median", "pairs"])
     laws: Frame = result.laws
     laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
     fits = [_fit(law) for law in laws.to_dict("records")]
     rows, y = log_rows(
-        pd.concat([rows, *fits], ignore_index=True), "median of ‖∂y_j/∂v_i‖ / that of i = j", ("low", "high")
+        pd.concat([rows, *fits], ignore_index=True),
+        "median of ‖∂y_j/∂v_i‖ / that of i = j",
+        ("low", "high"),
     )
     rows = rows.assign(length=rows["distance"] + 1)
     x = axes.length_axis(rows["length"], "distance + 1 (r + 1 = j − i + 1)", log=True)
@@ -43,16 +58,24 @@ def distance_chart(result: InfluenceByDistance) -> Any:
     fitted = rows["quantity"] == _FITTED
     marks = curve(rows[~fitted], x, y, hue, dash=dash, bands=[BAND], points=8)
     panel = draw.panel(marks + curve(rows[fitted], x, y, hue, dash=dash, width=2.2), 520, 300)
-    return draw.figure([[panel]], "Influence of a token by its distance", distance_findings(result)[:2])
+    return draw.figure(
+        [[panel]], "Influence of a token by its distance", distance_findings(result)[:2]
+    )
 
 
 def _fit(law: dict[str, Any]) -> Frame:
     r = np.arange(int(law["distances"]))
     values = law["gamma"] + law["beta"] * (r + 1.0) ** -law["p"]
-    return pd.DataFrame({"distance": r, "series": _SUBJECTS[law["source"]], "quantity": _FITTED, "value": values})
+    return pd.DataFrame(
+        {"distance": r, "series": _SUBJECTS[law["source"]], "quantity": _FITTED, "value": values}
+    )
 
 
-_ALL, _REST, _FIRST = "all tokens", "without the first token (of norms: the median)", "the first token alone"
+_ALL, _REST, _FIRST = (
+    "all tokens",
+    "without the first token (of norms: the median)",
+    "the first token alone",
+)
 _PARTS = {_ALL: (_ALL, [1, 0]), _REST: (_REST, [6, 3]), _FIRST: (_FIRST, [1.5, 2.5])}
 _PANELS = {
     "normalised_entropy": ("entropy / log of the most directions", "Matrix entropy"),
@@ -62,30 +85,43 @@ _PANELS = {
 
 
 def homogenization_chart(result: TokenHomogenization) -> Any:
-    """By layer: entropy, effective rank and cosine with and without the first token, norms, and the sink; pale lines are
-    shorter contexts."""
+    """By layer: entropy, effective rank and cosine with and without the first token, norms, and the
+    sink; pale lines are shorter contexts."""
     frame: Frame = frame_of(result)
     longest = int(frame["tokens"].max())
     sources = [name for name in (MODEL, UNTRAINED) if name in set(frame["source"])]
-    hue = draw.hue("series", {MODEL: "full", UNTRAINED: "none"} if len(sources) > 1 else {MODEL: "full"})
+    hue = draw.hue(
+        "series", {MODEL: "full", UNTRAINED: "none"} if len(sources) > 1 else {MODEL: "full"}
+    )
     panels = [_likeness_panel(frame, column, *words, hue) for column, words in _PANELS.items()]
     at_longest: Frame = frame[frame["tokens"] == longest]
-    norms, y = log_rows(_by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _REST}), "L2 norm of v^(l)")
+    norms, y = log_rows(
+        _by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _REST}), "L2 norm of v^(l)"
+    )
     panels.append(_panel(norms, y, hue, "Norms of the states"))
     if at_longest["sink_rate"].notna().any():
         sink = _by_part(at_longest, {"sink_rate": _ALL}).dropna(subset=["value"])
         panels.append(
-            _panel(sink, axes.share("share of heads"), hue, "Sink rate: heads with more than 0.3 on the first token")
+            _panel(
+                sink,
+                axes.share("share of heads"),
+                hue,
+                "Sink rate: heads with more than 0.3 on the first token",
+            )
         )
     options: dict[str, Any] = {"color": "shared", "strokeDash": "shared"}
     title = f"How alike the states of {longest} tokens are, layer by layer"
-    return draw.figure(draw.in_rows(panels, 2), title, homogenization_findings(result)[:3], **options)
+    return draw.figure(
+        draw.in_rows(panels, 2), title, homogenization_findings(result)[:3], **options
+    )
 
 
 def _by_part(frame: Frame, columns: dict[str, str]) -> Frame:
     """One row a layer, context length, source and part of the tokens."""
     parts = [
-        frame[["layer", "tokens"]].assign(series=frame["source"], value=frame[column], quantity=part)
+        frame[["layer", "tokens"]].assign(
+            series=frame["source"], value=frame[column], quantity=part
+        )
         for column, part in columns.items()
     ]
     return pd.concat(parts, ignore_index=True)
@@ -102,7 +138,10 @@ def _likeness_panel(frame: Frame, column: str, axis: str, title: str, hue: Any) 
 def _panel(rows: Frame, y: dict[str, Any], hue: Any, title: str) -> Any:
     last = int(rows["layer"].max())
     x = alt.X(
-        "layer:Q", **axes.linear("layer l", (0, max(last, 1)), grid=False, format="d", values=axes.whole_ticks(0, last))
+        "layer:Q",
+        **axes.linear(
+            "layer l", (0, max(last, 1)), grid=False, format="d", values=axes.whole_ticks(0, last)
+        ),
     )
     dash = draw.dashes(_PARTS, _PARTS)
     longest = rows["tokens"] == rows["tokens"].max()
@@ -111,16 +150,23 @@ def _panel(rows: Frame, y: dict[str, Any], hue: Any, title: str) -> Any:
 
 
 _PAIR = "distance of the pair, float64"
-_GROWTH = {"float64_distance": _PAIR, "noise": "noise in v", "pair_noise": "noise in the difference v - v*"}
+_GROWTH = {
+    "float64_distance": _PAIR,
+    "noise": "noise in v",
+    "pair_noise": "noise in the difference v - v*",
+}
 _LOOKS = {_PAIR: [1, 0], "noise in v": [1.5, 2.5], "noise in the difference v - v*": [6, 3]}
 
 
 def growth_chart(result: Collapse) -> Any:
-    """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise of each dtype in v itself
-    and in the difference, all relative to ||v^(l)||. Where the noise of the difference is above the distance, it hides it."""
+    """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise
+    of each dtype in v itself and in the difference, all relative to ||v^(l)||. Where the noise of
+    the difference is above the distance, it hides it."""
     table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
     table = table[table["pair"] == main_pair(result)]
-    table = table[table["relative"] > 0]  # of a pair that is the same in v^(0) the size of v^(0) is not stored
+    table = table[
+        table["relative"] > 0
+    ]  # of a pair that is the same in v^(0) the size of v^(0) is not stored
     means: Frame = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)[
         [*_GROWTH, "mean", "relative"]
     ].mean()
@@ -134,15 +180,25 @@ def growth_chart(result: Collapse) -> Any:
         for column, quantity in _GROWTH.items()
     ]
     rows, y = log_rows(pd.concat(parts, ignore_index=True).drop_duplicates(), "relative to ‖v^(l)‖")
-    hue = draw.hue("series", {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])})
+    hue = draw.hue(
+        "series",
+        {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])},
+    )
     dash = draw.dashes({name: (name, look) for name, look in _LOOKS.items()}, rows["quantity"])
     first, last = int(rows["layer"].min()), int(rows["layer"].max())
     x = alt.X(
-        "layer:Q", **axes.linear("layer l", (first, last), grid=False, format="d", values=axes.whole_ticks(first, last))
+        "layer:Q",
+        **axes.linear(
+            "layer l", (first, last), grid=False, format="d", values=axes.whole_ticks(first, last)
+        ),
     )
     panels = [
-        draw.panel(curve(rows[rows["length"] == length], x, y, hue, dash=dash), 300, 220, f"{length} items")
+        draw.panel(
+            curve(rows[rows["length"] == length], x, y, hue, dash=dash), 300, 220, f"{length} items"
+        )
         for length in dict.fromkeys((int(rows["length"].min()), int(rows["length"].max())))
     ]
     title = f"What a rounding becomes, layer by layer, {frame_of(result)['task'].iloc[0]}"
-    return draw.figure([panels], title, growth_findings(result), color="shared", strokeDash="shared")
+    return draw.figure(
+        [panels], title, growth_findings(result), color="shared", strokeDash="shared"
+    )

@@ -1,4 +1,6 @@
-"""What each part carries of the answer: the share of the clean-corrupt gap that goes with it, layer by layer."""
+"""What each part carries of the answer: the share of the clean-corrupt gap that goes with it, layer
+by layer.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ _PARTS = {
 
 
 def patching_chart(result: Patching) -> Chart:
-    """A panel a direction: layers up, tokens (heads) across, red where a part carries the answer, blue against it.
+    """A panel a direction: layers up, tokens (heads) across, red where a part carries the answer,
+    blue against it.
 
-    Of the logit, or of the logit difference. Positions whose parts have no effect anywhere before the first that has some are
-    left out: there both prompts are the same.
+    Of the logit, or of the logit difference. Positions whose parts have no effect anywhere before
+    the first that has some are left out: there both prompts are the same.
     """
     table: Frame = result.frame
     table = table[table["quantity"] != LOG_P]
@@ -51,17 +54,27 @@ def patching_chart(result: Patching) -> Chart:
         scale=alt.Scale(scheme="redblue", reverse=True, domain=[-largest, largest]),
         legend=gradient("share of the clean-corrupt gap"),
     )
-    cells = rows.assign(value=rows["share"], name=names)[["direction", "layer", "name", "token", "value", "effect"]]
+    cells = rows.assign(value=rows["share"], name=names)[
+        ["direction", "layer", "name", "token", "value", "effect"]
+    ]
     directions = list(dict.fromkeys(cells["direction"]))
     beside = 2 * _width(cells["name"].nunique()) < TOKENS_WIDTH
     panels = [
-        _panel(cells[cells["direction"] == name], name, colour, beside or name == directions[-1], by_head)
+        _panel(
+            cells[cells["direction"] == name],
+            name,
+            colour,
+            beside or name == directions[-1],
+            by_head,
+        )
         for name in directions
     ]
     parameters = result.provenance.parameters
     left_out = len(table) - len(rows)
     notes = (
-        ["Left out: the tokens before the first that differs; nothing patched there changes anything."]
+        [
+            "Left out: the tokens before the first that differs; nothing patched there changes anything."
+        ]
         if left_out
         else []
     )
@@ -78,10 +91,19 @@ def patching_chart(result: Patching) -> Chart:
 
 def _panel(cells: Frame, direction: str, colour: Any, last: bool, by_head: bool) -> Any:
     names, layers = list(dict.fromkeys(cells["name"])), cells["layer"].nunique()
-    x = alt.X("name:N", sort=names, title="head" if by_head else "token and its position", axis=_token_axis())
-    up = alt.Y("layer:O", sort="descending", title="layer", axis=alt.Axis(ticks=False, labelOverlap=True))
+    x = alt.X(
+        "name:N",
+        sort=names,
+        title="head" if by_head else "token and its position",
+        axis=_token_axis(),
+    )
+    up = alt.Y(
+        "layer:O", sort="descending", title="layer", axis=alt.Axis(ticks=False, labelOverlap=True)
+    )
     marks = heat(cells, x if last else axes.quiet(x), up, colour)
-    return draw.panel(marks, _width(len(names)), max(90, min(11 * layers, 340)), _DIRECTIONS[direction])
+    return draw.panel(
+        marks, _width(len(names)), max(90, min(11 * layers, 340)), _DIRECTIONS[direction]
+    )
 
 
 def _width(names: int) -> int:

@@ -10,7 +10,15 @@ import pandas as pd
 
 from ostools.ground.words import title_of
 from ostools.measure.study.study import Study
-from ostools.measure.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNDECIDED, bound
+from ostools.measure.study.verdicts import (
+    HELPS,
+    HURTS,
+    LARGER,
+    NO_EFFECT,
+    SMALLER,
+    UNDECIDED,
+    bound,
+)
 from ostools.reporting.forms import bars, looks_by_name
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame
@@ -39,10 +47,12 @@ _GREY = theme.colour("float64")
 
 
 def study_chart(result: Study) -> Chart:
-    """Thick: the interval at the study's level; thin: the wider one that its verdict is read from; 0, or x1, is no effect.
+    """Thick: the interval at the study's level; thin: the wider one that its verdict is read from;
+    0, or x1, is no effect.
 
-    Ratios stand on a log axis; one to what is below its own rounding is a bound, with that word and no interval. A mitigation
-    that changed nothing, or a quantity that could not be measured, has no mark, and a word in its place.
+    Ratios stand on a log axis; one to what is below its own rounding is a bound, with that word and
+    no interval. A mitigation that changed nothing, or a quantity that could not be measured, has no
+    mark, and a word in its place.
     """
     rows = _rows(result)
     order = list(dict.fromkeys(rows["name"]))
@@ -65,25 +75,38 @@ def _subtitle(result: Study) -> list[str]:
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
     ]
     trained: Any = result.frame["within_training"]
-    left_out = "Lengths beyond training are left out." if trained.any() else "No length is within training."
+    left_out = (
+        "Lengths beyond training are left out."
+        if trained.any()
+        else "No length is within training."
+    )
     return notes if trained.all() else [*notes, left_out]
 
 
 def _rows(result: Study) -> Frame:
-    """One row a mark: effects as they are drawn (points, or factors), their intervals, and what the verdict says of them."""
+    """One row a mark: effects as they are drawn (points, or factors), their intervals, and what the
+    verdict says of them.
+    """
     order = list(_TITLES)
     effects: Frame = result.effects
-    effects = effects.sort_values("quantity", key=lambda names: names.map(order.index), kind="stable")
+    effects = effects.sort_values(
+        "quantity", key=lambda names: names.map(order.index), kind="stable"
+    )
     verdict_table: Frame = result.verdicts.set_index("mitigation")
     limits = [bound(row) for row in effects.to_dict("records")]
     scale = np.where(effects["quantity"] == "correct", 100.0, 1.0)
-    rows = effects[["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]].copy()
+    rows = effects[
+        ["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]
+    ].copy()
     ends = ["low", "high", "verdict_low", "verdict_high"]
     for name in ("effect", *ends):
-        rows[name] = np.where(effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name])
+        rows[name] = np.where(
+            effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name]
+        )
     rows.loc[[limit != "" for limit in limits], ends] = np.nan  # a bound has no interval
     rows["panel"] = [
-        _TITLES[quantity].format(dtype=dtype) for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
+        _TITLES[quantity].format(dtype=dtype)
+        for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
     ]
     verdicts = [
         verdict_table.loc[mitigation, about] if about else NOT_JUDGED
@@ -95,7 +118,9 @@ def _rows(result: Study) -> Frame:
     rows["word"] = np.where(rows["pairs"] > 0, "", missing)
     rows["name"] = [theme.inert(name) for name in rows["mitigation"]]
     rows["reason"] = [theme.inert(text) for text in rows["reason"]]
-    return rows.rename(columns={"effect": "value"}).drop(columns=["mitigation", "quantity", "dtype", "inactive"])
+    return rows.rename(columns={"effect": "value"}).drop(
+        columns=["mitigation", "quantity", "dtype", "inactive"]
+    )
 
 
 def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
@@ -119,7 +144,9 @@ def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
 
 
 def _value_axis(measured: Frame, ratio: bool, none: float) -> dict[str, Any]:
-    """Around every effect and interval of the panel, with no effect in sight; ratios on a log axis of factors."""
+    """Around every effect and interval of the panel, with no effect in sight; ratios on a log axis
+    of factors.
+    """
     ends = measured[list(_ENDS)].to_numpy(dtype=float).ravel()
     values = np.append(ends[np.isfinite(ends)], none)
     low, high = float(values.min()), float(values.max())
