@@ -29,10 +29,10 @@ def found_in(source: str) -> list[str]:
     if _WORDS.search(source) is None:
         return []
     return [
-        f"{node.lineno}: {said}"
+        f"{node.lineno}: {said}"  # pyright: ignore[reportAttributeAccessIssue]
         for node in ast.walk(ast.parse(source))
         if (said := _forbidden(node))
-    ]  # pyright: ignore[reportAttributeAccessIssue]
+    ]
 
 
 def _forbidden(node: ast.AST) -> str | None:

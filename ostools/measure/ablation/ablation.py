@@ -291,10 +291,10 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of one prompt: the prediction for all parts at once, then each taken out in turn."""
     n = len(question.prompt)
-    if beyond := [target for target in targets if getattr(target, "query", 0) >= n]:
+    if beyond := [query for target in targets if (query := getattr(target, "query", 0)) >= n]:
         raise InputError(
-            f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}"
-        )  # pyright: ignore[reportAttributeAccessIssue]
+            f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0]}"
+        )
     where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
     baseline = {
         measure.name: require_finite(measure.values(model), "with nothing taken out")
