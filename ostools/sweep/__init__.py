@@ -7,7 +7,7 @@ from ostools.sweep.corpus.result import Corpus, CorpusCollapse, read_corpus
 from ostools.sweep.executor import Executor
 from ostools.sweep.ray_cluster import RayCluster
 from ostools.sweep.reading import results
-from ostools.sweep.run import Outcome, Plan, plan, run
+from ostools.sweep.run import Outcome, SweepPlan, plan, run
 from ostools.sweep.sweep_file import Sweep, read_sweep, sweep_of
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "CorpusCollapse",
     "Executor",
     "Outcome",
-    "Plan",
     "RayCluster",
     "Sweep",
+    "SweepPlan",
     "corpus",
     "plan",
     "read_corpus",

@@ -42,47 +42,35 @@ _FINITE = ("log_probability", "temperature", "seconds")
 what a user gave."""
 
 
-class BadRowsError(ValueError):
-    """A file, or rows, that cannot be those of a measurement. The message says what is wrong."""
-
-
 def file_of(
     keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str
 ) -> bytes:
     """Return the rows of a cell as the Parquet file that is stored, with the hashes of the versions
     and of the checkpoint's files.
 
-    Raises `BadRowsError` for an infinite number where none can be, and what pyarrow raises for
+    Raises `ValueError` for an infinite number where none can be, and what pyarrow raises for
     values that it cannot hold.
     """
     for name in set(_FINITE) & set(table):
-        values = table[name].to_numpy(dtype=float, na_value=np.nan)
-        if (infinite := np.isinf(values)).any():
-            row = int(infinite.argmax())
-            raise BadRowsError(
-                f"row {row}: expected {name} to be a finite number or missing, found {values[row]}"
-            )
+        if np.isinf(table[name].to_numpy(dtype=float, na_value=np.nan)).any():
+            raise ValueError(f"expected {name} to be finite or missing, found an infinite one")
     source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
     attributes = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
-    attributes = {**table.attrs, "ostools": attributes}
     # As `DataFrame.to_parquet` writes it. But pandas would copy the attributes once a column, most
     # of a small cell's time.
     bare = table.copy(deep=False)
     bare.attrs = {}
     arrow = pa.Table.from_pandas(bare, preserve_index=False)
-    metadata = {**arrow.schema.metadata, b"PANDAS_ATTRS": json.dumps(attributes, allow_nan=False)}
+    attrs = json.dumps({**table.attrs, "ostools": attributes}, allow_nan=False)
     sink = pa.BufferOutputStream()
+    metadata = {**arrow.schema.metadata, b"PANDAS_ATTRS": attrs}
     parquet.write_table(arrow.replace_schema_metadata(metadata), sink)
     return sink.getvalue().to_pybytes()
 
 
 def file_hash(content: bytes) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file's bytes."""
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-def why_broken(error: Exception) -> str:
-    """Return what is wrong with a file, by what `CellFile.of` raised."""
-    return str(error) if isinstance(error, BadRowsError) else "it is not a cell of a sweep"
 
 
 @dataclass(frozen=True)
@@ -92,15 +80,16 @@ class CellFile:
 
     path: Path
     lengths: frozenset[int]
-    table: Any
+    table: pa.Table
     source: Mapping[str, Any]
 
     @classmethod
-    def of(cls, path: Path, content: bytes) -> CellFile:
-        """Read a file. Raises `BadRowsError` for bytes that were changed since `file_of` made them,
+    def read(cls, path: Path) -> CellFile:
+        """Read a file. Raises `ValueError` for bytes that were changed since `file_of` made them,
         and what is in `UNREADABLE` for a file that another version of ostools made otherwise."""
+        content = path.read_bytes()
         if file_hash(content) != path.name.split(".")[2]:
-            raise BadRowsError("its bytes are not those that were written")
+            raise ValueError("its bytes are not those that were written")
         table = parquet.read_table(pa.BufferReader(content), use_threads=False)
         attributes = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
         source = {**dict.fromkeys(MADE_BY, ""), **attributes["provenance"]}

@@ -6,19 +6,18 @@ is there.
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import inspect
 import itertools
 import json
+import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from ostools import mitigations, tasks
 from ostools.measure.swept import Cell
@@ -27,7 +26,7 @@ from ostools.mitigations.named import NONE
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.sweep_file import Sweep, form_of
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import Task
 
 _VERSIONS = (
     "oversquashing-tools",
@@ -40,14 +39,6 @@ _VERSIONS = (
     "scikit-learn",
     "statsmodels",
 )
-_TELLING = ("ostools/cli/", "ostools/explorer/", "ostools/reporting/")
-"""Rooms that decide no number."""
-_OWN_PACKAGES = {
-    "ostools",
-    *sys.stdlib_module_names,
-    *(name.replace("-", "_") for name in _VERSIONS),
-}
-"""Packages that the version of the code speaks for."""
 
 
 @dataclass(frozen=True)
@@ -91,35 +82,31 @@ def cells_of(sweep: Sweep) -> list[Cell]:
     cell.
     """
     cells: dict[Cell, None] = {}
-    form_once, mitigation_once = cache(_form_and_label), cache(_mitigation_label)
-    options = {measurement: measurement.as_json for measurement in sweep.measurements}
-    for measurement, model, task, spec in itertools.product(
-        sweep.measurements, sweep.models, sweep.tasks, sweep.mitigations
-    ):
-        form, name = form_once(task, measurement.name)
+    mitigation_labels = [_mitigation_label(spec) for spec in sweep.mitigations]
+    for measurement, task in itertools.product(sweep.measurements, sweep.tasks):
+        form, options = form_of(task, measurement.name), measurement.as_json
+        name = _same_text(form, tasks.label(form), task) if isinstance(form, Task) else task
         # What draws nothing is the same under every seed.
         seeds = sweep.seeds if form.random or measurement.draws == "by seed" else (0,)
-        for dtype, seed in itertools.product(measurement.dtypes or sweep.dtypes, seeds):
-            which = model, name, dtype, mitigation_once(spec)
-            cells[Cell(*which, seed, measurement.name, options[measurement], sweep.lengths)] = None
-    order = {pair: index for index, pair in enumerate(dict.fromkeys(map(to_load, cells)))}
-    models = {name: index for index, name in enumerate(dict.fromkeys(cell.model for cell in cells))}
-    return sorted(cells, key=lambda cell: (models[cell.model], order[to_load(cell)]))
+        dtypes = measurement.dtypes or sweep.dtypes
+        for model, label, dtype, seed in itertools.product(
+            sweep.models, mitigation_labels, dtypes, seeds
+        ):
+            which = model, name, dtype, label, seed, measurement.name
+            cells[Cell(*which, options, sweep.lengths)] = None
+    # Of the file's order only: each model in a dtype once, and the models as they are listed.
+    order = list(dict.fromkeys(map(to_load, cells)))
+    return sorted(
+        cells, key=lambda cell: (sweep.models.index(cell.model), order.index(to_load(cell)))
+    )
 
 
 def _mitigation_label(spec: str) -> str:
-    if spec == NONE:
-        return NONE
-    mitigation = mitigations.mitigation(spec)
-    return _cell_text(mitigation, mitigations.label(mitigation), spec)
+    mitigation = None if spec == NONE else mitigations.mitigation(spec)
+    return _same_text(mitigation, mitigations.label(mitigation), spec)
 
 
-def _form_and_label(spec: str, measurement: str) -> tuple[Task | CollapseTask, str]:
-    form = form_of(spec, measurement)
-    return form, _cell_text(form, tasks.label(form), spec) if isinstance(form, Task) else spec
-
-
-def _cell_text(definition: Task | Mitigation, label: str, spec: str) -> str:
+def _same_text(definition: Task | Mitigation | None, label: str, spec: str) -> str:
     """Return the text by which a cell makes its task or mitigation again.
 
     Its label, so that two spellings are one cell; the text as it was given where the label is only
@@ -129,82 +116,55 @@ def _cell_text(definition: Task | Mitigation, label: str, spec: str) -> str:
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell: parameters, checkpoint, device, code and versions; its
-    lengths where a row depends on the others (`Swept.depends_on_lengths`).
+    """What defines the numbers of a cell: parameters, checkpoint, device, versions; its lengths
+    where a row depends on the others (`Swept.depends_on_lengths`).
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
-    definitions: list[Any] = [form_of(cell.task, cell.measurement)]
-    if cell.mitigated is not None:
-        definitions += mitigations.parts(cell.mitigated)
+    depends = MEASUREMENTS[cell.measurement].swept.depends_on_lengths
+    definitions = [form_of(cell.task, cell.measurement), *mitigations.parts(cell.mitigated)]
     return digest(
         {
             **cell.columns,
             "options": cell.options,
-            "whole": list(cell.lengths)
-            if MEASUREMENTS[cell.measurement].swept.depends_on_lengths
-            else None,
+            "whole": list(cell.lengths) if depends else None,
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
-            **sources(definitions),
+            "sources": sources(definitions),
         }
     )
 
 
-def sources(definitions: Sequence[Any]) -> dict[str, Any]:
-    """What defines tasks and mitigations beside this package's code: the packages that their
-    classes come from, and the files that they name, as hashes."""
-    return {
-        "plugins": [_plugin_source(type(definition)) for definition in definitions],
-        "files": [_files(definition) for definition in definitions],
-    }
+def sources(definitions: Sequence[object]) -> list[dict[str, str]]:
+    """Hashes of what defines tasks and mitigations beside this package: of each the files that it
+    names, and those that a class of another distribution stands in."""
+    return [
+        {
+            **{name: _file_hash(path) for name, path in _named_files(definition)},
+            **{kind.__name__: _file_hash(path) for kind, path in _class_files(type(definition))},
+        }
+        for definition in definitions
+    ]
 
 
-def _files(definition: object) -> dict[str, str]:
-    names = (
-        [field.name for field in fields(definition)]
-        if is_dataclass(definition)
-        else getattr(definition, "__dict__", {})
-    )
-    values = {name: getattr(definition, name) for name in names}
-    paths = {name: Path(value) for name, value in values.items() if isinstance(value, str | Path)}
-    return {name: _file_hash(path) for name, path in paths.items() if _is_file(path)}
+def _named_files(definition: object) -> Iterator[tuple[str, Path]]:
+    for name, value in getattr(definition, "__dict__", {}).items():
+        if isinstance(value, str | Path) and os.path.isfile(value):
+            yield name, Path(value)
 
 
-def _is_file(path: Path) -> bool:
-    with suppress(OSError, ValueError):  # a text that no path can be: too long, or with a NUL
-        return path.is_file()
-    return False
+def _class_files(kind: type) -> Iterator[tuple[type, Path]]:
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in {"ostools", *sys.stdlib_module_names}:
+            yield base, Path(inspect.getfile(base))
 
 
 def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _plugin_source(kind: type) -> list[str]:
-    """The hashes of the packages that a task's or mitigation's class comes from, where they are
-    another distribution's: of every file, as a class may call or read any of them."""
-    hashes = []
-    for name in sorted(
-        {base.__module__.partition(".")[0] for base in kind.__mro__} - _OWN_PACKAGES
-    ):
-        package = sys.modules[name]
-        roots = [Path(root) for root in getattr(package, "__path__", ())]
-        files = [(str(file.relative_to(root)), file) for root in roots for file in root.rglob("*")]
-        if not roots and getattr(package, "__file__", None):
-            files = [("", Path(str(package.__file__)))]
-        files = [
-            (place, file)
-            for place, file in sorted(files)
-            if "__pycache__" not in file.parts and file.is_file()
-        ]
-        hashes.append(digest([[place, _file_hash(file)] for place, file in files]))
-    return hashes
-
-
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -230,42 +190,6 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 @cache
 def code_version() -> str:
-    """The hash of what this package does, of the versions of what it computes with, and of Python.
-
-    What it does is the syntax of its modules without docstrings and comments: the version of a
-    clone stays as it is while its numbers change.
-    """
+    """The hash of the versions of this package, of what it computes with, and of Python."""
     versions = {name: version(name) for name in _VERSIONS}
-    return digest(
-        {"syntax": _syntax_hashes(), "versions": versions, "python": platform.python_version()}
-    )
-
-
-def _syntax_hashes() -> Mapping[str, str]:
-    """Of each module that may decide a number: all but those that draw, tell and ask."""
-    home = Path(__file__).parents[1]
-    # `hooks` and `mitigations` are links in a clone, which rglob does not follow.
-    files = [
-        file for room in (home, home / "hooks", home / "mitigations") for file in room.rglob("*.py")
-    ]
-    names = {file.relative_to(home.parent).as_posix(): file for file in sorted(files)}
-    return {
-        name: syntax_hash(file.read_text("utf-8"))
-        for name, file in names.items()
-        if not name.startswith(_TELLING)
-    }
-
-
-def syntax_hash(source: str) -> str:
-    """Hash of a module's syntax without its docstrings, comments and layout."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            del body[0]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return digest({**versions, "python": platform.python_version()})

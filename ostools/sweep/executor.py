@@ -18,14 +18,8 @@ from typing import Any, TypeAlias
 import torch
 
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import INTERRUPTS, InputError, InsufficientMemoryError, in_words
+from ostools.ground.errors import InputError, in_words
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.memory import available_memory, free_memory
-from ostools.ground.out_of_memory import (
-    chunks_that_fit,
-    free_what_is_left,
-    is_out_of_memory,
-)
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models.devices import resolve_device
@@ -57,6 +51,11 @@ class Terms:
     code: str
     device_map: str | None = None
 
+    @property
+    def kind(self) -> str:
+        """The device without its number."""
+        return self.device.partition(":")[0]
+
 
 def weights_dtype(cell: Cell) -> torch.dtype:
     """The dtype in which the weights of the cell's model are loaded."""
@@ -80,9 +79,7 @@ def forecast(
     try:
         model = Unloaded(source, weights_dtype(cell), kind, device_map)
         return model.forecast(_work(cell, model))
-    except INTERRUPTS:
-        raise
-    except BaseException:  # of a plugin or a broken checkpoint: it is for the cell to fail
+    except Exception:  # of a plugin or a broken checkpoint: it is for the cell to fail
         return Forecast(LIBRARIES if kind == "cpu" else 0)
 
 
@@ -94,14 +91,14 @@ def _work(cell: Cell, model: Unloaded) -> int:
         "lengths": cell.lengths,
         "dtypes": [cell.dtype],
         "seeds": cell.seeds,
+        "mitigation": cell.mitigated,
+        **cell.arguments,
+        **measurement.swept.fixed,
     }
-    values |= {"mitigation": cell.mitigated, **cell.arguments, **measurement.swept.fixed}
     if "pos" in names:
         longest = model.longest(form, cell.lengths, mitigation=cell.mitigated, seed=cell.seed)
         values["pos"] = longest.tokens + longest.answer
-    return measurement.memory(
-        model, **{name: value for name, value in values.items() if name in names}
-    )
+    return measurement.memory(model, **{name: values[name] for name in names if name in values})
 
 
 CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]
@@ -131,7 +128,7 @@ class ThisProcess(Executor):
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         bench = Bench(terms)
         for job in jobs:
-            yield job.keyed_cell, bench.measure_planned(job.keyed_cell)
+            yield job.keyed_cell, bench.measure(job.keyed_cell)
 
 
 class Bench:
@@ -141,60 +138,37 @@ class Bench:
         self.terms = terms
         self._loaded: tuple[tuple[str, str], TransformerBridge] | None = None
 
-    def measure_planned(self, keyed_cell: KeyedCell) -> Rows | str:
-        """`measure`, where the plugins and files that the key was made of are still, on this node,
-        what they were.
-        """
-        cell, terms = keyed_cell.cell, self.terms
-        try:
-            key = base_key(cell, terms.checkpoints[cell.model], terms.device.partition(":")[0])
-        except INTERRUPTS:
-            raise
-        except BaseException as error:  # a file that is gone, a plugin that another node lacks
-            return in_words(error)
-        if key != keyed_cell.base:
-            return f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
-        return self.measure(cell)
-
-    def measure(self, cell: Cell) -> Rows | str:
+    def measure(self, keyed_cell: KeyedCell) -> Rows | str:
         """The rows of a cell, or whatever it, or a plugin in it, raised, in one line.
 
-        Where memory runs out it is tried again in smaller chunks; then the failure says what was
-        forecast and what there is. The seconds that it took, and the share of the chunks, are in
-        the provenance: rows hold numbers alone.
+        The seconds that it took are in the provenance: rows hold numbers alone.
         """
-        start, model = time.perf_counter(), None
+        start, cell = time.perf_counter(), keyed_cell.cell
         try:
+            self._require_as_planned(keyed_cell)
             model = self._model(cell)
             with enough_threads([model]):
-                (table, provenance), share = chunks_that_fit(
-                    lambda: measure(model, cell),
-                    lambda error: InsufficientMemoryError(in_words(error)),
-                )
-            took: dict[str, Any] = {"cell_seconds": time.perf_counter() - start}
-            took |= {} if share == 1.0 else {"chunk_share": share}
-            return table, replace(provenance, parameters={**provenance.parameters, **took})
-        except INTERRUPTS:
-            raise
-        except (
-            BaseException
-        ) as error:  # a plugin's sys.exit(), or a panic of a library in Rust, ends its cell alone
-            words = str(error) if isinstance(error, InsufficientMemoryError) else in_words(error)
-            if not is_out_of_memory(error):
-                return words
-        free_what_is_left()  # behind the handler: until then the error's traceback holds what did not fit
-        return self._lacking(
-            "while the model was loaded" if model is None else "while it was measured", cell, words
-        )
+                table, provenance = measure(model, cell)
+        except Exception as error:
+            return in_words(error)
+        took = {**provenance.parameters, "cell_seconds": time.perf_counter() - start}
+        return table, replace(provenance, parameters=took)
 
-    def _lacking(self, stage: str, cell: Cell, words: str) -> str:
-        device = self.terms.device
-        needed = forecast(cell, source_of(cell), device, self.terms.device_map).memory
-        free = available_memory(torch.device(device))
-        limit = free_memory() if device == "cpu" else f"{free / 2**30:.2f} GiB free on {device}"
-        return f"out of memory {stage}: forecast {needed / 2**30:.2f} GiB, {limit} ({words})"
+    def _require_as_planned(self, keyed_cell: KeyedCell) -> None:
+        """Refuse versions, plugins and files that are others, on this node, than the key says."""
+        cell = keyed_cell.cell
+        if code_version() != self.terms.code:
+            raise InputError(
+                "expected the versions that the sweep was planned with, found others here"
+            )
+        if base_key(cell, self.terms.checkpoints[cell.model], self.terms.kind) != keyed_cell.base:
+            raise InputError(
+                f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
+            )
 
     def _model(self, cell: Cell) -> TransformerBridge:
+        from ostools.models import load_model
+
         name, dtype = loads = to_load(cell)
         if self._loaded is None or self._loaded[0] != loads:
             self._loaded = None  # the last model's memory is free before the next is loaded
@@ -202,12 +176,6 @@ class Bench:
                 raise InputError(
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )
-            if code_version() != self.terms.code:
-                raise InputError(
-                    "expected the versions that the sweep was planned with, found others here"
-                )
             where = {"device": self.terms.device, "device_map": self.terms.device_map}
-            from ostools.models import load_model
-
             self._loaded = loads, load_model(name, dtype=dtype, **where)
         return self._loaded[1]

@@ -4,20 +4,17 @@ Numbers are those of one process: in float32 on CPUs, with one CPU a worker, to 
 seconds until the workers have begun, milliseconds a cell; one process is the cheaper choice for a
 sweep of a minute.
 
-Workers are actors that keep a model between cells. A cell whose worker is lost is measured by
-another worker.
+Workers are actors that keep a model between cells. Ray starts a lost worker again, on another node
+where its own is gone, and gives it its cell again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import sys
-import tempfile
-import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TypeAlias
@@ -25,9 +22,10 @@ from unittest.mock import patch
 
 import torch
 
-from ostools.ground.errors import InputError, in_words, short_repr
+from ostools.ground.errors import InputError, in_words
+from ostools.ground.whole_numbers import whole_number
 from ostools.models.devices import resolve_device
-from ostools.sweep.cells import KeyedCell, to_load
+from ostools.sweep.cells import to_load
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 
 AUTO = "auto"
@@ -35,11 +33,7 @@ RETRIES = 2
 """How often a cell whose worker was lost is tried again. Then it is recorded as failed: it may be
 what ends its workers.
 """
-_PATIENCE = 60.0  # seconds to wait for a node with room for a worker where none is left
-_SECONDS = 5.0  # how long a cluster has to answer; Ray itself would wait for ever
-_OBJECTS = (
-    128 << 20
-)  # bytes of shared memory of a cluster of our own: results are tables of kilobytes
+_SECONDS = 5.0  # how long an address has to answer; Ray itself would wait for minutes
 
 Amounts: TypeAlias = Mapping[str, float | int]
 """CPU, GPU and bytes of memory that a node has, or that a worker asks for."""
@@ -66,13 +60,6 @@ class RayCluster(Executor):
     def __init__(
         self, address: str | None = None, *, workers: int | None = None, cpus: int = 1
     ) -> None:
-        for name, value in (("workers", workers), ("cpus", cpus)):
-            if value is not None and value < 1:
-                raise InputError(f"{name}: expected 1 or more, found {value}")
-        if not isinstance(address, str | None):
-            raise InputError(
-                f"Ray address: expected auto, or HOST:PORT, found {short_repr(address)}"
-            )
         try:
             import ray
             import ray.exceptions
@@ -81,7 +68,8 @@ class RayCluster(Executor):
                 "expected Ray, found none: pip install 'oversquashing-tools[ray]'"
             ) from None
         self.ray: Any = ray
-        self.address, self.workers, self.cpus = address, workers, cpus
+        self.address, self.cpus = address, whole_number("cpus", cpus, 1)
+        self.workers = None if workers is None else whole_number("workers", workers, 1)
 
     def device(self, device: str) -> str:
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
@@ -103,29 +91,25 @@ class RayCluster(Executor):
         if not jobs:
             return
         with _connected(self.ray, self.address):
-            needs = {"CPU": self.cpus, "GPU": self._gpus(terms)}
+            needs: dict[str, float] = {"CPU": self.cpus, "GPU": self._gpus(terms)}
             nodes = [node for node in self._nodes() if _room([node], needs)]
             if not nodes:
-                present = "; ".join(
-                    f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs"
-                    for node in self._nodes()
-                )
                 raise InputError(
-                    f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, found nodes with {present}"
+                    f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, found none"
                 )
-            largest = float("inf") if needs["GPU"] else max(node.get("memory", 0) for node in nodes)
-            for job in jobs:
-                if job.forecast.memory > largest:
+            fitting = list(jobs)
+            if not needs["GPU"]:  # the memory of a GPU is its own, of which Ray keeps no account
+                largest = max(node.get("memory", 0) for node in nodes)
+                fitting = [job for job in jobs if job.forecast.memory <= largest]
+                needs["memory"] = max((job.forecast.memory for job in fitting), default=0)
+                for job in set(jobs) - set(fitting):
                     yield (
                         job.keyed_cell,
                         (
-                            f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
-                            f"more than {largest / 2**30:.2f} GiB for workers"
+                            f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster "
+                            f"has more than {largest / 2**30:.2f} GiB for workers"
                         ),
                     )
-            fitting = [job for job in jobs if job.forecast.memory <= largest]
-            if not needs["GPU"]:  # the memory of a GPU is its own, of which Ray keeps no account
-                needs["memory"] = max((job.forecast.memory for job in fitting), default=0)
             yield from self._measure(fitting, terms, needs)
 
     def _nodes(self) -> list[Amounts]:
@@ -135,76 +119,51 @@ class RayCluster(Executor):
         """GPUs of a worker: one; all that a node has, where a model's weights may lie on several."""
         if terms.device != "cuda":
             return 0
-        return (
-            1
-            if terms.device_map != "auto"
-            else max(int(node.get("GPU", 0)) for node in self._nodes())
-        )
+        is_spread = terms.device_map == "auto"
+        return max(int(node.get("GPU", 0)) for node in self._nodes()) if is_spread else 1
 
     def _measure(self, jobs: Sequence[Job], terms: Terms, needs: Amounts) -> Iterator[CellOutcome]:
         """Every job once. Those of one model follow each other: a worker mostly keeps the model
         that it has.
         """
-        queue = deque(
-            sorted(jobs, key=lambda job: (to_load(job.keyed_cell.cell), -job.forecast.memory))
+        in_order = sorted(
+            jobs, key=lambda job: (to_load(job.keyed_cell.cell), -job.forecast.memory)
         )
-        working: dict[
-            Any, tuple[Any, Job]
-        ] = {}  # workers and their cells, by the references of the results
-        tries: Counter[KeyedCell] = Counter()
-        resources = {
-            "num_cpus": needs["CPU"],
-            "num_gpus": needs["GPU"],
-            "memory": needs.get("memory", 0),
-        }
+        queue = deque(in_order)
         kind = self.ray.remote(Worker).options(
-            **resources, max_restarts=0, scheduling_strategy="SPREAD"
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            memory=needs.get("memory", 0),
+            max_restarts=-1,
+            max_task_retries=RETRIES,
+            scheduling_strategy="SPREAD",
         )
+        count = min(_room(self._nodes(), needs), len(jobs), self.workers or len(jobs))
+        workers = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
+        # Workers and their cells, by the references of the results.
+        working: dict[Any, tuple[Any, Job]] = {}
 
-        def work_on(worker: Any = None) -> None:
-            """The next cell of a worker, None: of a new one; the worker's end, and room for others,
-            where no cell is left.
-            """
+        def give_next_cell(worker: Any) -> None:
             if queue:
-                job, worker = queue.popleft(), worker or kind.remote(terms, os.getcwd(), self.cpus)
+                job = queue.popleft()
                 working[worker.measure.remote(job)] = worker, job
-            elif worker is not None:
-                self._dismiss(worker)
 
         try:
-            room = _room(self._nodes(), needs)
-            for _ in range(min(room, self.workers or room)):
-                work_on()
+            for worker in workers:
+                give_next_cell(worker)
             while working:
-                ready, _ = self.ray.wait(list(working), timeout=_PATIENCE)
-                if not ready and not _room(self._nodes(), needs):
-                    raise InputError(
-                        f"expected a node with room for a worker, found none for {_PATIENCE:g} seconds: "
-                        f"{len(queue) + len(working)} cells are left; the same command goes on with them"
-                    )
-                for reference in ready:
-                    worker, job = working.pop(reference)
-                    try:
-                        rows = self.ray.get(reference)
-                    except self.ray.exceptions.RayError as error:
-                        self._dismiss(worker)
-                        tries[job.keyed_cell] += 1
-                        rows, worker = (
-                            f"its worker was lost {tries[job.keyed_cell]} times: {_lost(error)}",
-                            None,
-                        )
-                        if tries[job.keyed_cell] <= RETRIES:
-                            queue.appendleft(job)
-                    work_on(worker)  # its next cell is under way before this one is stored
-                    if worker is not None or tries[job.keyed_cell] > RETRIES:
-                        yield job.keyed_cell, rows
+                (reference, *_), _ = self.ray.wait(list(working))
+                worker, job = working.pop(reference)
+                try:
+                    rows = self.ray.get(reference)
+                except self.ray.exceptions.RayError as error:
+                    rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
+                give_next_cell(worker)  # under way before this one is stored
+                yield job.keyed_cell, rows
         finally:
-            for worker, _ in working.values():
-                self._dismiss(worker)
-
-    def _dismiss(self, worker: Any) -> None:
-        with suppress(Exception):  # it is gone already, or the cluster is
-            self.ray.kill(worker)
+            for worker in workers:
+                with suppress(Exception):  # the cluster is gone
+                    self.ray.kill(worker)
 
 
 class Worker:
@@ -213,16 +172,15 @@ class Worker:
     """
 
     def __init__(self, terms: Terms, directory: str, cpus: int) -> None:
-        with suppress(
-            OSError
-        ):  # not on this node: then a relative name is refused when it is looked for
+        # Not on this node: then a relative name is refused when it is looked for.
+        with suppress(OSError):
             os.chdir(directory)
         torch.set_num_threads(cpus)
         self._bench = Bench(terms)
 
     def measure(self, job: Job) -> Rows | str:
         """The rows of a cell, or what went wrong."""
-        return self._bench.measure_planned(job.keyed_cell)
+        return self._bench.measure(job.keyed_cell)
 
 
 def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
@@ -231,11 +189,6 @@ def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
         min(int(node.get(name, 0) // amount) for name, amount in needs.items() if amount)
         for node in nodes
     )
-
-
-def _lost(error: Exception) -> str:
-    """Return the beginning of Ray's page about a lost worker, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 @contextmanager
@@ -253,52 +206,29 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
             )
         yield
         return
-    # Ray's variables are gone afterwards; no usage statistics are sent; what the command prints is
-    # a table.
+    options: dict[str, Any] = {"address": "local", "include_dashboard": False}
+    if address is not None:
+        options = {"address": _answering(address)}
+    # No usage statistics are sent; what the command prints is a table.
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    with (
-        tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch,
-        patch.dict(os.environ, variables),
-        redirect_stdout(sys.stderr),
-    ):
+    with patch.dict(os.environ, variables), redirect_stdout(sys.stderr):
         try:
-            _connect(ray, address, scratch)
+            ray.init(**options, log_to_driver=False, logging_level=logging.CRITICAL)
+        except Exception as error:  # whatever Ray raises: another version, no shared memory
+            raise InputError(
+                f"expected a Ray cluster at {address or 'this machine'}, found none that can be used: {in_words(error)[:300]}"
+            ) from error
+        try:
             yield
         finally:
             ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None, scratch: str) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    if address is None:
-        options |= {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECTS}
-        options |= {"_temp_dir": scratch}
-    else:
-        options |= {"address": _answering(address)}
-    at_sigterm = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(**options)
-    except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
-        where = "on this machine" if address in (None, AUTO) else f"at {address!r}"
-        start = (
-            "; `ray start --head` starts one, HOST:PORT names another" if address == AUTO else ""
-        )
-        raise InputError(
-            f"expected a Ray cluster {where}, found none that can be used: {in_words(error)[:300]}{start}"
-        ) from error
-    finally:
-        # Ray takes the signal, and would abort at it with a dump of its threads.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, at_sigterm)
-
-
 def _answering(address: str) -> str:
-    """The address, once something listens there. Raises `InputError` within seconds, where Ray
-    would wait for ever.
-    """
+    """The address, once something listens there. Raises `InputError` within seconds."""
     address = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
     if address == AUTO:
-        return address  # Ray looks for the processes of a cluster on this machine, and says so where it finds none
+        return address  # Ray looks for the processes of a cluster on this machine
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ import pyarrow as pa
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.files import TABLE_LIMIT, checked_path, read_bytes
+from ostools.ground.files import checked_path
 from ostools.results import Frame
-from ostools.sweep.cell_file import MADE_BY, PLACE, UNREADABLE, CellFile, why_broken
+from ostools.sweep.cell_file import MADE_BY, PLACE, CellFile
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.store import MANIFEST, Failure, Store
 
@@ -64,7 +63,7 @@ class AskedCell:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SweepReading:
     """A sweep as its directory holds it, complete or not: its cells in the order in which they were
     asked, and their rows by measurement, each with the place of its cell."""
 
@@ -129,7 +128,7 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     The columns model, task, dtype, mitigation, seed, measurement and options (the measurement's
     own, as JSON) say to which cell a row belongs. checkpoint and code (hashes) say with what it was
     measured. A column that a measurement does not have is NA. `.attrs["ostools"]` has what the
-    numbers come from: `Reading.provenance`. Raises `InputError` for a directory without a sweep. A
+    numbers come from: `SweepReading.provenance`. Raises `InputError` for a directory without a sweep. A
     file that is not as it was written is left out, and `say` is told of it.
     """
     reading = read(directory, say=say)
@@ -138,49 +137,36 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     return table
 
 
-def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> Reading:
+def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> SweepReading:
     """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory
     without a sweep.
     """
     store = Store(require_sweep(directory), say)
     keyed_cells = store.planned_cells()
-    failures: dict[str, list[Failure]] = defaultdict(list)
-    for record in store.failures():
-        failures[record.base].append(record)
-    files = store.files()
-    with ThreadPoolExecutor() as threads:  # hashing and decoding let go of the interpreter
-        loaded = list(
-            threads.map(
-                lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())],
-                keyed_cells,
-            )
-        )
-    parts, cells = defaultdict(list), []
-    for place, (keyed_cell, loaded_files) in enumerate(zip(keyed_cells, loaded, strict=True)):
-        cell = keyed_cell.cell
-        lengths: set[int] = set()
-        sources = []
-        for file in loaded_files:
-            if isinstance(file, str):
-                say(file)
-                continue
-            new_lengths = (file.lengths & set(cell.lengths)) - lengths
-            parts[cell.measurement].append(_rows_at(file, new_lengths, place))
+    files, failures = store.files({cell.base for cell in keyed_cells}), store.failures()
+    parts: dict[str, list[pa.Table]] = defaultdict(list)
+    cells = []
+    for place, keyed_cell in enumerate(keyed_cells):
+        wanted, lengths = set(keyed_cell.cell.lengths), set[int]()
+        cell_files = files.get(keyed_cell.base, ())
+        for file in cell_files:  # a length in two files is read once
+            new_lengths = (file.lengths & wanted) - lengths
+            parts[keyed_cell.cell.measurement].append(_rows_at(file, new_lengths, place))
             lengths |= file.lengths
-            sources.append(file.source)
         # A failure counts for what no file has.
         failed = [
             record
-            for record in failures[keyed_cell.base]
-            if (set(cell.lengths) - lengths) & set(record.lengths)
+            for record in failures
+            if record.base == keyed_cell.base and (wanted - lengths) & set(record.lengths)
         ]
-        measured = tuple(length for length in cell.lengths if length in lengths)
-        cells.append(AskedCell(keyed_cell, measured, tuple(failed), tuple(sources)))
+        measured = tuple(sorted(wanted & lengths))
+        sources = tuple(file.source for file in cell_files)
+        cells.append(AskedCell(keyed_cell, measured, tuple(failed), sources))
     tables = {name: _joined(part, keyed_cells) for name, part in parts.items()}
-    return Reading(store.directory, tuple(cells), tables)
+    return SweepReading(store.directory, tuple(cells), tables)
 
 
-def _rows_at(file: CellFile, lengths: frozenset[int], place: int) -> Any:
+def _rows_at(file: CellFile, lengths: set[int] | frozenset[int], place: int) -> pa.Table:
     """Return a file's rows of these lengths, with what they were measured with and their cell's
     place."""
     is_wanted = np.isin(file.table.column("length").to_numpy(), list(lengths))
@@ -191,7 +177,7 @@ def _rows_at(file: CellFile, lengths: frozenset[int], place: int) -> Any:
     return rows.append_column(PLACE, pa.array(np.full(len(rows), place)))
 
 
-def _joined(parts: Sequence[Any], keyed_cells: Sequence[KeyedCell]) -> Frame:
+def _joined(parts: Sequence[pa.Table], keyed_cells: Sequence[KeyedCell]) -> Frame:
     """Return the rows of many files as one table, in the order of the cells and of their lengths,
     under the names by which they were asked.
 
@@ -219,25 +205,10 @@ def _joined(parts: Sequence[Any], keyed_cells: Sequence[KeyedCell]) -> Frame:
 
 
 def require_sweep(directory: str | Path) -> Path:
-    """The directory, if a sweep was run into it, and its files are its own. Raises `InputError`
-    otherwise.
-    """
+    """The directory, if a sweep was run into it. Raises `InputError` otherwise."""
     target = checked_path(directory, "directory")
     if not (target / MANIFEST).is_file():
         raise InputError(
             f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was"
         )
-    Store(target).require_ours()
     return target
-
-
-def _load(path: Path) -> CellFile | str:
-    """A file of a cell, read once; or, where it is not as it was written, that in words."""
-    try:
-        return CellFile.of(path, read_bytes(path, TABLE_LIMIT))
-    except UNREADABLE as error:
-        return _left_out(path, error)
-
-
-def _left_out(path: Path, error: Exception) -> str:
-    return f"{path}: {why_broken(error)}; it is left out"

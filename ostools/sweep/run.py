@@ -29,7 +29,7 @@ from ostools.sweep.sweep_file import Sweep
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only
     the missing lengths, each with its forecast), what failed before and stays so (`failed`), and
     the terms of every cell."""
@@ -59,7 +59,7 @@ def plan(
     executor: Executor | None = None,
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> Plan:
+) -> SweepPlan:
     """The cells of a sweep, and which of them `directory` lacks. Cost: every checkpoint is hashed
     once.
 
@@ -69,17 +69,16 @@ def plan(
     return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
 
 
-def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
+def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> SweepPlan:
     store.require_ours()
     cells = cells_of(sweep)
-    widest = {
-        cell.model: cell for cell in sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)
-    }
-    located = {name: source_of(cell) for name, cell in widest.items()}
+    by_width = sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)
+    located = {cell.model: source_of(cell) for cell in by_width}  # the widest is the last
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
-    kind = terms.device.partition(":")[0]
-    keyed_cells = [KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells]
+    keyed_cells = [
+        KeyedCell(cell, base_key(cell, hashes[cell.model], terms.kind)) for cell in cells
+    ]
     failures = [] if retry_failed else store.failures()
     return plan_of(store, keyed_cells, terms, failures, located)
 
@@ -90,28 +89,26 @@ def plan_of(
     terms: Terms,
     failures: Sequence[Failure] = (),
     located: Mapping[str, Checkpoint] | None = None,
-) -> Plan:
+) -> SweepPlan:
     """What of these cells is to be measured. `failures`: of before, that stay so; `located`: the
     models, for the forecasts.
     """
-    stored = store.stored()
+    stored = store.files({keyed_cell.base for keyed_cell in keyed_cells})
     failure_by_key = {(record.base, record.lengths): record for record in failures}
     pending, failed = [], []
     for keyed_cell in keyed_cells:
-        missing_cell = keyed_cell.missing(stored.get(keyed_cell.base, []))
+        missing_cell = keyed_cell.missing(file.lengths for file in stored.get(keyed_cell.base, ()))
         if missing_cell is None:
             continue
         cell = missing_cell.cell
         if (failure := failure_by_key.get((missing_cell.base, cell.lengths))) is not None:
             failed.append(failure)
-        else:
-            memory = (
-                Forecast(0)
-                if located is None
-                else forecast(cell, located[cell.model], terms.device, terms.device_map)
-            )
-            pending.append(Job(missing_cell, memory))
-    return Plan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
+            continue
+        memory = Forecast(0)
+        if located is not None:
+            memory = forecast(cell, located[cell.model], terms.device, terms.device_map)
+        pending.append(Job(missing_cell, memory))
+    return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
 
 @checked_arguments(InputError)
@@ -144,11 +141,7 @@ def run(
 
 
 def measure_missing(
-    store: Store,
-    plan: Plan,
-    executor: Executor,
-    *,
-    progress: Progress | None = None,
+    store: Store, plan: SweepPlan, executor: Executor, *, progress: Progress | None = None
 ) -> Outcome:
     """Measure and store every cell of a plan that is pending, under the lock of its directory."""
     if replaced := store.ask(list(plan.keyed_cells)):
@@ -159,8 +152,8 @@ def measure_missing(
     for record in plan.failed:
         store.say(f"failed before: {record}")
     failed: list[str] = []
-    # Closed here and now, however it ends: an executor may hold workers.
     tell(progress, 0, len(plan.pending))
+    # Closed here and now, however it ends: an executor may hold workers.
     with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
         for index, (keyed_cell, rows) in enumerate(cells_done):
             content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
@@ -179,9 +172,8 @@ def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:
     """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error
     in words.
     """
+    checkpoint = terms.checkpoints[keyed_cell.cell.model]
     try:
-        return file_of(
-            keyed_cell, *rows, code=terms.code, checkpoint=terms.checkpoints[keyed_cell.cell.model]
-        )
+        return file_of(keyed_cell, *rows, code=terms.code, checkpoint=checkpoint)
     except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"

@@ -9,36 +9,29 @@ those cells are measured again.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Literal, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ostools.ground.errors import InputError
-from ostools.ground.files import TABLE_LIMIT, read_bytes
-from ostools.measure.swept import Cell
 from ostools.results import write_atomically
-from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash, why_broken
+from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash
 from ostools.sweep.cells import KeyedCell
 
+Content = TypeVar("Content")
 MANIFEST = "sweep.json"
 LOCK = ".lock"
-_CELL = re.compile(r"([0-9a-f]{16})\.[0-9a-f]{8}\.([0-9a-f]{16})\.parquet")
-_BASE = re.compile(r"[0-9a-f]{16}")
+_CELL = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.[0-9a-f]{16}\.parquet")
 _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
-_CELL_VALUES = TypeAdapter(Cell)
-_FORM = 1
-"""The form of the manifest. This code cannot know what a later form means."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +45,17 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.cell}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was asked of a directory. This code cannot know what a later form means."""
+
+    form: Literal[1]
+    cells: tuple[KeyedCell, ...]
+
+
+_MANIFEST, _FAILURE = TypeAdapter(Manifest), TypeAdapter(Failure)
 
 
 class OwnDirectory:
@@ -86,21 +90,18 @@ class OwnDirectory:
         try:
             yield
         finally:
-            with disk_errors(self.directory, "cannot be unlocked"):
-                lock.release()
+            lock.release()
 
     def require_ours(self) -> None:
         """Raises `InputError` for a file, and for a directory that holds something else."""
         with disk_errors(self.directory, "cannot be read"):
             if not self.directory.exists():
                 return
-            if not self.directory.is_dir():
-                raise InputError(f"{self.directory}: expected a directory, found a file")
-            ours = any((self.directory / name).exists() for name in (self.MARK, LOCK))
-            if not ours and any(self.directory.iterdir()):
-                raise InputError(
-                    f"{self.directory}: expected a new directory or that of {self.OF}, found another that is not empty"
-                )
+            names = {path.name for path in self.directory.iterdir()}
+        if names and not names & {self.MARK, LOCK}:
+            raise InputError(
+                f"{self.directory}: expected a new directory or that of {self.OF}, found another that is not empty"
+            )
 
 
 class Store(OwnDirectory):
@@ -117,9 +118,8 @@ class Store(OwnDirectory):
     def locked(self) -> Iterator[None]:
         with super().locked():
             with disk_errors(self.directory, "cannot be written"):
-                for folder in (self.cells, self.failed):
-                    folder.mkdir(exist_ok=True)
                 for folder in (self.cells, self.failed, self.directory):
+                    folder.mkdir(exist_ok=True)
                     for leftover in files_in(folder, _HALF):
                         leftover.unlink(missing_ok=True)
             self._mine = True
@@ -128,36 +128,18 @@ class Store(OwnDirectory):
             finally:
                 self._mine = False
 
-    def require_ours(self) -> None:
-        """As of every directory of ours; and a folder in it is its own, as a run removes files
-        there.
-        """
-        super().require_ours()
-        for folder in (self.cells, self.failed):
-            if folder.is_symlink():
-                raise InputError(
-                    f"{folder}: expected a directory of this sweep's own, found a link to another"
-                )
-
     def planned_cells(self) -> list[KeyedCell]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
         try:
             with disk_errors(path, "cannot be read"):
-                if not path.is_file():
-                    if os.path.lexists(path):
-                        raise InputError(f"{path}: expected a file, found something else")
-                    return []
-                manifest = json.loads(read_bytes(path, TABLE_LIMIT))
-            if manifest["form"] != _FORM:
-                raise ValueError("of another form")
-            return [_keyed_cell(row) for row in manifest["cells"]]
-        except InputError:
-            raise
-        except UNREADABLE as error:
+                return (
+                    list(_MANIFEST.validate_json(path.read_bytes()).cells) if path.exists() else []
+                )
+        except ValidationError as error:
             raise InputError(
-                f"{path}: expected what `ostools sweep run` wrote in this version, found something else "
-                f"({type(error).__name__}); move it away and run the sweep again: measured cells stay"
+                f"{path}: expected what `ostools sweep run` wrote in this version, found something "
+                "else; move it away and run the sweep again: measured cells stay"
             ) from error
 
     def ask(self, keyed_cells: list[KeyedCell]) -> int:
@@ -167,27 +149,17 @@ class Store(OwnDirectory):
         Gives the number of cells that were measured and are replaced: their files stay, and the
         tables leave them out.
         """
-        cell_by_identity, replaced = (
-            {keyed_cell.identity: keyed_cell for keyed_cell in self.planned_cells()},
-            0,
-        )
-        files_by_base = self.files()
+        cell_by_identity = {cell.identity: cell for cell in self.planned_cells()}
+        stored_bases = {path.name[:16] for path in files_in(self.cells, _CELL)}
+        replaced = 0
         for keyed_cell in keyed_cells:
-            before = cell_by_identity.get(keyed_cell.identity)
-            if before is not None and before.base != keyed_cell.base:
-                replaced += before.base in files_by_base
-            earlier = (
-                before.cell.lengths if before is not None and before.base == keyed_cell.base else ()
-            )
-            cell_by_identity[keyed_cell.identity] = keyed_cell.at(earlier + keyed_cell.cell.lengths)
-        rows = [
-            {"base": keyed_cell.base, "cell": asdict(keyed_cell.cell)}
-            for keyed_cell in cell_by_identity.values()
-        ]
-        text = json.dumps({"form": _FORM, "cells": rows}, indent=1)
-        write_atomically(
-            self.directory / MANIFEST, lambda part: part.write_text(text, encoding="utf-8")
-        )
+            before = cell_by_identity.get(keyed_cell.identity, keyed_cell)
+            is_same = before.base == keyed_cell.base
+            replaced += not is_same and before.base in stored_bases
+            lengths = keyed_cell.cell.lengths + (before.cell.lengths if is_same else ())
+            cell_by_identity[keyed_cell.identity] = keyed_cell.at(lengths)
+        manifest = _MANIFEST.dump_json(Manifest(1, tuple(cell_by_identity.values())), indent=1)
+        write_atomically(self.directory / MANIFEST, lambda part: part.write_bytes(manifest))
         return replaced
 
     def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
@@ -201,77 +173,50 @@ class Store(OwnDirectory):
 
     def fail(self, keyed_cell: KeyedCell, error: str) -> None:
         """Record why a cell has no rows."""
-        record = {
-            "base": keyed_cell.base,
-            "cell": str(keyed_cell.cell),
-            "lengths": list(keyed_cell.cell.lengths),
-            "error": error,
-        }
-        text = json.dumps(record, indent=1)
-        write_atomically(
-            self.failed / f"{keyed_cell.stem}.json",
-            lambda part: part.write_text(text, encoding="utf-8"),
+        cell = keyed_cell.cell
+        record = _FAILURE.dump_json(
+            Failure(keyed_cell.base, cell.lengths, str(cell), error), indent=1
         )
+        path = self.failed / f"{keyed_cell.stem}.json"
+        write_atomically(path, lambda part: part.write_bytes(record))
 
     def failures(self) -> list[Failure]:
         """The records of the cells that failed."""
-        failures = []
-        for path in files_in(self.failed, _FAILED):
-            content = self._read(path)
-            if content is None:
-                continue
-            try:
-                record = json.loads(content)
-                lengths = tuple(map(int, record["lengths"]))
-                failures.append(
-                    Failure(str(record["base"]), lengths, str(record["cell"]), str(record["error"]))
-                )
-            except UNREADABLE:
-                self._drop(path, "no record of a failure")
-        return failures
+        return self._read(
+            self.failed, _FAILED, lambda path: _FAILURE.validate_json(path.read_bytes())
+        )
 
-    def files(self) -> dict[str, list[Path]]:
-        """The files of cells by their base, whole or not."""
-        files_by_base: dict[str, list[Path]] = defaultdict(list)
-        for path in files_in(self.cells, _CELL):
-            files_by_base[path.name.partition(".")[0]].append(path)
+    def files(self, bases: Container[str]) -> dict[str, list[CellFile]]:
+        """The files of these cells by their base; a broken one is said, and removed by a run."""
+        files_by_base: dict[str, list[CellFile]] = defaultdict(list)
+        for file in self._read(self.cells, _CELL, CellFile.read, bases):
+            files_by_base[file.path.name[:16]].append(file)
         return files_by_base
 
-    def stored(self) -> dict[str, list[frozenset[int]]]:
-        """The lengths in each whole file, by its base; a broken one is said and removed."""
-        lengths_by_base: dict[str, list[frozenset[int]]] = defaultdict(list)
-        for base, paths in self.files().items():
-            for path in paths:
-                content = self._read(path)
-                if content is None:
-                    continue
-                try:
-                    lengths = CellFile.of(path, content).lengths
-                except UNREADABLE as error:
-                    self._drop(path, why_broken(error))
-                else:
-                    lengths_by_base[base].append(lengths)
-        return lengths_by_base
-
-    def _drop(self, path: Path, reason: str) -> None:
-        self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
-        if self._mine:
-            with disk_errors(path, "cannot be removed"):
-                path.unlink(missing_ok=True)
-
-    def _read(self, path: Path) -> bytes | None:
-        """None where it cannot be read today: it may be whole, and is left where it is; or a run
-        has thrown it away.
-        """
-        try:
-            return read_bytes(path, TABLE_LIMIT)
-        except FileNotFoundError:
-            return None
-        except (OSError, InputError) as error:
-            self.say(
-                f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; it is left out"
-            )
-            return None
+    def _read(
+        self,
+        folder: Path,
+        form: re.Pattern[str],
+        read: Callable[[Path], Content],
+        bases: Container[str] | None = None,
+    ) -> list[Content]:
+        """What `read` makes of the files in a folder; a broken one is said, and removed by a run.
+        One that cannot be read today may be whole, and is left where it is."""
+        contents = []
+        for path in files_in(folder, form):
+            if bases is not None and path.name[:16] not in bases:
+                continue
+            try:
+                contents.append(read(path))
+            except OSError as error:
+                self.say(f"{path}: cannot be read: {error.strerror or error}; it is left out")
+            except UNREADABLE as error:
+                why = str(error) if type(error) is ValueError else "it is not one of a sweep"
+                end = " and measured again" if self._mine else ""
+                self.say(f"{path}: {why}; it is left out{end}")
+                if self._mine:
+                    path.unlink(missing_ok=True)
+        return contents
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
@@ -279,11 +224,8 @@ def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
     to touch.
     """
     with disk_errors(folder, "cannot be read"):
-        if not folder.is_dir():
-            return []
-        return sorted(
-            path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file()
-        )
+        paths = folder.iterdir() if folder.exists() else ()
+        return sorted(path for path in paths if form.fullmatch(path.name))
 
 
 @contextmanager
@@ -295,10 +237,3 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(f"{error.filename or path}: {what}: {error.strerror or error}") from error
-
-
-def _keyed_cell(row: dict[str, Any]) -> KeyedCell:
-    """Return a cell as the manifest holds it. Raises what is in `UNREADABLE` for anything else."""
-    if not _BASE.fullmatch(row["base"]):
-        raise ValueError("expected a key")
-    return KeyedCell(_CELL_VALUES.validate_python(row["cell"]), row["base"])

@@ -1,4 +1,4 @@
-"""A sweep file: YAML read as hostile input, and what it may ask for, checked before anything is
+"""A sweep file: plain values in YAML, and what it may ask for, checked before anything is
 loaded.
 
 An unknown key or name is refused with the nearest right one.
@@ -6,7 +6,6 @@ An unknown key or name is refused with the nearest right one.
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union
@@ -18,12 +17,12 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetPydanticSchema,
     ValidationError,
+    model_validator,
 )
 
 from ostools import mitigations, tasks
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.files import read_text
+from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
@@ -33,7 +32,6 @@ from ostools.tasks import CollapseTask, Task
 
 MOST_CELLS = 100_000
 """The most cells that a sweep may ask for. At a second each, they take more than a day."""
-_MOST_BYTES = 1 << 20  # of a sweep file: one of thousands of cells has a few hundred
 
 
 def _lengths(value: Any) -> Any:
@@ -88,29 +86,17 @@ class Sweep(Strict):
     device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda|mps)(:\d{1,3})?)$")] = "auto"
     device_map: Literal["auto", "disk"] | None = None
 
-    def checked(self) -> Sweep:
-        """The sweep, if every task, mitigation and dtype exists and fits. Raises `InputError` or
-        `MitigationError`.
-        """
-        cells_per_dtype = (
-            len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
-        )
-        cells = cells_per_dtype * sum(
-            len(measurement.dtypes or self.dtypes) for measurement in self.measurements
-        )
-        if (
-            cells > MOST_CELLS
-        ):  # before anything is done for each: a small file names more than a memory holds
+    @model_validator(mode="after")
+    def _names_exist(self) -> Sweep:
+        """Refuse tasks, mitigations and dtypes that do not exist or do not fit, and more cells than
+        can be meant."""
+        per_dtype = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
+        cells = per_dtype * sum(len(options.dtypes or self.dtypes) for options in self.measurements)
+        if cells > MOST_CELLS:
             raise InputError(
                 f"expected at most {MOST_CELLS} cells, found {cells}; split the sweep into several"
             )
-        names = dict.fromkeys(measurement.name for measurement in self.measurements)
-        for spec, name in itertools.product(dict.fromkeys(self.tasks), names):
-            form_of(spec, name)
-        self._require_seeds_that_act()
-        for spec in dict.fromkeys(
-            self.mitigations
-        ):  # in their order: every process names the same one
+        for spec in self.mitigations:
             if spec != NONE:
                 mitigations.mitigation(spec)
         for measurement in self.measurements:
@@ -118,23 +104,16 @@ class Sweep(Strict):
             dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
             for name in measurement.dtypes or self.dtypes:
                 checked_name(f"dtype of {measurement.name}", name, dtype_names)
+            for spec in self.tasks:
+                # Answers to one prompt are drawn by the number of the sample: a seed would seem to
+                # act there, and would not.
+                is_drawn = form_of(spec, measurement.name).random
+                if measurement.draws == "by sample" and self.seeds != (0,) and not is_drawn:
+                    raise InputError(
+                        f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: "
+                        f"leave seeds out and give samples, or ask {spec} in another sweep"
+                    )
         return self
-
-    def _require_seeds_that_act(self) -> None:
-        """Answers to one prompt are drawn by the number of the sample: a seed would seem to act
-        there, and would not.
-        """
-        sampled = next(
-            (options.name for options in self.measurements if options.draws == "by sample"), None
-        )
-        if sampled is None or self.seeds == (0,):
-            return
-        for spec in dict.fromkeys(self.tasks):
-            if not form_of(spec, sampled).random:
-                raise InputError(
-                    f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: leave seeds "
-                    f"out and give samples, or ask {spec} in another sweep"
-                )
 
 
 def form_of(spec: str, measurement: str) -> Task | CollapseTask:
@@ -163,7 +142,7 @@ def read_sweep(path: str | Path) -> Sweep:
         )
     try:
         return sweep_of(values)
-    except (InputError, mitigations.MitigationError) as error:
+    except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
@@ -171,7 +150,7 @@ def read_sweep(path: str | Path) -> Sweep:
 def sweep_of(values: dict[Any, Any]) -> Sweep:
     """The sweep that a mapping describes, checked."""
     try:
-        return Sweep.model_validate(values).checked()
+        return Sweep.model_validate(values)
     except ValidationError as error:
         raise InputError(_in_words(error)) from error
 
@@ -179,52 +158,32 @@ def sweep_of(values: dict[Any, Any]) -> Sweep:
 def _in_words(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     # An unknown key before one that is missing: it is most often the missing one, misspelled.
-    first = min(
-        error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden"
-    )
-    where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS) or "the sweep"
+    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+    measurements = [part for part in first["loc"] if part in MEASUREMENTS]
     if first["type"] == "extra_forbidden":
-        measurement_names = [part for part in first["loc"] if part in MEASUREMENTS]
-        owner = f"the measurement {measurement_names[0]}" if measurement_names else "a sweep"
-        schema = MEASUREMENTS[measurement_names[0]].options if measurement_names else Sweep
+        owner = f"the measurement {measurements[0]}" if measurements else "a sweep"
+        schema = MEASUREMENTS[measurements[0]].options if measurements else Sweep
         return str(unknown_name(f"key of {owner}", first["loc"][-1], schema.model_fields))
-    if first["type"] == "missing":
-        return f"expected the key {where!r}, found none"
-    cause = first.get("ctx", {}).get("error")
-    reason = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS)
+    reason = str(first.get("ctx", {}).get("error") or first["msg"])
     end = "" if ", found " in reason else f"; found {str(first['input'])[:60]!r}"
-    return f"{where}: {reason}{end}"
+    return f"{where}: {reason}{end}" if first["loc"] else reason
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without tags, without aliases (a few lines of them expand to gigabytes) and without a
-    key that stands twice.
-
-    Only decimal numbers are numbers: YAML 1.1 reads the range 4:8 as 248, in base sixty, and 010 as
-    8. `no` and `on` are words.
+    """YAML without a key that stands twice, in which only decimal numbers are numbers: YAML 1.1
+    reads the range 4:8 as 248, in base sixty, and 010 as 8. `no` and `on` are words.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise _refused("expected no alias (*name)", self.peek_event())
-        tag = getattr(self.peek_event(), "tag", None)
-        if tag is not None:
-            raise _refused(f"expected no tag, found {tag}", self.peek_event())
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen_keys: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in seen_keys:
-                raise _refused(f"the key {key.value!r} stands twice", key)
-            seen_keys.add(str(key.value))
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {twice[0]!r} stands twice", node.start_mark
+            )
         return super().construct_mapping(node, deep)
-
-
-def _refused(why: str, node: Any) -> yaml.YAMLError:
-    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
 
 
 for _kind, _pattern, _first in (
@@ -239,20 +198,7 @@ for _kind, _pattern, _first in (
 def read_yaml(path: Path) -> Any:
     """The plain values of a YAML file. Raises `InputError` with the file, the line and the column."""
     try:
-        text = read_text(path, _MOST_BYTES)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: expected UTF-8 text, found other bytes at offset {error.start}"
-        ) from error
-    try:
-        return yaml.load(text, Loader=_Plain)  # _Plain is a SafeLoader: it makes no objects
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise InputError(
-            f"{path}{where}: not valid YAML: {getattr(error, 'problem', None) or 'a character that YAML cannot hold'}"
-        ) from error
-    except (ValueError, RecursionError) as error:  # brackets ten thousand deep
-        raise InputError(f"{path}: not valid YAML: {type(error).__name__}") from error
+        # _Plain is a SafeLoader: it makes no objects.
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: expected YAML in UTF-8, found {in_words(error)}") from error

@@ -34,23 +34,6 @@ def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(
     assert len(set(hashes)) == len(hashes)
 
 
-def test_a_docstring_or_a_comment_is_no_other_code_and_a_number_is() -> None:
-    source = "def f(x: int) -> int:\n    return x + 1\n"
-    told = '"""It adds."""\n\n\ndef f(x: int) -> int:\n    """Add."""\n    return x + 1  # one\n'
-    assert (
-        cells.syntax_hash(told)
-        == cells.syntax_hash(source)
-        != cells.syntax_hash(source.replace("1", "2"))
-    )
-    names = set(cells._syntax_hashes())
-    assert {
-        "ostools/hooks/freeze.py",
-        "ostools/mitigations/prompts.py",
-        "ostools/measure/jacobian/linearise.py",
-    } <= names
-    assert not any(name.startswith(("ostools/cli", "ostools/reporting")) for name in names)
-
-
 def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh, honest = cells.code_version.__wrapped__, cells.version
     keys = [fresh()]

@@ -50,7 +50,7 @@ def test_the_plain_prompt_can_be_asked_for_and_a_word_that_is_no_position_is_ref
     assert provenance.token_ids == tuple(ost.encode(model, FORM.prompt(3)).ids.tolist())
     with pytest.raises(
         InputError,
-        match=r"measurements\.0\.position: input should be 'answer', 'prompt-end' or 'last-item'",
+        match=r"measurements\.0\.position: Input should be 'answer', 'prompt-end' or 'last-item'",
     ):
         sweep_of(
             {

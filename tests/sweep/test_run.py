@@ -20,7 +20,7 @@ from ostools.measure.measurement import RECORDS
 from ostools.measure.probes.failure_stage import COLUMNS
 from ostools.reporting.sweep.report import sweep_report
 from ostools.sweep import plan, results, run, sweep_of
-from ostools.sweep.cells import _plugin_source
+from ostools.sweep.cells import sources
 from ostools.sweep.executor import ThisProcess
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.reading import read
@@ -92,26 +92,17 @@ def test_a_seed_that_is_added_is_measured_and_labelled_as_itself(
     assert table.loc[[0, 1, 2], "log_probability"].tolist() == expected
 
 
-def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
+def test_the_file_of_a_plugin_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    package = tmp_path / "plugged_in"
-    (package / "inner" / "__pycache__").mkdir(parents=True)
-    files = {"__init__.py": "", "inner/words.txt": "a", "inner/words.py": "WORD = 'a'\n"}
-    files["mine.py"] = (
-        "from ostools.mitigations import Mitigation\nimport plugged_in.inner.words\nclass Mine(Mitigation): ...\n"
-    )
-    for name, text in files.items():
-        (package / name).write_text(text)
+    file = tmp_path / "plugged_in.py"
+    file.write_text("from ostools.mitigations import Mitigation\nclass Mine(Mitigation): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    kind = importlib.import_module("plugged_in.mine").Mine
-    before = _plugin_source(kind)
-    (package / "inner" / "__pycache__" / "words.pyc").write_bytes(b"compiled again")
-    assert _plugin_source(kind) == before
-    (package / "inner" / "words.py").write_text("WORD = 'b'\n")
-    other = _plugin_source(kind)
-    (package / "inner" / "words.txt").write_text("what it reads")
-    assert [len(before), len({*before, *other, *_plugin_source(kind)})] == [1, 3]
+    mine = importlib.import_module("plugged_in").Mine()
+    before = sources([mine])
+    assert list(before[0]) == ["Mine"]
+    file.write_text(file.read_text() + "# changed\n")
+    assert sources([mine]) != before
 
 
 def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(

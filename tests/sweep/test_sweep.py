@@ -66,24 +66,24 @@ def test_what_does_not_fit_is_refused_with_the_nearest(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("tasks: [copy-last", "line 1, column 18: not valid YAML"),
-        ("a: &a [1]\nb: *a\n", "line 2.*alias"),
-        ("tasks: copy-last\ntasks: copy-first\n", "line 2.*'tasks' stands twice"),
-        ("!!python/object/apply:os.system [true]\n", "expected no tag"),
+        ("tasks: [copy-last", "expected YAML in UTF-8, found ParserError: .*line 1, column 18"),
+        ("tasks: copy-last\ntasks: copy-first\n", "'tasks' stands twice"),
+        ("!!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         ("- a\n- b\n", "expected keys such as tasks.*found list"),
-        ("[" * 1500, "not valid YAML"),
-        (b"\xff\xfe", "expected UTF-8 text, found other bytes at offset 0"),
-        ("#" + "x" * (1 << 20), "at most 1 MiB"),
-        (None, "cannot be read"),
+        (b"\xff\xfe", "expected YAML in UTF-8, found UnicodeDecodeError"),
+        (None, "found FileNotFoundError"),
     ],
 )
-def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, content: Any, message: str) -> None:
+def test_what_is_no_sweep_is_refused_in_one_line(
+    tmp_path: Path, content: Any, message: str
+) -> None:
     file = tmp_path / "sweep.yaml"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message) as refused:
         read_sweep(file)
     assert "sweep.yaml" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @given(st.text() | st.binary().map(lambda found: found.decode("latin-1")))

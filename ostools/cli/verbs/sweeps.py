@@ -13,7 +13,7 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.sweep import Executor, Outcome, Plan
+    from ostools.sweep import Executor, Outcome, SweepPlan
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -103,7 +103,7 @@ def _show_outcome(outcome: Outcome, out: Path) -> None:
         terminal.print_text([f"{counts}; ostools sweep results {out}"])
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: SweepPlan) -> None:
     """Print every missing cell with its forecast memory; the title sets the largest beside what is
     free.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from ostools.ground.errors import InputError
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
-from ostools.sweep.reading import MADE_BY, Reading
+from ostools.sweep.reading import MADE_BY, SweepReading
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Cells:
     They are alike in model, task, options, checkpoint, code and the columns of `by`.
     """
 
-    sweep: Reading
+    sweep: SweepReading
     rows: Frame
     all_rows: Frame
     by: tuple[str, ...]
@@ -74,7 +74,7 @@ class Cells:
         return [self.value("length"), self.value("seed")] == list(map(str, rows.iloc[0]))
 
 
-def cells_of(sweep: Reading, measurement: str, by: tuple[str, ...]) -> Iterator[Cells]:
+def cells_of(sweep: SweepReading, measurement: str, by: tuple[str, ...]) -> Iterator[Cells]:
     """The rows of a measurement, one `Cells` a result, in their order."""
     all_rows = sweep.rows(measurement)
     for _, rows in groups(all_rows, "model", "task", *by, "options", *MADE_BY):
@@ -95,7 +95,7 @@ def require_finite(rows: Frame, columns: Sequence[str]) -> None:
         raise InputError(f"{int((~finite).sum())} of {len(rows)} values are not finite")
 
 
-def sources_of(sweep: Reading, rows: Frame, *names: str) -> list[Mapping[str, Any]]:
+def sources_of(sweep: SweepReading, rows: Frame, *names: str) -> list[Mapping[str, Any]]:
     """The records of the files that hold these rows, by these columns, options and checkpoint."""
     values = {
         name: str(rows[name].iloc[0]) for name in ("measurement", "options", *names, *MADE_BY)
@@ -110,7 +110,7 @@ def sources_of(sweep: Reading, rows: Frame, *names: str) -> list[Mapping[str, An
     return sources
 
 
-def provenance_of(sweep: Reading, rows: Frame, *names: str) -> Provenance:
+def provenance_of(sweep: SweepReading, rows: Frame, *names: str) -> Provenance:
     """The provenance of the first of these rows' files, with what they do not share taken together."""
     sources = sources_of(sweep, rows, *names)
     first, of_each = sources[0], [source["parameters"] for source in sources]

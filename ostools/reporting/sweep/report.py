@@ -34,7 +34,7 @@ from ostools.reporting.sections.about import (
 from ostools.reporting.style import theme
 from ostools.reporting.sweep.sections import sections_of
 from ostools.results import Provenance, checked_output, write_atomically
-from ostools.sweep.reading import STATES, AskedCell, Reading, distinct, read
+from ostools.sweep.reading import STATES, AskedCell, SweepReading, distinct, read
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
@@ -60,7 +60,7 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
-def render_run(sweep: Reading, broken: Sequence[str], command: Sequence[str]) -> str:
+def render_run(sweep: SweepReading, broken: Sequence[str], command: Sequence[str]) -> str:
     """The page of a sweep."""
     measured = list(sections_of(sweep))
     sections = [
@@ -75,7 +75,7 @@ def render_run(sweep: Reading, broken: Sequence[str], command: Sequence[str]) ->
     return render_sections(title, lead, [*sections, reading_section(), again])
 
 
-def _count(sweep: Reading) -> str:
+def _count(sweep: SweepReading) -> str:
     total, counts = len(sweep.cells), {state: len(sweep.of(state)) for state in STATES}
     if counts["measured"] == total:
         return f"Complete: all {total} cells are measured"
@@ -86,7 +86,7 @@ def _count(sweep: Reading) -> str:
     return text + (f" ({partly} of them failed at other lengths)" if partly else "")
 
 
-def _state(sweep: Reading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
+def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
     lines = [Headline(f"{_count(sweep)}.", "", "", ""), *_headlines(sections)]
     parts = [Part(headlines=lines), Part(tables=[_cells(sweep)]), *_failed(sweep)]
@@ -109,7 +109,7 @@ def _state(sweep: Reading, broken: Sequence[str], sections: Sequence[Section]) -
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
-def _failed(sweep: Reading) -> list[Part]:
+def _failed(sweep: SweepReading) -> list[Part]:
     """The failures, and the most frequent errors of many; empty where nothing failed."""
     records = [record for cell in sweep.cells for record in cell.failures]
     if not records:
@@ -138,7 +138,7 @@ def _headlines(sections: Sequence[Section]) -> list[Headline]:
     return lines
 
 
-def _cells(sweep: Reading) -> Table:
+def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model."""
     grouped: dict[tuple[str, str, str], list[AskedCell]] = {}
     for cell in sweep.cells:
@@ -167,7 +167,7 @@ def _cells(sweep: Reading) -> Table:
     return Table("Cells, by what was asked", [*columns, *STATES], rows)
 
 
-def _origin(sweep: Reading) -> Section:
+def _origin(sweep: SweepReading) -> Section:
     """Models, versions and options; where cells do not share them, that is said."""
     origin = sweep.provenance
     parts = [
@@ -196,7 +196,7 @@ def _origin(sweep: Reading) -> Section:
     )
 
 
-def _model(sweep: Reading, name: str) -> Part:
+def _model(sweep: SweepReading, name: str) -> Part:
     """What every load of a model shares, its dtypes with their weights, and whether there are
     several checkpoints.
     """

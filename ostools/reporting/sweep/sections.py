@@ -31,7 +31,7 @@ from ostools.reporting.sweep.cells import (
 from ostools.results import Frame, Provenance, frame_of
 from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.measurements import MEASUREMENTS, Measurement
-from ostools.sweep.reading import MADE_BY, Reading, distinct
+from ostools.sweep.reading import MADE_BY, SweepReading, distinct
 
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
 NOT_MEASURED = (
@@ -82,7 +82,7 @@ class Look:
     longest: bool = False
 
 
-def sections_of(sweep: Reading) -> Iterator[Section]:
+def sections_of(sweep: SweepReading) -> Iterator[Section]:
     """A section for each measurement that has rows; where those cannot be shown, the reason."""
     for name in dict.fromkeys([*LOOKS, *MEASUREMENTS]):
         try:
@@ -92,7 +92,7 @@ def sections_of(sweep: Reading) -> Iterator[Section]:
             yield Section(name, name, name, "", [Part(title=name, findings=[why])])
 
 
-def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
+def section_of(sweep: SweepReading, measurement: Measurement) -> Iterator[Section]:
     """The section of a measurement; none where nothing was measured. Stored rows that cannot make a
     result give the reason.
     """
@@ -216,7 +216,7 @@ def _comparisons(cells: Cells) -> tuple[list[tuple[Frame, Sensitivity, Compariso
     return comparisons, reasons
 
 
-def _comparison(sweep: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity, Comparison]:
+def _comparison(sweep: SweepReading, paths: Frame, norms: Frame) -> tuple[Sensitivity, Comparison]:
     """Raises `InputError` where a value is not finite, or the two are not of one prompt and one set
     of weights.
     """
@@ -227,7 +227,7 @@ def _comparison(sweep: Reading, paths: Frame, norms: Frame) -> tuple[Sensitivity
     return measured, compare(measured, Bounds(paths, _prompt_provenance(sweep, paths)))
 
 
-def _prompt_provenance(sweep: Reading, rows: Frame) -> Provenance:
+def _prompt_provenance(sweep: SweepReading, rows: Frame) -> Provenance:
     """The provenance of one prompt's rows, without edits: numbered by process, they would seem to
     differ.
 

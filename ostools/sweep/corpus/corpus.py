@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ostools import hooks, mitigations
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, SketchedMethod
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
@@ -30,17 +31,15 @@ from ostools.mitigations import Mitigation, optional
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Provenance
+from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, code_version, digest, sources
-from ostools.sweep.corpus.measures import PAIRS, Measure, MeasureName
+from ostools.sweep.corpus.measures import PAIRS, MeasureName, WindowMeasure
 from ostools.sweep.corpus.result import KIND, Corpus, CorpusCollapse, read_corpus
-from ostools.sweep.corpus.texts import Window, draw, read_texts, texts_hash
-from ostools.sweep.executor import CellOutcome, Executor, Job, Terms
-from ostools.sweep.run import measure_missing, plan_of
+from ostools.sweep.corpus.texts import Window, WindowSet, draw, read_texts, texts_hash
 from ostools.sweep.store import Store
 
 TOKENS_PER_CELL = 1024
 """Tokens of the windows of one cell. An interrupt loses at most one cell."""
-_MOST_SEED = 2**31 - 1
 
 
 @measurement(
@@ -92,12 +91,11 @@ def corpus(
     measured before stay.
     """
     described = describe(model)
-    what = Measure.from_options(
+    what = WindowMeasure.from_options(
         measure, linearisation, method, dtypes, described.d_model, mitigation
     )
-    length_list, seed = _checked_lengths(model, lengths, measure), whole_number("seed", seed)
-    if seed > _MOST_SEED:
-        raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
+    length_list = _checked_lengths(model, lengths, measure)
+    seed = whole_number("seed", seed, most=2**31 - 1)
     if cells is not None:
         _require_storable(model, what.mitigation)
     text_list, count = read_texts(texts), None if count is None else whole_number("count", count, 1)
@@ -107,16 +105,16 @@ def corpus(
         "of_texts": len(text_list),
         "count": count,
         "seed": seed,
+        "lengths": length_list,
+        "too_short": {str(windows.length): windows.too_short for windows in window_sets},
+        **what.as_dict,
+        "weights": described.weight_hash,
+        "config": described.config_hash,
     }
-    too_short = {str(window_set.length): window_set.too_short for window_set in window_sets}
-    question |= {"lengths": length_list, "too_short": too_short}
-    question |= {**what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
-    windows = _Windows(model, what, seed, Provenance.collect(model, corpus=question))
-    batches = list(_batches(windows, [window_set.windows for window_set in window_sets]))
-    if cells is not None:
-        return _measured(windows, batches, Path(cells), progress)
-    with tempfile.TemporaryDirectory(prefix="ostools-corpus-") as directory:
-        return _measured(windows, batches, Path(directory), progress)
+    run = CorpusRun(model, what, seed, Provenance.collect(model, corpus=question))
+    with tempfile.TemporaryDirectory() if cells is None else nullcontext(cells) as directory:
+        run.measure_missing(Store(Path(directory)), list(run.batches(window_sets)), progress)
+        return read_corpus(directory)
 
 
 def _checked_lengths(
@@ -139,21 +137,16 @@ def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -
             f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
             f"leave its block, or leave cells away{OF_A_LEFT_HOOK}"
         )
-    made = None
-    with suppress(mitigations.MitigationError):
-        made = mitigations.mitigation(mitigations.label(mitigation))
-    if mitigation is not None and made != mitigation:
+    if mitigation is not None and mitigations.label(mitigation) == repr(mitigation):
         raise InputError(
             f"corpus: expected a mitigation that its name makes where cells are stored, found {mitigation!r}: give a "
             "name with options, or leave cells away"
         )
 
 
-@dataclass(frozen=True)
-class _Batch:
+class Batch(NamedTuple):
     """Windows of one length, the first of which is number `first` of that length, as a cell of the
-    store.
-    """
+    store; `number` of all cells."""
 
     keyed_cell: KeyedCell
     number: int
@@ -162,95 +155,75 @@ class _Batch:
 
 
 @dataclass(frozen=True)
-class _Windows(Executor):
-    """Measures batches with a model in memory. What a batch raises ends the run, and is not
-    recorded.
-    """
+class CorpusRun:
+    """Measures batches of windows with a model in memory. What a batch raises ends the run."""
 
     model: TransformerBridge
-    what: Measure
+    what: WindowMeasure
     seed: int
     provenance: Provenance
-    batches: tuple[_Batch, ...] = ()
 
-    def device(self, device: str = "") -> str:
-        return next(self.model.parameters()).device.type
+    def batches(self, window_sets: Sequence[WindowSet]) -> Iterator[Batch]:
+        """Windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each batch under a key
+        of all that defines its rows."""
+        described, label = self.provenance.model, mitigations.label(self.what.mitigation)
+        key = {
+            "code": code_version(),
+            "device": next(self.model.parameters()).device.type,
+            "attention": described["attention_implementation"],
+            "sources": sources(list(mitigations.parts(self.what.mitigation))),
+        }
+        number = 0
+        for window_set in window_sets:
+            step = max(1, TOKENS_PER_CELL // window_set.length)
+            for first in range(0, len(window_set.windows), step):
+                part = window_set.windows[first : first + step]
+                windows = digest([asdict(window) for window in part])
+                options = self.provenance.parameters | {"batch": number, "windows": windows}
+                cell = Cell(
+                    str(described["name"]),
+                    "corpus",
+                    str(described["dtype"]),
+                    label,
+                    self.seed,
+                    KIND + self.what.name,
+                    json.dumps(options, sort_keys=True),
+                    (window_set.length,),
+                )
+                base = digest({**key, **cell.columns, "options": cell.options})
+                yield Batch(KeyedCell(cell, base), number, first, part)
+                number += 1
 
-    def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-        batch_by_cell = {batch.keyed_cell: batch for batch in self.batches}
-        for job in jobs:
-            batch, start = batch_by_cell[job.keyed_cell], time.perf_counter()
-            # An estimate draws directions of its own in every batch, so that its errors are not the
-            # same in all.
-            rows = self.what.rows(self.model, batch.windows, batch.first, self.seed + batch.number)
-            took = {**self.provenance.parameters, "cell_seconds": time.perf_counter() - start}
-            yield job.keyed_cell, (rows, replace(self.provenance, parameters=took))
-
-
-def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iterator[_Batch]:
-    """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key
-    of all that defines its rows."""
-    number, code, provenance, mitigation = (
-        0,
-        code_version(),
-        windows.provenance,
-        windows.what.mitigation,
-    )
-    label, source_hashes = (
-        mitigations.label(mitigation),
-        sources(list(mitigations.parts(mitigation))),
-    )
-    name, dtype, question = (
-        str(provenance.model["name"]),
-        str(provenance.model["dtype"]),
-        provenance.parameters,
-    )
-    key = {"code": code, "device": windows.device(), **source_hashes}
-    key |= {"attention": provenance.model["attention_implementation"]}
-    for window_set in window_sets:
-        length = len(window_set[0].ids)
-        step = max(1, TOKENS_PER_CELL // length)
-        for first in range(0, len(window_set), step):
-            part = tuple(window_set[first : first + step])
-            batch_options = {
-                "batch": number,
-                "windows": digest([asdict(window) for window in part]),
-            }
-            options = json.dumps({**question, **batch_options}, sort_keys=True)
-            cell = Cell(
-                name,
-                "corpus",
-                dtype,
-                label,
-                windows.seed,
-                KIND + windows.what.name,
-                options,
-                (length,),
-            )
-            yield _Batch(
-                KeyedCell(cell, digest({**key, **cell.columns, "options": options})),
-                number,
-                first,
-                part,
-            )
-            number += 1
-
-
-def _measured(
-    windows: _Windows, batches: Sequence[_Batch], directory: Path, progress: Progress | None
-) -> Corpus | CorpusCollapse:
-    store, keyed_cells = Store(directory), [batch.keyed_cell for batch in batches]
-    windows = replace(windows, batches=tuple(batches))
-    with store.locked():
-        identities = {keyed_cell.identity for keyed_cell in keyed_cells}
-        if any(keyed_cell.identity not in identities for keyed_cell in store.planned_cells()):
-            raise InputError(
-                f"{directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
-                "another directory, or ask the same of the same texts and model"
-            )
-        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, code_version())
-        measure_missing(store, plan_of(store, keyed_cells, terms), windows, progress=progress)
-    return read_corpus(directory)
+    def measure_missing(
+        self, store: Store, batches: Sequence[Batch], progress: Progress | None
+    ) -> None:
+        """Measure and store the batches that the store lacks, in their order."""
+        keyed_cells = [batch.keyed_cell for batch in batches]
+        with store.locked():
+            identities = {keyed_cell.identity for keyed_cell in keyed_cells}
+            if any(stored.identity not in identities for stored in store.planned_cells()):
+                raise InputError(
+                    f"{store.directory}: expected a new directory or that of this corpus, found another corpus or sweep: "
+                    "give another directory, or ask the same of the same texts and model"
+                )
+            store.ask(keyed_cells)
+            stored = store.files({keyed_cell.base for keyed_cell in keyed_cells})
+            for done, batch in enumerate(batches):
+                tell(progress, done, len(batches))
+                if batch.keyed_cell.base in stored:
+                    continue
+                # An estimate draws directions of its own in every batch, so that its errors are not
+                # the same in all.
+                seed = self.seed + batch.number
+                start = time.perf_counter()
+                rows = self.what.rows(self.model, batch.windows, batch.first, seed)
+                took = {"cell_seconds": time.perf_counter() - start}
+                source = replace(self.provenance, parameters=self.provenance.parameters | took)
+                content = file_of(
+                    batch.keyed_cell, rows, source, code=code_version(), checkpoint=""
+                )
+                store.add(batch.keyed_cell, content)
+            tell(progress, len(batches), len(batches))
 
 
 def corpus_memory(
@@ -265,7 +238,7 @@ def corpus_memory(
 ) -> int:
     """Bytes of a window of the greatest length."""
     d_model = model.shape.d_model
-    measured = Measure.from_options(
+    measured = WindowMeasure.from_options(
         measure, linearisation, method, dtypes, d_model, optional(mitigation)
     )
     return max(measured.memory(model.shape, length, model.limit) for length in lengths)

@@ -40,7 +40,7 @@ _DISTANCES = ["distance", "relative", "float64_distance", "noise", "pair_noise",
 
 
 @dataclass(frozen=True)
-class Measure:
+class WindowMeasure:
     """What is measured: the sensitivity in which linearisation and by which method ("" of pairs),
     or pairs in which dtypes; and under which mitigation of the forward pass."""
 
@@ -59,54 +59,44 @@ class Measure:
         dtypes: Sequence[str] | None,
         d_model: int,
         mitigation: Mitigation | str | None = None,
-    ) -> Measure:
+    ) -> WindowMeasure:
         """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
         acting = of_the_pass(
             "corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite"
         )
-        options = {"linearisation": linearisation, "method": method}
-        options, their_measure = (
-            ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
-        )
-        for option, value in options.items():
+        of_pairs = {"dtypes": dtypes}
+        of_profiles = {"linearisation": linearisation, "method": method}
+        for option, value in (of_pairs if name == PROFILES else of_profiles).items():
             if value is not None:
-                raise InputError(
-                    f"{option}: expected it with measure {their_measure!r} alone, found {name!r}: leave it out"
-                )
-        if name == PAIRS:
-            names = tuple(
-                precision.name
-                for precision in checked_precisions(DTYPES if dtypes is None else dtypes)
+                raise InputError(f"{option}: expected none with measure {name!r}, found {value!r}")
+        if name == PROFILES:
+            method = method or choose_method(d_model, exact_fits=True).method
+            return cls(name, linearisation or "full", method, mitigation=acting)
+        precisions = checked_precisions(DTYPES if dtypes is None else dtypes)
+        names = tuple(precision.name for precision in precisions)
+        if "float64" in names:
+            raise InputError(
+                "dtypes: expected ones that are held against float64, found 'float64' itself: leave it out"
             )
-            if "float64" in names:
-                raise InputError(
-                    "dtypes: expected ones that are held against float64, found 'float64' itself: leave it out"
-                )
-            return cls(name, dtypes=names, mitigation=acting)
-        return cls(
-            name,
-            linearisation or "full",
-            method or choose_method(d_model, exact_fits=True).method,
-            mitigation=acting,
-        )
+        return cls(name, dtypes=names, mitigation=acting)
 
     @property
     def as_dict(self) -> dict[str, Any]:
         """Its fields; whether its values are measured or estimated; and what they are: the operator
         norm is known of exact Jacobians alone."""
-        norm = "operator norm" if self.method == "exact" else "Frobenius norm"
-        columns = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
-        columns |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
-        columns |= (
-            {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
-        )
-        kind = METHOD_KINDS[self.method] if self.method else "measured"
-        return {
-            **columns,
-            "kind": kind,
-            "quantity": "L2 distance at y" if self.name == PAIRS else norm,
+        columns: dict[str, Any] = {
+            "measure": self.name,
+            "linearisation": self.linearisation,
+            "method": self.method,
+            "kind": METHOD_KINDS.get(self.method, "measured"),
+            "quantity": "operator norm" if self.method == "exact" else "Frobenius norm",
         }
+        if self.name == PAIRS:
+            columns |= {"dtypes": list(self.dtypes), "quantity": "L2 distance at y"}
+        if self.mitigation is not None:
+            columns["mitigation"] = mitigations.label(self.mitigation)
+        return columns
 
     def rows(
         self, model: TransformerBridge, windows: Sequence[Window], first: int, seed: int
@@ -117,64 +107,49 @@ class Measure:
         `seed`: of an estimate's directions. Raises `InactiveMitigationError` for a mitigation that
         does not change a logit of one of them.
         """
-        tables = (
-            self._pairs(model, windows)
-            if self.name == PAIRS
-            else self._profiles(model, windows, seed)
-        )
-        for index, (table, window) in enumerate(zip(tables, windows, strict=True)):
-            columns = {
-                "length": len(window.ids),
-                "window": first + index,
-                "text": window.text,
-                "start": window.start,
-            }
-            for place, (name, value) in enumerate(columns.items()):
-                table.insert(place, name, value)
+        is_pairs = self.name == PAIRS
+        tables = self._pairs(model, windows) if is_pairs else self._profiles(model, windows, seed)
+        for number, (table, window) in enumerate(zip(tables, windows, strict=True), start=first):
+            table.insert(0, "length", len(window.ids))
+            table.insert(1, "window", number)
+            table.insert(2, "text", window.text)
+            table.insert(3, "start", window.start)
         return pd.concat(tables, ignore_index=True)
 
     def _profiles(
         self, model: TransformerBridge, windows: Sequence[Window], seed: int
-    ) -> list[Any]:
+    ) -> list[pd.DataFrame]:
         prompts = [Prompt.from_ids(model, window.ids) for window in windows]
         how: Any = {"linearisations": [self.linearisation], "method": self.method, "seed": seed}
         results = sensitivity(model, prompts, **how, mitigation=self.mitigation, progress=False)
         column = "operator_norm" if self.method == "exact" else "frobenius_norm"
-        return [
-            pd.DataFrame(
-                {
-                    "position": range(len(window.ids)),
-                    "token_id": window.ids,
-                    "value": result.frame[column],
-                }
-            )
-            for window, result in zip(windows, results, strict=True)
-        ]
+        tables = []
+        for window, result in zip(windows, results, strict=True):
+            columns = {"position": range(len(window.ids)), "token_id": window.ids}
+            tables.append(pd.DataFrame({**columns, "value": result.frame[column]}))
+        return tables
 
-    def _pairs(self, model: TransformerBridge, windows: Sequence[Window]) -> list[Any]:
+    def _pairs(self, model: TransformerBridge, windows: Sequence[Window]) -> list[pd.DataFrame]:
         """What `ost.collapse` says of y, in L2, and whether the two have the same top token."""
         if self.mitigation is not None:
             longer = [Prompt.from_ids(model, (*window.ids, window.ids[-1])) for window in windows]
             MitigatedPrompts.of("corpus", model, longer, self.mitigation).require_acting(model)
-        tasks = [
+        pairs = [
             RepeatedIds(window.ids, name=f"window {index}") for index, window in enumerate(windows)
         ]
-        dtypes = list(self.dtypes)
+        how: Any = {"lengths": [1], "dtypes": list(self.dtypes), "mitigation": self.mitigation}
         tables = []
-        results = collapse(
-            model, tasks, lengths=[1], dtypes=dtypes, mitigation=self.mitigation, progress=False
-        )
+        results = collapse(model, pairs, **how, progress=False)
         for window, result in zip(windows, results, strict=True):
             result.require_finite("corpus")
             frame: Any = result.frame
-            vectors = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")].rename(
-                columns={"mean": "distance"}
-            )
+            vectors = frame[(frame["per"] == VECTOR) & (frame["norm"] == "l2")]
             at_y, logits = (
-                vectors[vectors["site"] == site].set_index("dtype").loc[dtypes]
+                vectors[vectors["site"] == site].set_index("dtype").loc[how["dtypes"]]
                 for site in ("y", "logits")
             )
-            table = at_y[_DISTANCES].reset_index(names="compared")
+            distances = at_y.rename(columns={"mean": "distance"})[_DISTANCES]
+            table = distances.reset_index(names="compared")
             table.insert(0, "token_id", window.ids[-1])
             tables.append(
                 table.assign(same_top_token=logits["same_top_token"].to_numpy(dtype=bool))
@@ -184,7 +159,8 @@ class Measure:
     def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:
         """Bytes that a window of so many tokens holds beside the model."""
         if self.name == PAIRS:
-            held_bytes, length = collapse_bytes(shape, length + 1, 1, self.dtypes), length + 1
+            length += 1
+            held_bytes = collapse_bytes(shape, length, 1, self.dtypes)
         else:
             held_bytes = sensitivity_bytes(shape, length, method=self.method, max_memory=max_memory)
         return max(held_bytes, acting_bytes(shape, length, self.mitigation))

@@ -8,14 +8,14 @@ every cell.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Chart, Frame, Provenance, Result
@@ -23,12 +23,17 @@ from ostools.results.table_head import TableHead
 from ostools.sweep.corpus.measures import PAIRS
 from ostools.sweep.reading import read
 from ostools.theory import profiles
-from ostools.theory.profiles import BINS, effective_tokens
+from ostools.theory.profiles import BINS, TestedValue, effective_tokens
 from ostools.theory.statistics.intervals import FEWEST, wilson
 
+_NOT_TESTED = TestedValue(*[float("nan")] * 4)
 KIND = "corpus-"
 """What the measurements of its cells begin with."""
 _COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"]
+_PAIR_COLUMNS = [
+    *("length", "window", "text", "start", "token_id", "compared", "distance", "relative"),
+    *("float64_distance", "noise", "pair_noise", "weight_shift", "same_top_token"),
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +114,6 @@ def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
 
     Raises `InputError` for a directory without a corpus, and for one that is not complete.
     """
-    if not isinstance(directory, str | Path):
-        raise InputError(
-            f"directory: expected one that ost.sweep.corpus made, found {short_repr(directory)}"
-        )
     broken: list[str] = []
     reading = read(directory, say=broken.append)
     cells = reading.cells
@@ -120,8 +121,8 @@ def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
         raise InputError(
             f"{directory}: expected a directory that ost.sweep.corpus made, found another"
         )
-    if broken or (missing_count := len(cells) - len(reading.of("measured"))):
-        why = broken[0] if broken else f"{missing_count} of {len(cells)} cells are missing"
+    if missing := len(cells) - len(reading.of("measured")):
+        why = broken[0] if broken else f"{missing} of {len(cells)} cells are missing"
         raise InputError(
             f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest"
         )
@@ -178,22 +179,25 @@ def _binned(shares: np.ndarray, length: int, bins: int) -> pd.DataFrame:
 
 
 def _summary(shares: np.ndarray, settings: Mapping[str, Any], length: int) -> dict[str, Any]:
+    names = ("measure", "linearisation", "method", "kind", "quantity")
     spread = np.array([effective_tokens(share) for share in shares])
     sink, last, effective = np.stack([shares[:, 0], shares[:, -1], spread], axis=1).mean(0).tolist()
     return {
-        **{"length": length, "texts": len(shares), "too_short": settings["too_short"][str(length)]},
-        **{
-            name: settings[name]
-            for name in ("measure", "linearisation", "method", "kind", "quantity")
-        },
-        **{"sink_share": sink, "last_share": last, "effective_tokens": effective},
+        "length": length,
+        "texts": len(shares),
+        "too_short": settings["too_short"][str(length)],
+        **{name: settings[name] for name in names},
+        "sink_share": sink,
+        "last_share": last,
+        "effective_tokens": effective,
     }
 
 
 def _shape(shares: np.ndarray, choice: str) -> dict[str, Any]:
     """The contrasts of the ends as columns; a verdict in words where there can be none."""
     kept_shares = shares[:, 1:-1] if choice == BETWEEN else shares[:, 1:]
-    count, tokens, zeros = *kept_shares.shape, int((kept_shares == 0).any(1).sum())
+    count, tokens = kept_shares.shape
+    zeros = int((kept_shares == 0).any(1).sum())
     too_few = ""
     if tokens < profiles.FEWEST_TOKENS:
         too_few = f"{tokens} tokens, {profiles.FEWEST_TOKENS} needed"
@@ -201,73 +205,49 @@ def _shape(shares: np.ndarray, choice: str) -> dict[str, Any]:
         too_few = f"{count} texts, {FEWEST} needed"
     elif zeros:
         too_few = f"{zeros} of {count} windows have tokens of value 0"
-    if too_few:
-        parts = [
-            f"{end}_contrast{part}"
-            for end in ("start", "end")
-            for part in ("", "_low", "_high", "_p")
-        ]
-        return {"verdict": f"not tested: {too_few}", **dict.fromkeys(parts, float("nan"))}
-    contrasts = profiles.ends_over_texts(profiles.end_contrasts(np.log10(kept_shares)))
-    columns: dict[str, Any] = {"verdict": contrasts.verdict}
-    for name, interval in (("start", contrasts.start), ("end", contrasts.end)):
-        for field in fields(interval):
-            column = (
-                f"{name}_contrast" if field.name == "value" else f"{name}_contrast_{field.name}"
-            )
-            columns[column] = getattr(interval, field.name)
+    verdict, start, end = f"not tested: {too_few}", _NOT_TESTED, _NOT_TESTED
+    if not too_few:
+        contrasts = profiles.ends_over_texts(profiles.end_contrasts(np.log10(kept_shares)))
+        verdict, start, end = contrasts.verdict, contrasts.start, contrasts.end
+    columns: dict[str, Any] = {"verdict": verdict}
+    for name, contrast in (("start", start), ("end", end)):
+        for field, value in asdict(contrast).items():
+            ending = "" if field == "value" else f"_{field}"
+            columns[f"{name}_contrast{ending}"] = value
     return columns
 
 
 def _pairs(rows: Frame, provenance: Provenance) -> CorpusCollapse:
     settings: Any = provenance.parameters
-    names = [
-        "length",
-        "window",
-        "text",
-        "start",
-        "token_id",
-        "compared",
-        "distance",
-        "relative",
-        "float64_distance",
-    ]
-    table: Any = rows[[*names, "noise", "pair_noise", "weight_shift", "same_top_token"]]
-    table = table.rename(columns={"compared": "dtype"})
+    table = rows[_PAIR_COLUMNS].rename(columns={"compared": "dtype"})
     hidden = is_hidden(table["float64_distance"], table["pair_noise"], table["distance"])
-    table = table.assign(hidden=hidden)
-    frame = [
-        {"length": length, "dtype": dtype}
-        | _over_texts(
-            table[(table["length"] == length) & (table["dtype"] == dtype)].sort_values("text")
-        )
-        | {"too_short": settings["too_short"][str(length)]}
-        for length in settings["lengths"]
-        for dtype in settings["dtypes"]
-    ]
-    return CorpusCollapse(pd.DataFrame(frame), provenance, table.reset_index(drop=True))
+    table = table.assign(hidden=hidden).reset_index(drop=True)
+    frame = []
+    for length in settings["lengths"]:
+        for dtype in settings["dtypes"]:
+            part = table[(table["length"] == length) & (table["dtype"] == dtype)]
+            too_short = {"too_short": settings["too_short"][str(length)]}
+            over_texts = _over_texts(part.sort_values("text"))
+            frame.append({"length": length, "dtype": dtype, **over_texts, **too_short})
+    return CorpusCollapse(pd.DataFrame(frame), provenance, table)
 
 
 def _over_texts(rows: Any) -> dict[str, Any]:
-    distances = np.array(rows["float64_distance"], dtype=float)
+    distances = rows["float64_distance"].to_numpy(dtype=float)
     low, high = (float(end[0]) for end in profiles.interval_of_mean(distances[:, None]))
     hidden_low, hidden_high = map(float, wilson(float(rows["hidden"].sum()), len(rows)))
-    quantiles = {
-        name: float(rows["float64_distance"].quantile(part))
-        for name, part in profiles.QUANTILES.items()
-    }
     return {
+        "texts": len(rows),
+        "mean": float(distances.mean()),
+        "low": low,
+        "high": high,
         **{
-            "texts": len(rows),
-            "mean": float(distances.mean()),
-            "low": low,
-            "high": high,
-            **quantiles,
+            name: float(rows["float64_distance"].quantile(part))
+            for name, part in profiles.QUANTILES.items()
         },
-        **{
-            "pair_noise": float(rows["pair_noise"].median()),
-            "hidden_share": float(rows["hidden"].mean()),
-        },
-        **{"hidden_low": hidden_low, "hidden_high": hidden_high},
+        "pair_noise": float(rows["pair_noise"].median()),
+        "hidden_share": float(rows["hidden"].mean()),
+        "hidden_low": hidden_low,
+        "hidden_high": hidden_high,
         "same_top_token_share": float(rows["same_top_token"].mean()),
     }
