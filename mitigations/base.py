@@ -22,36 +22,12 @@ class MitigationError(ValueError):
     """
 
 
-LONGEST = 2**20
-"""The most characters of a prompt that a mitigation has rewritten. No model here reads as many; a
-few words could ask for a thousand times more."""
-
-
-def require_short(name: str, characters: int) -> None:
-    """Refuse, with `MitigationError`, a text of more than `LONGEST` characters: before it is made,
-    where that is known.
-    """
-    if characters > LONGEST:
-        raise MitigationError(
-            f"{name}: expected a prompt of at most {LONGEST:,} characters, found {characters:,}"
-        )
-
-
 def require_whole(thing: object, field: str, least: int) -> None:
     """Refuse, with `MitigationError`, a field that is no whole number or below `least`."""
     value = getattr(thing, field)
     if type(value) is not int or value < least:
         raise MitigationError(
             f"{type(thing).__name__}: expected {field} of at least {least}, found {value!r}"
-        )
-
-
-def require_text(thing: object, field: str) -> None:
-    """Refuse, with `MitigationError`, a field that is no text."""
-    value = getattr(thing, field)
-    if not isinstance(value, str):
-        raise MitigationError(
-            f"{type(thing).__name__}: expected {field} to be a text, found {_short(value)}"
         )
 
 
@@ -130,10 +106,6 @@ class Composed(Mitigation):
     parts: tuple[Mitigation, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parts, tuple | list):
-            raise MitigationError(
-                f"Composed: expected a tuple of mitigations, found {_short(self.parts)}"
-            )
         if len(self.parts) < 2:
             raise MitigationError(
                 f"Composed: expected at least two mitigations, found {len(self.parts)}"
@@ -199,69 +171,47 @@ def insert(
     prompt's. A `Label` may contain one. It has to stand before an item, and the answer must be the
     same whether the labels between the items are read as text or as items.
     """
-    if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
-        raise MitigationError(
-            f"expected the items of a task as texts, such as ('1', '0'), found {_short(items)}"
-        )
-    if key is not None and not callable(key):
-        raise MitigationError(
-            f"expected key to be a function from items to their answer, found {_short(key)}"
-        )
     pieces = tuple(checked(mitigation).sequence(items))
-    name = type(mitigation).__name__
-    require_short(f"{name}.sequence", sum(len(piece) for piece in pieces if isinstance(piece, str)))
-    inserted_text = tuple(piece for piece in pieces if not isinstance(piece, Label))
-    _require_items_kept(name, items, inserted_text, may_add_items=key is not None)
-    _require_no_item_inside(name, inserted_text, set(items))
-    if len(inserted_text) < len(pieces):
-        _check_labels(name, pieces, set(items))
+    item_set, texts = set(items), [piece for piece in pieces if not isinstance(piece, Label)]
+    shown, remaining = _short(texts), iter(texts)
+    in_order = all(item in remaining for item in items)
+    more = [piece for piece in texts if piece in item_set] != list(items)
+    inside = [
+        piece
+        for piece in texts
+        if piece not in item_set and any(item in piece for item in item_set)
+    ]
+    problems = [
+        (not all(texts), f": expected pieces of text, none of them empty, found {shown}"),
+        (
+            not in_order or (more and key is None),
+            f" may only insert between the task's items, found {shown}",
+        ),
+        (
+            texts[:1] != list(items[:1]) or texts[-1:] != list(items[-1:]),
+            f" may insert between items only, found text outside: {shown}",
+        ),
+        (bool(inside), f" inserted {inside[:1]}, which contains an item of the task"),
+        (
+            not _labels_precede_items(pieces, item_set),
+            f": expected every label before an item, and a label that is no item, found {_short(pieces)}",
+        ),
+    ]
+    for is_wrong, problem in problems:
+        if is_wrong:
+            raise MitigationError(f"{type(mitigation).__name__}.sequence{problem}")
     if key is not None:
-        _require_key(name, items, pieces, key)
+        _require_key(type(mitigation).__name__, items, pieces, key)
     return pieces
 
 
-def _require_items_kept(
-    name: str, items: Sequence[str], pieces: Sequence[str], *, may_add_items: bool
-) -> None:
-    """Check that the pieces are texts, with the items in their order, an item first and last.
-
-    Raises `MitigationError` otherwise, and where one more item is among them that may not be.
-    """
-    if any(not isinstance(piece, str) or not piece for piece in pieces):
-        raise MitigationError(
-            f"{name}.sequence: expected pieces of text, none of them empty, found {_pieces_in_words(pieces)}"
-        )
-    item_set = set(items)
-    has_more = [piece for piece in pieces if piece in item_set] != list(items)
-    if not _is_subsequence(items, pieces) or (has_more and not may_add_items):
-        raise MitigationError(
-            f"{name}.sequence may only insert between the task's items, found {_pieces_in_words(pieces)}"
-        )
-    if items and (pieces[0] != items[0] or pieces[-1] != items[-1]):
-        raise MitigationError(
-            f"{name}.sequence may insert between items only, found text outside: {_pieces_in_words(pieces)}"
-        )
-
-
-def _require_no_item_inside(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
-    """Check that no inserted text contains an item as a part of it: a reader would count it."""
-    for piece in pieces:
-        if piece not in item_set and any(item in piece for item in item_set):
-            raise MitigationError(
-                f"{name}.sequence inserted {piece!r}, which contains an item of the task"
-            )
-
-
-def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
-    """Check that every label precedes an item and is not itself an item."""
-    for label, next_piece in zip(pieces, (*pieces[1:], Label()), strict=True):
-        if isinstance(label, Label) and (
-            isinstance(next_piece, Label) or label.strip() in item_set or not label
-        ):
-            raise MitigationError(
-                f"{name}.sequence: expected a label that is no item, before an item, found {str(label)!r} then "
-                f"{str(next_piece)!r}"
-            )
+def _labels_precede_items(pieces: Sequence[str], item_set: set[str]) -> bool:
+    """Whether every label precedes an item (or a bar) and is neither empty nor itself an item."""
+    return not any(
+        isinstance(label, Label)
+        and (isinstance(next_piece, Label) or label.strip() in item_set or not label)
+        for label, next_piece in zip(pieces, (*pieces[1:], Label()), strict=True)
+    )
 
 
 def _require_key(
@@ -289,25 +239,15 @@ def _require_key(
 
 def rewrite(mitigation: Mitigation, text: str) -> str:
     """`mitigation.prompt(text)`, checked. Raises `MitigationError` if the text is empty."""
-    new_text: object = checked(mitigation).prompt(text)
-    if not isinstance(new_text, str) or not new_text:
+    new_text = checked(mitigation).prompt(text)
+    if not new_text:
         raise MitigationError(
             f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {new_text!r}"
         )
-    require_short(f"{type(mitigation).__name__}.prompt", len(new_text))
     return new_text
-
-
-def _is_subsequence(items: Sequence[str], pieces: Sequence[str]) -> bool:
-    remaining_pieces = iter(pieces)
-    return all(item in remaining_pieces for item in items)
 
 
 def _short(value: object) -> str:
     """A value as an error message may quote it: on one line, and short."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _pieces_in_words(pieces: Sequence[object]) -> str:
-    return repr(list(pieces[:8])) + (" ..." if len(pieces) > 8 else "")

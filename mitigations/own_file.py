@@ -8,11 +8,10 @@ names a file is refused (`mitigations.mitigation`), as what it holds would run a
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
-import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 _SPEC = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?::(?P<options>.*))?", re.DOTALL)
@@ -28,6 +27,10 @@ class FileSpec(NamedTuple):
     name: str
     options: str
 
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.name}"
+
 
 def file_spec(spec: str) -> FileSpec | None:
     """The parts of PATH.py:NAME or PATH.py:NAME:OPTIONS; None of a text of another form."""
@@ -41,18 +44,9 @@ def loaded_from(path: str, name: str) -> Any:
 
     The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError("there is no such file")
     source = Path(path).read_bytes()
-    loader = importlib.machinery.SourceFileLoader(path, path)
-    spec = importlib.util.spec_from_loader(path, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(path)
     sys.modules[path] = module  # where dataclasses look up what annotations name
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path]
-        raise
+    exec(compile(source, path, "exec"), module.__dict__)
     LOADED[path] = hashlib.sha256(source).hexdigest()
     return getattr(module, name)

@@ -12,12 +12,12 @@ Section 4 of the paper: two representations that differ by less than the format 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ostools.ground.errors import nearest
 from ostools.ground.names import UPCAST_PARTS
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
@@ -57,17 +57,12 @@ class SlidingWindow(Mitigation):
     def __post_init__(self) -> None:
         require_whole(self, "window", 1)
         require_whole(self, "sinks", 0)
-        if isinstance(self.layers, str) and self.layers in ("all", "alternate"):
+        if self.layers in ("all", "alternate"):
             return
-        layers = (
-            tuple(self.layers)
-            if isinstance(self.layers, Sequence) and not isinstance(self.layers, str | bytes)
-            else ()
-        )
+        layers = () if isinstance(self.layers, str) else tuple(self.layers)
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
-            layers_text = " ".join(repr(self.layers).split())
             raise MitigationError(
-                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {layers_text:.60}"
+                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r:.60}"
             )
         object.__setattr__(self, "layers", tuple(sorted(set(layers))))
 
@@ -105,16 +100,12 @@ class SlidingWindow(Mitigation):
         return layer in self.layers
 
     def _layer_indices(self, n_layers: int) -> list[int]:
-        missing = (
-            []
-            if isinstance(self.layers, str)
-            else [layer for layer in self.layers if layer >= n_layers]
-        )
-        if missing:
+        layers = [layer for layer in range(n_layers) if self._slides(layer)]
+        if not isinstance(self.layers, str) and len(layers) < len(self.layers):
             raise MitigationError(
-                f"SlidingWindow: expected layers out of 0..{n_layers - 1}, found {', '.join(map(str, missing))}"
+                f"SlidingWindow: expected layers out of 0..{n_layers - 1}, found {self.layers}"
             )
-        return [layer for layer in range(n_layers) if self._slides(layer)]
+        return layers
 
 
 def own_windows(model: TransformerBridge) -> dict[int, int]:
@@ -142,26 +133,19 @@ def _require_own_windows_allow(
     windows_by_layer = own_windows(model)
     narrower = [layer for layer in layer_indices if windows_by_layer.get(layer, window) < window]
     hiding = [layer for layer in layer_indices if layer in windows_by_layer] if sinks else []
-    refused = narrower or hiding
-    if not refused:
-        return
-    full_layers = [
-        layer for layer in range(int(model.cfg.n_layers)) if layer not in windows_by_layer
-    ]
-    elsewhere = (
-        f"layers={tuple(full_layers)}, which have none"
-        if full_layers
-        else "a model whose layers have none"
-    )
-    description = f"layers {', '.join(map(str, refused))} with a window of {windows_by_layer[refused[0]]} of their own"
-    if narrower:
-        raise MitigationError(
-            f"SlidingWindow: cannot widen attention to {window}: found {description}; choose a window of at most that, or "
-            f"{elsewhere}"
+    if refused := narrower or hiding:
+        full_layers = tuple(sorted({*range(int(model.cfg.n_layers))} - {*windows_by_layer}))
+        problem = (
+            f"cannot widen attention to {window}"
+            if narrower
+            else f"sinks={sinks} would stay hidden"
         )
-    raise MitigationError(
-        f"SlidingWindow: sinks={sinks} would stay hidden: found {description}; choose sinks=0, or {elsewhere}"
-    )
+        advice = "a window of at most that" if narrower else "sinks=0"
+        elsewhere = f"layers={full_layers}, which have none" if full_layers else "another model"
+        raise MitigationError(
+            f"SlidingWindow: {problem}: found layers {', '.join(map(str, refused))} with a window of "
+            f"{windows_by_layer[refused[0]]} of their own; choose {advice}, or {elsewhere}"
+        )
 
 
 @dataclass(frozen=True)
@@ -186,26 +170,12 @@ class AttentionTemperature(Mitigation):
     base: int | float | None = None
 
     def __post_init__(self) -> None:
-        if (self.factor is None) == (self.rule is None):
+        sound = (self.factor is None) != (self.rule is None) and self.rule in (None, "log-n")
+        sound = sound and _is_above(self.factor, 0) and _is_above(self.base, 1)
+        if not sound or (self.base is not None and self.rule is None):
             raise MitigationError(
-                "AttentionTemperature: expected factor=NUMBER or rule='log-n', one of them, found "
-                + ("neither" if self.factor is None else "both")
-            )
-        if self.rule not in (None, "log-n"):
-            raise MitigationError(
-                f"AttentionTemperature: unknown rule {self.rule!r}: known is 'log-n'"
-            )
-        if self.factor is not None and not (_is_number(self.factor) and self.factor > 0):
-            raise MitigationError(
-                f"AttentionTemperature: expected a finite factor above 0, found {self.factor!r}"
-            )
-        if self.base is not None and self.rule is None:
-            raise MitigationError(
-                f"AttentionTemperature: base belongs to rule='log-n', found base={self.base!r} without"
-            )
-        if self.base is not None and not (_is_number(self.base) and self.base > 1):
-            raise MitigationError(
-                f"AttentionTemperature: expected a finite base above 1, found {self.base!r}"
+                "AttentionTemperature: expected a factor above 0, or rule='log-n' (and a base above 1), both finite, found "
+                f"factor={self.factor!r:.20}, rule={self.rule!r}, base={self.base!r:.20}"
             )
         for field in ("factor", "base"):  # 2 and 2.0 are one mitigation, with one label
             value = getattr(self, field)
@@ -240,13 +210,9 @@ class AttentionTemperature(Mitigation):
             invariants.require_rows_sum_to_one("AttentionTemperature", layer, pattern)
 
 
-def _is_number(value: object) -> bool:
-    try:
-        return (
-            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        )
-    except OverflowError:  # a whole number beyond what a float holds
-        return False
+def _is_above(value: int | float | None, least: int) -> bool:
+    """Whether it is a number above `least` that a float holds, or None."""
+    return value is None or least < value <= sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -264,19 +230,10 @@ class Upcast(Mitigation):
     parts: Sequence[str] = UPCAST_PARTS
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parts, str | Sequence):
-            raise MitigationError(
-                f"Upcast: expected parts such as {UPCAST_PARTS[:2]}, found {self.parts!r:.60}"
-            )
         parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
-        for part in parts:
-            if part not in UPCAST_PARTS:
-                raise MitigationError(
-                    f"Upcast: unknown part {part!r}: {nearest(str(part), UPCAST_PARTS)}"
-                )
-        if not parts:
+        if not parts or not set(parts) <= set(UPCAST_PARTS):
             raise MitigationError(
-                f"Upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none"
+                f"Upcast: expected some of the parts {', '.join(UPCAST_PARTS)}, found {parts!r:.60}"
             )
         object.__setattr__(self, "parts", tuple(part for part in UPCAST_PARTS if part in parts))
 

@@ -14,8 +14,6 @@ from ostools.mitigations.base import (
     Label,
     Mitigation,
     MitigationError,
-    require_short,
-    require_text,
     require_whole,
 )
 
@@ -37,7 +35,6 @@ class Separator(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "every", 1)
-        require_text(self, "text")
         if not self.text or any(character.isalnum() for character in self.text):
             raise MitigationError(
                 f"Separator: expected text without letters and digits, found {self.text!r}"
@@ -75,7 +72,6 @@ class Partition(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "size", 1)
-        require_text(self, "text")
         if not self.text.strip() or any(character.isalnum() for character in self.text):
             raise MitigationError(
                 f"Partition: expected text without letters and digits, found {self.text!r}"
@@ -135,7 +131,6 @@ class _TextAfter(Mitigation):
     text: str
 
     def __post_init__(self) -> None:
-        require_text(self, "text")
         if not self.text.strip():
             raise MitigationError(f"{type(self).__name__}: expected a text, found none")
 
@@ -214,8 +209,7 @@ class RepeatPrompt(Mitigation):
     Every token of the last copy can see every token of the first copy, also those that come after
     it in the prompt.
 
-    Raises `MitigationError` for times < 2, and where all copies have more than `LONGEST`
-    characters.
+    Raises `MitigationError` for times < 2.
     """
 
     times: int = 2
@@ -223,10 +217,6 @@ class RepeatPrompt(Mitigation):
 
     def __post_init__(self) -> None:
         require_whole(self, "times", 2)
-        require_text(self, "between")
 
     def prompt(self, text: str) -> str:
-        require_short(
-            type(self).__name__, len(text) * self.times + len(self.between) * (self.times - 1)
-        )
         return self.between.join([text] * self.times)

@@ -2,8 +2,8 @@
 beside the built-in ones.
 
 A distribution adds its own by an entry point; nothing of it is imported until its name is used or
-the names are listed. Its options are the fields of its dataclass, read by their types. The same
-grammar serves the tasks of `ostools`.
+the names are listed. Its options are the fields of its dataclass, read by their types (pydantic).
+The same grammar serves the tasks of `ostools`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import dataclasses
 import inspect
 import re
 import sys
-import types
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
+from ostools.ground.arguments import parts_of
 from ostools.ground.errors import nearest
 from ostools.mitigations.own_file import file_spec, loaded_from
 
@@ -28,7 +29,7 @@ Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process
 that imports it.
 """
-_PAIR = re.compile(r"(\w+)=(.*)", re.DOTALL)
+_PAIR = re.compile(r"\s*(\w+)=(.*)", re.DOTALL)
 
 
 class Listed(NamedTuple):
@@ -44,10 +45,14 @@ class Listed(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """An option's type and its default; `MISSING` where it has to be given."""
+    """An option's type and its default; `inspect.Parameter.empty` where it has to be given."""
 
     kind: Any
     default: Any
+
+    @property
+    def needed(self) -> bool:
+        return self.default is inspect.Parameter.empty
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +74,8 @@ class Registry(Generic[Thing]):
         """The built-in names in their order, then those of other distributions. Imports none of
         them.
         """
-        return (
-            *self.built_in,
-            *sorted(
-                {point.name for point in _installed(self.group, tuple(sys.path))}
-                - set(self.built_in)
-            ),
-        )
+        others = {point.name for point in _installed(self.group, tuple(sys.path))}
+        return (*self.built_in, *sorted(others - set(self.built_in)))
 
     def make(self, spec: str) -> Thing:
         """The thing that `NAME:key=value,key=value` describes; a class with a field `name` gets the
@@ -87,7 +87,7 @@ class Registry(Generic[Thing]):
         """
         name, _, text = spec.partition(":")
         name = name.strip()
-        return self._made(spec, name, self._class(name), text)
+        return self._made(name, self._class(name), text)
 
     def make_from_file(self, spec: str) -> Thing:
         """The thing of `PATH.py:NAME` or `PATH.py:NAME:key=value,key=value`, where NAME is a class,
@@ -99,53 +99,20 @@ class Registry(Generic[Thing]):
         or gives none of this kind.
         """
         parts = file_spec(spec)
-        if parts is None:
-            raise self.error(
-                f"{self.kind} {spec!r}: expected FILE.py:NAME, such as ./mine.py:AskAgain"
-            )
+        assert parts is not None
         try:
             maker = loaded_from(parts.path, parts.name)
         except Exception as error:  # the user's own program
             raise self.error(
                 f"{self.kind} {spec!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
-        if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, self.base)):
-            raise self.error(
-                f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function that returns one's object, "
-                f"found {maker!r:.60}"
-            )
-        thing: Any = self._made(spec, f"{parts.path}:{parts.name}", maker, parts.options)
+        thing = self._made(parts.place, maker, parts.options) if callable(maker) else maker
         if not isinstance(thing, self.base):
             raise self.error(
-                f"{self.kind} {spec!r}: expected a {self.base.__name__}, found that it gives {thing!r:.60}"
+                f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function that returns one's object, "
+                f"found {thing!r:.60}"
             )
         return thing
-
-    def _made(self, spec: str, name: str, maker: Any, text: str) -> Thing:
-        known_options = self._known_options(name, maker)
-        options = self._options(
-            name, {key: option for key, option in known_options.items() if key != "name"}, text
-        )
-        if "name" in known_options:
-            options["name"] = name
-        missing = [
-            key
-            for key, option in known_options.items()
-            if key not in options and option.default is MISSING
-        ]
-        if missing:
-            key = missing[0]
-            raise self.error(
-                f"{self.kind} {name!r} needs {key}, {_in_words(known_options[key].kind)}: write {name}:{key}=..."
-            )
-        try:
-            return maker(**options)
-        except self.error:
-            raise
-        except Exception as error:  # a plugin's, no refusal of ours
-            raise self.error(
-                f"{self.kind} {spec!r} of {self._owner(name)}: {type(error).__name__}: {error}"
-            ) from error
 
     def listing(self) -> list[Listed]:
         """Listing of every name for people: its owner, its options, its summary; what cannot be
@@ -153,27 +120,19 @@ class Registry(Generic[Thing]):
         """
         rows = []
         for name in self.names():
-            owner = self._owner(name)
             try:
                 maker = self._class(name)
-                known_options = self._known_options(name, maker)
+                options = self._options(name, maker)
             except self.error as error:
-                rows.append(Listed(name, owner, "", str(error), False))
+                rows.append(Listed(name, self._owner(name), "", str(error), False))
                 continue
-            words = [
-                key if option.default is MISSING else f"{key}={_as_text(option.default)}"
-                for key, option in known_options.items()
+            words = ", ".join(
+                key if option.needed else f"{key}={_as_text(option.default)}"
+                for key, option in options.items()
                 if key != "name"
-            ]
-            rows.append(
-                Listed(
-                    name,
-                    owner,
-                    ", ".join(words),
-                    (inspect.getdoc(maker) or "").split("\n")[0],
-                    True,
-                )
             )
+            summary = (inspect.getdoc(maker) or "").split("\n")[0]
+            rows.append(Listed(name, self._owner(name), words, summary, True))
         return rows
 
     def label(self, thing: Thing) -> str:
@@ -183,104 +142,114 @@ class Registry(Generic[Thing]):
         place = f"{type(thing).__module__}:{type(thing).__qualname__}"
         if file_spec(place) is not None:  # of a file of the user's own
             return self._with_options(place, thing)
-        for name in (getattr(thing, "name", None), *self.names()):
+        for name in (str(getattr(thing, "name", "")), *self.names()):
             if any(point.value == place for point in self._points(name)):
-                try:
-                    text = self._with_options(str(name), thing)
-                    # An option may hold what looks like another option.
+                text = self._with_options(name, thing)
+                try:  # an option may hold what looks like another option
                     return text if self.make(text) == thing else repr(thing)
                 except self.error:
-                    return repr(thing)
+                    break
         return repr(thing)
 
     def _with_options(self, name: str, thing: Thing) -> str:
         stated = [
             f"{key}={_as_text(value)}"
-            for key, option in self._known_options(name, type(thing)).items()
+            for key, option in self._options(name, type(thing)).items()
             if key != "name" and (value := getattr(thing, key)) != option.default
         ]
         return f"{name}:{','.join(stated)}" if stated else name
 
-    def _points(self, name: str | None) -> list[Point]:
+    def _points(self, name: str) -> list[Point]:
         """Entry points of one name: ours, and any distribution's."""
-        built_in = (
-            [EntryPoint(name, self.built_in[name], self.group)]
-            if name is not None and name in self.built_in
-            else []
-        )
-        return built_in + [
-            point for point in _installed(self.group, tuple(sys.path)) if point.name == name
-        ]
+        ours = [EntryPoint(name, self.built_in[name], self.group)] if name in self.built_in else []
+        installed = _installed(self.group, tuple(sys.path))
+        return ours + [point for point in installed if point.name == name]
 
     def _owner(self, name: str) -> str:
         """Owner of a name: another distribution where one has it, or a file of the user's own."""
         if (parts := file_spec(name)) is not None:
             return parts.path
-        return next(
-            (point.dist.name for point in self._points(name) if point.dist is not None), "ostools"
-        )
+        return next((point.dist.name for point in self._points(name) if point.dist), "ostools")
 
     def _class(self, name: str) -> type[Thing]:
         points = self._points(name)
         if not points:
             raise self.error(f"unknown {self.kind} {name!r}: {nearest(name, self.names())}")
-        owners = [point.dist.name if point.dist is not None else "ostools" for point in points]
         if len(points) > 1:
+            owners = [point.dist.name if point.dist is not None else "ostools" for point in points]
             raise self.error(
                 f"{self.kind} {name!r} is offered by {' and by '.join(owners)}: uninstall one, or rename its entry point"
             )
         try:
             loaded = points[0].load()
-        except (
-            Exception
-        ) as error:  # a plugin is somebody else's program: whatever it raises is told in one line
-            raise self.error(
-                f"{self.kind} {name!r} of {owners[0]} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+        except Exception as error:  # a plugin is somebody else's program
+            raise self._failed(name, error, "cannot be imported: ") from error
         if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
             raise self.error(
-                f"{self.kind} {name!r} of {owners[0]}: expected a subclass of {self.base.__name__}, found {loaded!r}"
+                f"{self.kind} {name!r} of {self._owner(name)}: expected a subclass of {self.base.__name__}, found {loaded!r}"
             )
         return loaded
 
-    def _known_options(self, name: str, maker: Any) -> dict[str, _Option]:
-        """The options that a class takes: the fields of its dataclass; of a function its
-        parameters.
-        """
-        try:
-            return _fields(maker)
-        except Exception as error:  # a plugin's annotations can name what is not there
-            raise self.error(
-                f"{self.kind} {name!r} of {self._owner(name)} cannot be used: {type(error).__name__}: {error}"
-            ) from error
-
-    def _options(
-        self, name: str, known_options: Mapping[str, _Option], text: str
-    ) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        # A comma may be a value (a separator's text): only one before another `key=` parts two
-        # options.
-        for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
-            match = _PAIR.fullmatch(pair.lstrip(" "))
-            if match is None:
-                raise self.error(
-                    f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}"
-                )
-            key, value = match[1], match[2]
-            if key not in known_options:
-                option_names = (
-                    nearest(key, tuple(known_options)) if known_options else "it has none"
-                )
-                raise self.error(f"{self.kind} {name!r} has no option {key!r}: {option_names}")
+    def _made(self, name: str, maker: Any, text: str) -> Any:
+        """The thing with the options of a text; a field `name` gets the name."""
+        known_options = self._options(name, maker)
+        options = {"name": name} if "name" in known_options else {}
+        for key, value in self._pairs(name, text):
+            if key not in known_options or key == "name":
+                others = tuple(known for known in known_options if known != "name")
+                advice = nearest(key, others) if others else "it has none"
+                raise self.error(f"{self.kind} {name!r} has no option {key!r}: {advice}")
             if key in options:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
             try:
                 options[key] = _read(value, known_options[key].kind)
-            except (ValueError, KeyError):
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"].replace("Input should be", "expected", 1)
                 raise self.error(
-                    f"{self.kind} {name!r}: expected {key} to be {_in_words(known_options[key].kind)}, found {value!r}"
+                    f"{self.kind} {name!r}: {key}: {reason}, found {value!r}"
                 ) from None
-        return options
+        for key, option in known_options.items():
+            if option.needed and key not in options:
+                raise self.error(f"{self.kind} {name!r} needs {key}: write {name}:{key}=...")
+        try:
+            return maker(**options)
+        except self.error:
+            raise
+        except Exception as error:  # a plugin's, no refusal of ours
+            raise self._failed(name, error) from error
+
+    def _pairs(self, name: str, text: str) -> Iterator[tuple[str, str]]:
+        # A comma may be a value (a separator's text): only one before another `key=` parts two
+        # options.
+        for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
+            match = _PAIR.fullmatch(pair)
+            if match is None:
+                raise self.error(
+                    f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}"
+                )
+            yield match[1], match[2]
+
+    def _options(self, name: str, maker: Any) -> dict[str, _Option]:
+        """The options that a class takes, the fields of its dataclass; of a function its
+        parameters.
+        """
+        if not (dataclasses.is_dataclass(maker) or inspect.isfunction(maker)):
+            return {}
+        try:
+            hints = typing.get_type_hints(maker)
+        except Exception as error:  # a plugin's annotations can name what is not there
+            raise self._failed(name, error, "cannot be used: ") from error
+        parameters = inspect.signature(maker).parameters
+        return {
+            key: _Option(hints.get(key, str), parameter.default)
+            for key, parameter in parameters.items()
+        }
+
+    def _failed(self, name: str, error: Exception, how: str = "") -> ValueError:
+        """The refusal of what somebody else's program raised, in one line with its owner."""
+        colon = "" if how else ":"
+        owner = f"{self.kind} {name!r} of {self._owner(name)}{colon}"
+        return self.error(f"{owner} {how}{type(error).__name__}: {error}")
 
 
 @cache
@@ -291,74 +260,20 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
-def _fields(maker: Any) -> dict[str, _Option]:
-    if inspect.isfunction(maker):
-        hints = typing.get_type_hints(maker)
-        parameters = inspect.signature(maker).parameters.values()
-        defaults = {
-            one.name: MISSING if one.default is one.empty else one.default for one in parameters
-        }
-        return {name: _Option(hints.get(name, str), default) for name, default in defaults.items()}
-    if not dataclasses.is_dataclass(maker):
-        return {}
-    hints = typing.get_type_hints(maker)
-    return {
-        field.name: _Option(hints[field.name], field.default if factory is MISSING else factory())
-        for field in dataclasses.fields(maker)
-        if field.init
-        for factory in (field.default_factory,)
-    }
-
-
 def _read(text: str, kind: Any) -> Any:
-    """The value of an option as its type wants it; the first of several types that takes it. Raises
-    ValueError.
+    """The value of an option as its type wants it: None for "none", the text itself, or several
+    values joined by +; of several types the first that takes it. Raises `ValidationError`.
     """
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        for choice in sorted(inside, key=lambda choice: choice is str):  # any text is a text: last
+    choices = sorted(parts_of(kind), key=lambda choice: choice is str)  # any text is a text: last
+    several = tuple(word for word in re.split(r"[+/ ]", text.strip("()[]")) if word)
+    failures = []
+    for value in (None, text) if text.lower() == "none" else (text, several):
+        for choice in choices:
             try:
-                return _read(text, choice)
-            except (ValueError, KeyError):
-                continue
-        raise ValueError
-    if origin is Literal:
-        for choice in inside:
-            if str(choice) == text:
-                return choice
-        raise ValueError
-    if origin is not None and issubclass(origin, typing.Iterable) and origin is not str:
-        return tuple(
-            _read(word, inside[0]) for word in re.split(r"[+/ ]", text.strip("()[]")) if word
-        )
-    if kind is bool:
-        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
-            text.lower()
-        ]
-    if kind is type(None):
-        if text.lower() == "none":
-            return None
-        raise ValueError
-    if kind in (int, float, str):
-        return kind(text)
-    raise ValueError
-
-
-def _in_words(kind: Any) -> str:
-    words = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "text",
-        type(None): "none",
-    }
-    if typing.get_origin(kind) is Literal:
-        return " or ".join(map(repr, typing.get_args(kind)))
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return ", or ".join(_in_words(kind_argument) for kind_argument in typing.get_args(kind))
-    if typing.get_args(kind):
-        return "several of them joined by +"
-    return words.get(kind, str(kind))
+                return TypeAdapter(choice).validate_python(value)
+            except ValidationError as error:
+                failures.append(error)
+    raise failures[0]
 
 
 def _as_text(value: Any) -> str:

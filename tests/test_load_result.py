@@ -76,10 +76,8 @@ def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) ->
 CHANGES: tuple[dict[str, Any], ...] = (
     {"class": "Popen"},
     {"class": "Attention"},
-    {"fields": {"summary": 3}},
     {"fields": {"summary": {"pickle": "gASVAAAA"}}},
-    {"fields": {"summary": {"tensor": {"dtype": "object", "shape": [1], "data": "AAAA"}}}},
-    {"fields": {"summary": {"table": {"rows": 10**15, "dtypes": {}, "columns": {}}}}},
+    {"rows": 1, "columns": {}},
 )
 
 
@@ -94,13 +92,11 @@ def test_a_file_that_says_something_else_is_refused_in_one_line(tmp_path: Path) 
 
 
 def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "html.json").write_text("<html>")
     (tmp_path / "bytes.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     os.mkfifo(tmp_path / "fifo.json")
     for name in (
-        "deep.json",
         "html.json",
         "bytes.parquet",
         "other.parquet",

@@ -8,29 +8,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    TypeAlias,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.files import checked_path
-from ostools.ground.memory import free_memory
 from ostools.ground.words import title_of
 from ostools.mitigations.named import NONE
 from ostools.results.files import FIXED as FIXED
@@ -274,18 +262,25 @@ def load_result(path: str | Path) -> Result:
     import ostools.sweep  # noqa: F401 -- the classes by whose name the file is read
 
     try:
-        read = _read_parquet if source.suffix.lower() == ".parquet" else _read_json
-        frame, provenance, stored = read(source)
-        _refuse_rounded_scores(frame, provenance)
-        return _built(
-            stored["class"], {**decoded_fields(stored, frame, _built), "provenance": provenance}
-        )
-    except (InputError, OSError, MemoryError) as error:
-        raise InputError(f"{source}: {' '.join(str(error).split())[:200]}") from None
-    except Exception as error:  # whatever a broken or hostile file makes a reader raise
+        if source.suffix.lower() == ".parquet":
+            frame = pd.read_parquet(source)
+            document = {
+                "provenance": frame.attrs["ostools"],
+                "result": frame.attrs["ostools_result"],
+            }
+        else:
+            document = json.loads(source.read_text("utf-8"))
+            frame = pd.DataFrame(index=range(len(document["rows"])))
+        provenance, stored = document["provenance"], document["result"]
+        fields_by_name = decoded_fields(stored, frame, _built)
+        _refuse_rounded_scores(fields_by_name["frame"], provenance)
+        return _built(stored["class"], {**fields_by_name, "provenance": provenance})
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    except Exception as error:  # whatever a broken file makes a reader raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise InputError(
-            f"{source}: expected a result as Result.save writes it, found another file ({reason})"
+            f"{source}: expected a result as Result.save of this version writes it, found another file ({reason})"
         ) from None
 
 
@@ -306,70 +301,24 @@ def _refuse_rounded_scores(frame: pd.DataFrame, provenance: Mapping[str, Any]) -
         )
 
 
-def _read_parquet(source: Path) -> tuple[pd.DataFrame, Any, Any]:
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(source)
-    size = sum(
-        metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)
-    )
-    size = max(size, 8 * metadata.num_rows * metadata.num_columns)
-    if size > free_memory().bytes // 4:
-        raise InputError(
-            f"expected a table that fits into the memory, found {size / 2**30:.1f} GiB"
-        )
-    frame = pd.read_parquet(source)
-    return frame, frame.attrs["ostools"], _stored(frame.attrs.get("ostools_result"))
-
-
-def _read_json(source: Path) -> tuple[pd.DataFrame, Any, Any]:
-    if source.stat().st_size > free_memory().bytes // 16:  # plain values take more than their text
-        raise InputError(
-            f"expected a file that fits into the memory, found {source.stat().st_size / 2**30:.1f} GiB"
-        )
-    document = json.loads(source.read_text("utf-8"))
-    stored = _stored(document.get("result"))
-    if any(row.keys() != stored["dtypes"].keys() for row in document["rows"]):
-        raise ValueError("rows that have not the columns of the table")
-    columns = {name: [row[name] for row in document["rows"]] for name in stored["dtypes"]}
-    return pd.DataFrame(columns, dtype=object), document["provenance"], stored
-
-
-def _stored(value: Any) -> Mapping[str, Any]:
-    if value is None:
-        raise InputError(
-            "expected a result, found a table alone: it was written by an older ostools, or is of a class that cannot be "
-            "stored whole"
-        )
-    return value
-
-
 def _built(name: str, values: Mapping[str, Any]) -> Result:
-    """A result of the class of ostools with that name. Raises `ValueError` for fields that are not
+    """A result of the class of ostools with that name. Raises `TypeError` for fields that are not
     the class's own.
     """
-    classes, waiting = {}, [Result]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        if kind.__module__.startswith("ostools."):
-            classes[kind.__name__] = kind
+    classes = {kind.__name__: kind for kind in _below(Result)}
     if name not in classes:
         raise unknown_name("result", name, classes)
-    hints = get_type_hints(classes[name], localns={"pd": pd})
-    expected = {field.name for field in fields(classes[name])}
-    if values.keys() != expected:
-        raise ValueError(f"{name} has the fields {sorted(expected)}, found {sorted(values)}")
     where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
     where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
-    field_values = {**values, "provenance": Provenance(**where)}
-    for place, value in field_values.items():
-        hint = hints[place]
-        parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-        kinds = tuple(kind for part in parts if isinstance(kind := get_origin(part) or part, type))
-        if kinds and not isinstance(value, kinds):
-            raise ValueError(f"{place} of {name} is a {type(value).__name__}")
-    return classes[name](**field_values)
+    return classes[name](**{**values, "provenance": Provenance(**where)})
+
+
+def _below(kind: type[Result]) -> Iterator[type[Result]]:
+    """The class and all its subclasses that ostools has."""
+    if kind.__module__.startswith("ostools."):
+        yield kind
+    for subclass in kind.__subclasses__():
+        yield from _below(subclass)
 
 
 def frame_of(result: Result) -> Frame:

@@ -1,9 +1,8 @@
 """Files of results: written whole or not at all; and a result as plain JSON values and back, to the
 last bit.
 
-Its tables are stored with their dtypes, and so is whatever else its fields hold. Nothing is pickled
-and nothing is imported by a name in a file. A value that has no form here (an object of another
-class) cannot be stored, and the whole result is then stored as its table alone.
+Nothing is pickled and nothing is imported by a name in a file. A value that has no form here (an
+object of another class) cannot be stored, and the whole result is then stored as its table alone.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import singledispatch
 from pathlib import Path
-from types import NoneType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +24,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.files import checked_path
 
 Plain: TypeAlias = dict[str, Any]
-Build: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
+Build: TypeAlias = Callable[[str, Mapping[str, Any]], object]
 """Makes a result of the name of its class and its decoded fields."""
 
 TABLES = (".parquet", ".csv", ".json")
@@ -35,169 +32,111 @@ FIXED = (".png", ".svg", ".pdf")
 """Pictures of one size."""
 PICTURES = (".html", *FIXED)
 
-_DTYPES = ("float64", "float32", "int64", "int32", "Int64", "bool", "boolean", "str", "object")
-_TENSORS = ("float64", "float32", "int64", "bool")
-
 
 def encoded_fields(result: Any) -> Plain | None:
-    """The class and every field but `frame` and `provenance`; None where a field has no plain form."""
+    """The class, every field but `frame` and `provenance`, and what Parquet would change of the
+    frame's columns; None where a field has no plain form.
+    """
     names = [field.name for field in fields(result) if field.name not in ("frame", "provenance")]
     try:
         values = {name: _encoded(getattr(result, name)) for name in names}
     except TypeError:
         return None
-    return {"class": type(result).__name__, "fields": values, **_column_types(result.frame)}
+    mixed = [name for name, column in result.frame.items() if column.dtype == object]
+    return {"class": type(result).__name__, "fields": values, **_table(result.frame, mixed)}
 
 
 def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) -> dict[str, Any]:
     """The fields of `encoded_fields`, with `frame`, whose other columns stand in `base`."""
     values = {name: _decoded(value, build) for name, value in stored["fields"].items()}
-    if list(stored["dtypes"]) != [*base.columns]:
-        raise ValueError("columns that are not those of the table")
-    columns = {
-        name: base[name].tolist() for name in stored["dtypes"] if name not in stored["columns"]
-    }
-    return {
-        "frame": _frame(stored["dtypes"], {**columns, **stored["columns"]}, len(base)),
-        **values,
-    }
+    return {"frame": _frame(stored, base), **values}
 
 
-def _column_types(frame: pd.DataFrame) -> Plain:
-    """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or
-    Parquet would change.
-    """
-    odd_columns = {
-        str(name): [_encoded(value) for value in column]
-        for name, column in frame.items()
-        if _is_odd(column)
-    }
+def _table(frame: pd.DataFrame, names: list[Any]) -> Plain:
+    """The dtypes of a table, and the values of the columns `names`."""
     return {
+        "rows": len(frame),
         "dtypes": {str(name): str(column.dtype) for name, column in frame.items()},
-        "columns": odd_columns,
+        "columns": {str(name): [_encoded(value) for value in frame[name]] for name in names},
     }
 
 
-def _is_odd(column: pd.Series) -> bool:
-    return column.dtype == object or (
-        column.dtype.kind == "f" and bool(np.isinf(column.to_numpy()).any())
-    )
-
-
-def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: int) -> pd.DataFrame:
-    if not dtypes and rows:
-        raise ValueError(f"{rows} rows of no column")
+def _frame(stored: Mapping[str, Any], base: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The table of `_table`; the columns whose values it lacks stand in `base`."""
     series_by_name = {}
-    for name, dtype in dtypes.items():
-        if dtype not in _DTYPES:
-            raise ValueError(f"a column of {dtype!r}")
-        values = [_decoded(value, _no_result) for value in columns[name]]
-        if len(values) != rows:
-            raise ValueError(f"{len(values)} values in column {name!r} of {rows} rows")
-        if dtype.startswith("float"):
-            values = [math.nan if value is None or value is pd.NA else value for value in values]
-        elif dtype in ("Int64", "boolean"):
-            values = [
-                pd.NA if value is None or value is pd.NA or value != value else value
-                for value in values
-            ]
-        series_by_name[name] = pd.Series(values, dtype=dtype, index=range(rows))
+    for name, dtype in stored["dtypes"].items():
+        if name in stored["columns"] or base is None:
+            values = [_decoded(value, _no_result) for value in stored["columns"][name]]
+            column = pd.Series(values, dtype=dtype)
+        else:
+            column = base[name]
+        series_by_name[name] = column
+    rows = len(base) if base is not None else stored["rows"]
+    if any(len(column) != rows for column in series_by_name.values()):
+        raise ValueError(f"columns that have not the {rows} rows of the table")
     return pd.DataFrame(series_by_name, index=pd.RangeIndex(rows))
 
 
-@singledispatch
 def _encoded(value: Any) -> Any:
     """Return a value as plain JSON: what JSON has itself as it is, of another kind `{kind: ...}`.
 
     Raises `TypeError` for a value that has no form here.
     """
-    if hasattr(value, "frame") and hasattr(value, "provenance"):
-        stored = encoded_fields(value)
-        if stored is None:
-            raise TypeError(f"no plain form of a field of {type(value).__name__}")
-        source = {"provenance": value.provenance.as_dict(), "frame": _encoded(value.frame)}
-        return {"result": {**stored, **source}}
-    if type(value).__module__ == "torch" and str(value.dtype).removeprefix("torch.") in _TENSORS:
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is pd.NA:
+        return {"NA": True}
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no NaN and no infinity
+        return {"float": str(value)}
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, tuple | list):
+        return {type(value).__name__: [_encoded(part) for part in value]}
+    if isinstance(value, Mapping):
+        return {"map": [[_encoded(name), _encoded(part)] for name, part in value.items()]}
+    if isinstance(value, pd.DataFrame):
+        return {"table": _table(value, list(value))}
+    if type(value).__module__ == "torch":
         array = np.ascontiguousarray(value.detach().cpu().numpy())
         data = base64.b64encode(array.tobytes()).decode()
         return {"tensor": {"dtype": str(array.dtype), "shape": list(array.shape), "data": data}}
+    if hasattr(value, "provenance") and (stored := encoded_fields(value)) is not None:
+        source = {"provenance": value.provenance.as_dict(), "frame": _encoded(value.frame)}
+        return {"result": {**stored, **source}}
     raise TypeError(f"no plain form of {type(value).__name__}")
 
 
-@_encoded.register(str | bool | int | NoneType)
-def _(value: Any) -> Any:
-    return value
-
-
-@_encoded.register
-def _(value: float) -> Any:
-    return value if math.isfinite(value) else {"float": str(value)}
-
-
-@_encoded.register
-def _(value: np.generic) -> Any:  # np.float64 too, which is a float
-    return _encoded(value.item())
-
-
-@_encoded.register(type(pd.NA))
-def _(value: Any) -> Plain:
-    return {"NA": True}
-
-
-@_encoded.register(tuple | list)
-def _(value: tuple[Any, ...] | list[Any]) -> Plain:
-    kind = "tuple" if isinstance(value, tuple) else "list"
-    return {kind: [_encoded(part) for part in value]}
-
-
-@_encoded.register
-def _(value: Mapping) -> Plain:
-    return {"map": [[_encoded(name), _encoded(part)] for name, part in value.items()]}
-
-
-@_encoded.register
-def _(value: pd.DataFrame) -> Plain:
-    columns = {str(name): [_encoded(entry) for entry in value[name].tolist()] for name in value}
-    return {"table": {"rows": len(value), **_column_types(value), "columns": columns}}
-
-
 def _decoded(value: Any, build: Build) -> Any:
-    """Return the value of `_encoded`. Raises `ValueError` for a kind that it does not write."""
+    """Return the value of `_encoded`. Raises `KeyError` for a kind that it does not write."""
     if not isinstance(value, dict):
         return value
     ((kind, stored),) = value.items()
-    match kind:
-        case "NA":
-            return pd.NA
-        case "float":
-            return float(stored)
-        case "tuple":
-            return tuple(_decoded(part, build) for part in stored)
-        case "list":
-            return [_decoded(part, build) for part in stored]
-        case "map":
-            return {_decoded(name, build): _decoded(part, build) for name, part in stored}
-        case "table":
-            return _frame(stored["dtypes"], stored["columns"], stored["rows"])
-        case "result":
-            base = _decoded(stored["frame"], build)
-            values = decoded_fields(stored, base, build) | {"provenance": stored["provenance"]}
-            return build(stored["class"], values)
-        case "tensor":
-            return _tensor(stored)
-    raise ValueError(f"a value of the unknown kind {kind!r}")
+    readers: dict[str, Callable[[], Any]] = {
+        "NA": lambda: pd.NA,
+        "float": lambda: float(stored),
+        "tuple": lambda: tuple(_decoded(part, build) for part in stored),
+        "list": lambda: [_decoded(part, build) for part in stored],
+        "map": lambda: {_decoded(name, build): _decoded(part, build) for name, part in stored},
+        "table": lambda: _frame(stored),
+        "tensor": lambda: _tensor(stored),
+        "result": lambda: _result(stored, build),
+    }
+    return readers[kind]()
 
 
-def _tensor(stored: Mapping[str, Any]) -> Any:
+def _result(stored: Mapping[str, Any], build: Build) -> object:
+    base = _frame(stored["frame"]["table"])
+    values = decoded_fields(stored, base, build)
+    return build(stored["class"], {**values, "provenance": stored["provenance"]})
+
+
+def _tensor(stored: Mapping[str, Any]) -> object:
     import torch
 
-    if stored["dtype"] not in _TENSORS:
-        raise ValueError(f"a tensor of {stored['dtype']!r}")
     array = np.frombuffer(base64.b64decode(stored["data"], validate=True), stored["dtype"])
     return torch.from_numpy(array.reshape(stored["shape"]).copy())
 
 
-def _no_result(name: str, values: Mapping[str, Any]) -> Any:
+def _no_result(name: str, values: Mapping[str, Any]) -> object:
     raise ValueError(f"a {name} inside a table")
 
 
@@ -238,7 +177,9 @@ def _write_table(
     elif ending == ".csv":
         frame.to_csv(part, index=False)
     else:
-        document = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
+        document = table_as_json(frame, provenance)
+        if result is not None:  # rows have no dtypes, and no infinity
+            document["result"] = {**result, **_table(frame, list(frame))}
         part.write_text(json.dumps(document, indent=1, allow_nan=False))
 
 

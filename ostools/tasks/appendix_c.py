@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from typing import Literal
+from typing import Literal, get_args
 
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.mitigations import Bar, Hint
-from ostools.tasks.base import Task
+from ostools.tasks.base import Task, typed_fields
 
 HINT = f" {Hint().text}"
 WORDS = (
@@ -102,10 +102,9 @@ _REASONING_NAMES = tuple(_SEQUENCES)
 _INTERLEAVED_NAMES = (*_COPY_NAMES, "count-ones")
 
 Mode = Literal["none", "answer-only", "cot-zero-shot", "cot-few-shot"]
-MODES: tuple[Mode, ...] = ("none", "answer-only", "cot-zero-shot", "cot-few-shot")
+MODES: tuple[Mode, ...] = get_args(Mode)
 _APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
 Place = Literal["before", "after"]
-PLACES: tuple[Place, ...] = ("before", "after")
 _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
     "hint": (("copy-last", "copy-first"), "true"),
     "separator_every": (_DIGIT_NAMES, "3"),
@@ -128,6 +127,7 @@ def options_of(name: str) -> str:
     )
 
 
+@typed_fields
 @dataclass(frozen=True)
 class AppendixTask(Task):
     """One task of the paper: what is asked, and how its sequence is made.
@@ -170,36 +170,29 @@ class AppendixTask(Task):
 
     def __post_init__(self) -> None:
         checked_name("task", self.name, _FORMS)
-        for flag in ("hint", "interleave", "uniform", "tidy", "corrupt"):
-            if not isinstance(getattr(self, flag), bool):
-                raise InputError(
-                    f"{flag}: expected True or False, found {short_repr(getattr(self, flag))}"
-                )
-        checked_name("mode", self.mode, MODES)
-        checked_name("place of the examples", self.examples, PLACES)
         for option, (names, _) in _OPTIONS.items():
             if getattr(self, option) != getattr(AppendixTask, option) and self.name not in names:
                 raise InputError(
                     f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}"
                 )
-        if self.examples != "before" and self.mode != "cot-few-shot":
-            raise InputError(
-                "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out"
-            )
         if self.separator_every is not None:
             whole_number("separator_every", self.separator_every, 1)
-        if self.interleave and self.uniform:
-            raise InputError(
-                "interleave and uniform exclude each other: choose one way of making the sequence"
-            )
-        if whole_number("base", self.base, 2, len(_DIGITS)) != len(_DIGITS) and not self.uniform:
-            raise InputError(
-                f"base: expected digits that are drawn, found none: write uniform=true,base={self.base}"
-            )
-        if not (isinstance(self.p, float) and 0 < self.p < 1):
-            raise InputError(
-                f"p: expected a probability above 0 and below 1, found {short_repr(self.p)}"
-            )
+        whole_number("base", self.base, 2, len(_DIGITS))
+        problems = {
+            "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out": (
+                self.examples != "before" and self.mode != "cot-few-shot"
+            ),
+            "interleave and uniform exclude each other: choose one way of making the sequence": (
+                self.interleave and self.uniform
+            ),
+            f"base: expected digits that are drawn, found none: write uniform=true,base={self.base}": (
+                self.base != len(_DIGITS) and not self.uniform
+            ),
+            f"p: expected a probability above 0 and below 1, found {self.p}": not 0 < self.p < 1,
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise InputError(problem)
 
     @property
     def random(self) -> bool:
@@ -218,9 +211,8 @@ class AppendixTask(Task):
         """Copying with drawn digits: the paper's own sequences all have the same answer, which
         examples would give away.
         """
-        copies = self.name in _COPY_NAMES
-        plain = replace(self, corrupt=False)
-        return replace(plain, uniform=True, interleave=False) if copies else plain
+        drawn = {"uniform": True, "interleave": False} if self.name in _COPY_NAMES else {}
+        return replace(self, corrupt=False, **drawn)
 
     @property
     def reasons(self) -> bool:
@@ -249,14 +241,15 @@ class AppendixTask(Task):
             return tuple("1" if stream.random() < self.p else "0" for _ in range(length))
         if self.uniform:
             return self._uniform_items(length, stream)
+        zeros = self._zeros(length)
+        return tuple("0" if place in zeros else "1" for place in range(length))
+
+    def _zeros(self, length: int) -> Sequence[int]:
+        """The places of the zeros in a sequence that is not drawn."""
         if self.interleave:
-            zero_at = {"copy-last": (length - 1) % 2, "count-ones": 1}.get(self.name, 0)
-            return tuple("0" if i % 2 == zero_at else "1" for i in range(length))
-        if self.name == "copy-last":
-            return ("1",) * (length - 1) + ("0",)
-        if self.name == "copy-first":
-            return ("0",) + ("1",) * (length - 1)
-        return ("1",) * length
+            starts = {"copy-last": (length - 1) % 2, "count-ones": 1}
+            return range(starts.get(self.name, 0), length, 2)
+        return {"copy-last": (length - 1,), "copy-first": (0,)}.get(self.name, ())
 
     def _uniform_items(self, length: int, stream: random.Random) -> tuple[str, ...]:
         ones = min(length, 1 + (stream.random() < 0.5))
@@ -301,39 +294,31 @@ class AppendixTask(Task):
         after += _APPENDED.get(self.mode, "") + (HINT if self.hint else "")
         if self.mode == "cot-few-shot":
             examples = few_shot(self.name, self.tidy)
-            return (
-                (f"{examples}\n{before}", self.sequence(pieces), after)
-                if self.examples == "before"
-                else (before, self.sequence(pieces), f"{after} {examples}")
-            )
+            before = f"{examples}\n{before}" if self.examples == "before" else before
+            after = f"{after} {examples}" if self.examples == "after" else after
         return before, self.sequence(pieces), after
 
     def key(self, pieces: Sequence[str]) -> str:
         """The right answer for these items, as the digits or the number alone; the whole number as
         it stands, commas too.
         """
-        if self.name == "copy-last":
-            return pieces[-1]
-        if self.name == "copy-first":
-            return pieces[0]
         if self.name == "copy":
             return self.sequence(pieces)
         if self.name == "sum-ones":
             return str(sum(map(int, pieces)))
-        return str(list(pieces).count(self._counted_item))
+        if self.name in COUNTING:
+            return str(list(pieces).count(self._counted_item))
+        return pieces[0 if self.name == "copy-first" else -1]
 
     @property
     def _counted_item(self) -> str:
         return "car" if self.name == "count-word" else "1"
 
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
-        if self.name == "copy-last":
-            return (len(items) - 1,)
-        if self.name == "copy-first":
-            return (0,)
-        if self.name == "copy":
-            return tuple(range(len(items)))
-        return tuple(index for index, item in enumerate(items) if item == self._counted_item)
+        last = len(items) - 1
+        copied = {"copy-last": (last,), "copy-first": (0,), "copy": tuple(range(last + 1))}
+        counted = (index for index, item in enumerate(items) if item == self._counted_item)
+        return copied[self.name] if self.name in copied else tuple(counted)
 
     def answer_line(self, answer: str) -> str:
         return _FORMS[self.name][1].format(answer=answer)
@@ -352,8 +337,7 @@ def few_shot(name: str, tidy: bool = False) -> str:
     if name == "sum-ones" and not tidy:
         # As in C.1: the first sum without its question, its terms on the line of the first
         # sentence.
-        first = first[1:]
-        first = [" ".join(first[:2]), *first[2:]]
+        first = [" ".join(first[1:3]), *first[3:]]
     return "\n".join([_OPENING, *first, *second])
 
 

@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
-from ostools.tasks.base import Task
+from ostools.tasks.base import Task, typed_fields
 
 QUERY = "Q"
 LETTERS = tuple(letter for letter in string.ascii_uppercase if letter != QUERY)
-SIDES = ("left", "right")
-OCCURRENCES = ("first", "last")
 _LINE = "The answer to your question is: {answer}"
 
 
+@typed_fields
 @dataclass(frozen=True)
 class CopyBeside(Task):
     """The letter beside Q in a sequence of `length` letters, each of the others once.
@@ -43,8 +41,6 @@ class CopyBeside(Task):
     corrupt: bool = False
 
     def __post_init__(self) -> None:
-        checked_name("side", self.side, SIDES)
-        checked_name("occurrence", self.occurrence, OCCURRENCES)
         if self.unique and self.occurrence != "last":
             raise InputError(
                 "occurrence: expected a Q that stands there twice, found unique=true: write unique=false"

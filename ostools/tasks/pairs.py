@@ -19,11 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-from ostools.ground.errors import InputError, short_repr, unknown_name
-from ostools.ground.names import checked_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.mitigations import Mitigation, Separator, insert
 from ostools.tasks.appendix_c import NAMES, AppendixTask
-from ostools.tasks.base import AnyTask, Task
+from ostools.tasks.base import AnyTask, Task, typed_fields
 
 PairKind = Literal["theorem", "one-more-digit", "task"]
 ItemsAs = Literal["text", "ids"]
@@ -132,6 +131,7 @@ class NextPairs(FormPairs):
         yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
 
 
+@typed_fields
 @dataclass(frozen=True)
 class TaskPairs(NextPairs):
     """The prompts of Appendix C.1 with n and n + 1 items, and the text after the sequence: no
@@ -141,10 +141,6 @@ class TaskPairs(NextPairs):
     form: AppendixTask
 
     def __post_init__(self) -> None:
-        if not isinstance(self.form, AppendixTask):
-            raise InputError(
-                f"expected a task such as ost.tasks.task('count-ones'), found {short_repr(self.form)}"
-            )
         if self.form.name in _WITHOUT_END:
             raise unknown_name("task with text after its sequence", self.form.name, TASK_PAIRS)
 
@@ -220,6 +216,7 @@ def require_no_merge(
     )
 
 
+@typed_fields
 @dataclass(frozen=True)
 class Figure5Task(FormPairs):
     """A question followed by a sequence that ends the prompt, so that its last token can be
@@ -239,9 +236,6 @@ class Figure5Task(FormPairs):
     mitigation: Mitigation
     kinds: tuple[PairKind, ...]
     items: ItemsAs
-
-    def __post_init__(self) -> None:
-        checked_name("items", self.items, ("text", "ids"))
 
     @property
     def example(self) -> str:

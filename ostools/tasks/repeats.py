@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ostools.ground.errors import InputError, short_repr
-from ostools.ground.names import checked_name
+from ostools.tasks.base import typed_fields
 from ostools.tasks.pairs import (
     CollapseTask,
     Encoder,
@@ -28,6 +28,7 @@ from ostools.tasks.pairs import (
 TEXT = "The farmer walked to the old mill by the river, and the wind turned the wheel"
 
 
+@typed_fields
 @dataclass(frozen=True)
 class RepeatTask(CollapseTask):
     """A text followed by `item` n times: v_n. With one more it is v*.
@@ -45,19 +46,11 @@ class RepeatTask(CollapseTask):
     items: ItemsAs = "text"
 
     def __post_init__(self) -> None:
-        checked_name("items", self.items, ("text", "ids"))
-        if not isinstance(self.prompt, str) or not isinstance(self.item, str | None):
-            wrong = self.prompt if not isinstance(self.prompt, str) else self.item
+        before_item = self.item is None or self.items == "ids"
+        if self.item == "" or (before_item and not self.prompt):
             raise InputError(
-                f"{self.name}: expected a prompt and an item as texts, found {short_repr(wrong)}"
-            )
-        if self.item == "" or (self.item is None and not self.prompt):
-            raise InputError(
-                f"{self.name}: expected something to repeat, found no text: give an item such as 'a'"
-            )
-        if self.items == "ids" and not self.prompt:
-            raise InputError(
-                f"{self.name}: items='ids' finds the item's token after a text, found none: give one"
+                f"{self.name}: expected something to repeat, and a text before what is put in by its id, found "
+                f"prompt={self.prompt!r}, item={self.item!r}, items={self.items!r}"
             )
 
     @property
@@ -69,9 +62,8 @@ class RepeatTask(CollapseTask):
             # Each prompt tokenized whole; with the item once more, the text has to be tokenized
             # into v*.
             counts = sorted({*lengths, *(n + 1 for n in lengths)})
-            ids = dict(
-                zip(counts, encoder.ids([self.prompt + self.item * n for n in counts]), strict=True)
-            )
+            prompts = encoder.ids([self.prompt + self.item * n for n in counts])
+            ids = dict(zip(counts, prompts, strict=True))
             for n in lengths:
                 require_no_merge(encoder, self.name, n, self.item, ids[n], ids[n + 1])
                 yield theorem_pair(n, ids[n])

@@ -9,7 +9,6 @@ positions hold the same records and the same question. No torch is needed here.
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
@@ -18,13 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ostools.ground.errors import InputError
-from ostools.ground.files import TEXT_LIMIT, open_regular
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
-from ostools.tasks.base import Task
+from ostools.tasks.base import Task, typed_fields
 
 DRAWN_POSITION = "drawn"
 PLACES = ("first", "middle", "last", DRAWN_POSITION)
@@ -41,6 +39,7 @@ _DIGITS = "0123456789"
 Pair = tuple[str, str]
 
 
+@typed_fields
 @dataclass(frozen=True)
 class RetrieveTask(Task):
     """`length` key-value records, and the question for the value of the one at `position`.
@@ -68,22 +67,18 @@ class RetrieveTask(Task):
     corrupt: bool = False
 
     def __post_init__(self) -> None:
-        place = self.position
-        if self.corrupt and place == DRAWN_POSITION:
+        if self.corrupt and self.position == DRAWN_POSITION:
             raise InputError(
                 "corrupt: expected a position that the records do not decide, found 'drawn': choose another"
             )
-        if isinstance(place, str) and place not in PLACES:
+        is_index = isinstance(self.position, int) and self.position >= 0
+        is_share = isinstance(self.position, float) and 0 <= self.position <= 1
+        if not (is_index or is_share or self.position in PLACES):
             raise InputError(
-                f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction of 1, found {place!r}"
+                f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction from 0.0 to 1.0, found "
+                f"{self.position!r}"
             )
-        if isinstance(place, bool) or (isinstance(place, int) and place < 0):
-            raise InputError(f"position: expected the index of a record, from 0, found {place!r}")
-        if isinstance(place, float) and not 0 <= place <= 1:
-            raise InputError(f"position: expected a fraction from 0.0 to 1.0, found {place}")
-        if not isinstance(self.records, str) or (
-            self.records not in RECORDS and not Path(self.records).is_file()
-        ):
+        if self.records not in RECORDS and not Path(self.records).is_file():
             raise InputError(
                 f"records: expected {' or '.join(RECORDS)}, or a file, found {self.records!r}"
             )
@@ -112,10 +107,6 @@ class RetrieveTask(Task):
                     f"position {self.position}: expected an index below {length}, the number of records"
                 )
             return self.position
-        if self.position == DRAWN_POSITION:
-            raise InputError(
-                "position 'drawn': expected one that the length decides, found one that the records do"
-            )
         share = {"first": 0.0, "middle": 0.5, "last": 1.0}.get(str(self.position), self.position)
         return int(float(share) * (length - 1) + 0.5)
 
@@ -259,29 +250,22 @@ def _words(stream: random.Random, length: int) -> list[Pair]:
 
 def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
     """The record that line `line` of the file asks for, and the first `length` - 1 others."""
+    where = f"records: line {line} of {path}"
     try:
-        with io.TextIOWrapper(open_regular(path, TEXT_LIMIT), encoding="utf-8") as file:
-            text = next(islice(file, line, None), None) if line >= 0 else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"records: cannot read {path}: {error}") from error
-    if text is None:
-        raise InputError(f"records: {path} has no line {line}; the seed chooses the line, from 0")
-    try:
-        document: Any = json.loads(text)
+        with path.open(encoding="utf-8") as file:
+            document = json.loads(next(islice(file, max(line, 0), None)))
         target_pair = (document["key"], document["value"])
         pairs = [(key, value) for key, value in document["ordered_kv_records"]]
-        sound = (
-            target_pair in pairs
-            and len(dict(pairs)) == len(pairs)
-            and all(isinstance(word, str) for pair in pairs for word in pair)
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
-        sound = False
-    if not sound:
+    except StopIteration:
+        raise InputError(f"{where}: there is none; the seed chooses the line, from 0") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{where}: cannot be read: {type(error).__name__}: {error}") from error
+    are_texts = all(isinstance(word, str) for pair in pairs for word in pair)
+    if target_pair not in pairs or len(dict(pairs)) != len(pairs) or not are_texts:
         raise InputError(
-            f"records: line {line} of {path}: expected a JSON object with different ordered_kv_records of two texts each, and "
-            "the key and value of one of them"
+            f"{where}: expected a JSON object with different ordered_kv_records of two texts each, and the key and value "
+            "of one of them"
         )
     if length > len(pairs):
-        raise InputError(f"records: line {line} of {path} has {len(pairs)} of them, not {length}")
+        raise InputError(f"{where} has {len(pairs)} of them, not {length}")
     return target_pair, [pair for pair in pairs if pair != target_pair][: length - 1]

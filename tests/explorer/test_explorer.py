@@ -188,15 +188,6 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
             },
             "expected a prompt under the mitigation of at most 20,000 characters, found 69,999",
         ),
-        (
-            {
-                "view": "full",
-                "prompt": PROMPT,
-                "beside": "mitigation",
-                "other": "repeat-prompt:times=5000000",
-            },
-            "expected a prompt of at most 1,048,576 characters, found 34,999,999",
-        ),
         ([1], "JSON object"),
     ],
 )

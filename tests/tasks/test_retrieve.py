@@ -134,10 +134,10 @@ def test_by_name() -> None:
         (
             {"position": "lst"},
             1,
-            "expected first, middle, last, drawn, an index from 0, or a fraction of 1, found 'lst'",
+            "expected first, middle, last, drawn, an index from 0, or a fraction from 0.0 to 1.0, found 'lst'",
         ),
-        ({"position": -1}, 1, "expected the index of a record, from 0, found -1"),
-        ({"position": 1.5}, 1, "expected a fraction from 0.0 to 1.0, found 1.5"),
+        ({"position": -1}, 1, "an index from 0, or .* found -1"),
+        ({"position": 1.5}, 1, "a fraction from 0.0 to 1.0, found 1.5"),
         ({"records": "uuids"}, 1, "expected uuid or words, or a file, found 'uuids'"),
         ({}, 0, "length: expected a whole number of at least 1"),
         ({"position": 5}, 5, "position 5: expected an index below 5"),
@@ -153,7 +153,6 @@ def test_what_is_no_option_or_no_length(options: dict[str, Any], length: int, wo
 @pytest.mark.parametrize(
     "line",
     [
-        "{",
         '{"ordered_kv_records": [], "key": "a", "value": "b"}',
         '{"ordered_kv_records": [["a", "b"], ["a", "c"]], "key": "a", "value": "b"}',
     ],

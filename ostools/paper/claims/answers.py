@@ -20,6 +20,7 @@ from ostools.paper.claims.claim import (
     Verdict,
     decide,
     first_is_better,
+    require_data,
     trend,
 )
 from ostools.results import Frame
@@ -71,12 +72,10 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
     if len(ones):
         sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {ones.min()}"
         return decide(int(ones.min()) <= 300, sentence)
-    if longest < 300:
-        raise UntestedError(
-            f"no answer is 'one' up to length {longest}, the longest that was asked for"
-        )
-    if wrong.all():
-        raise UntestedError("every answer is wrong, and none of them is 'one'")
+    require_data(
+        longest >= 300, f"no answer is 'one' up to length {longest}, the longest that was asked for"
+    )
+    require_data(not wrong.all(), "every answer is wrong, and none of them is 'one'")
     return decide(
         False, f"no answer is 'one' up to length {longest}; {wrong.sum()} of {len(last)} are wrong"
     )
@@ -105,20 +104,20 @@ def _with_a_number(answers: Frame) -> Frame:
     """The answers that hold a number. Raises `UntestedError` where there are too few for a curve."""
     read: Any = answers[answers["error"].notna()]
     lengths = read["length"].nunique()
-    if len(read) < FEWEST_READ or lengths < FEWEST_LENGTHS:
-        raise UntestedError(
-            f"{len(read)} of {len(answers)} answers contain a number, at {lengths} lengths"
-        )
+    require_data(
+        len(read) >= FEWEST_READ and lengths >= FEWEST_LENGTHS,
+        f"{len(read)} of {len(answers)} answers contain a number, at {lengths} lengths",
+    )
     return read
 
 
 def _numbers(answers: Frame, fewest: int, which: str = "") -> Any:
     """The numbers that were answered. Raises `UntestedError` for fewer than `fewest`."""
     numbers = answers["answered"].dropna()
-    if len(numbers) < fewest:
-        raise UntestedError(
-            f"{len(numbers)} of {len(answers)} answers{which} contain a number, and {fewest} are needed"
-        )
+    require_data(
+        len(numbers) >= fewest,
+        f"{len(numbers)} of {len(answers)} answers{which} contain a number, and {fewest} are needed",
+    )
     return numbers
 
 
@@ -141,8 +140,7 @@ def _errors_rise(every: Frame) -> Verdict:
         if tau > 0 and p < LEVEL:
             rising.append(name)
     sentence = "; ".join(descriptions)
-    if not judged:
-        raise UntestedError(f"no curve can be judged ({sentence})")
+    require_data(judged, f"no curve can be judged ({sentence})")
     sentence = f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({sentence})"
     return decide(2 * len(rising) > len(judged), sentence)
 
@@ -177,26 +175,25 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
     near, far = (
         around.loc[around["length"].isin(NEAR) == is_near, "error"] for is_near in (True, False)
     )
-    if min(len(near), len(far)) < 3:
-        raise UntestedError(
-            f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed"
-        )
-    if not around["error"].any():
-        raise UntestedError("every number is right from 50 to 150, so no error can be lower")
+    require_data(
+        min(len(near), len(far)) >= 3,
+        f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed",
+    )
+    require_data(
+        around["error"].any(), "every number is right from 50 to 150, so no error can be lower"
+    )
     p = float(mannwhitneyu(near, far, alternative="two-sided").pvalue)
     sentence = f"the median error is {number(near.median())} near 100, and {number(far.median())} beside it"
-    if p > LEVEL:
-        raise UntestedError(f"{sentence}: undecided (p = {number(p)})")
+    require_data(p <= LEVEL, f"{sentence}: undecided (p = {number(p)})")
     return decide(bool(near.median() < far.median()), f"{sentence} (p = {number(p)})")
 
 
 def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", PANELS)
-    if (longest := int(answers["length"].max())) < HUNDRED:
-        raise UntestedError(f"the longest sequence asked has {longest} items")
+    longest = int(answers["length"].max())
+    require_data(longest >= HUNDRED, f"the longest sequence asked has {longest} items")
     numbers = _numbers(answers, FEWEST_ANSWERS)
-    if bool((answers["error"] == 0).all()):
-        raise UntestedError("every answer is right, so none is a favourite")
+    require_data(not (answers["error"] == 0).all(), "every answer is right, so none is a favourite")
     counts = numbers.value_counts()
     next_counts = counts.drop(HUNDRED, errors="ignore")
     hundreds, next_count = (
@@ -214,10 +211,10 @@ def rises_near_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", ["count-ones-bernoulli"])
     read: Any = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
-    if not p <= LEVEL:
-        raise UntestedError(
-            f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers"
-        )
+    require_data(
+        p <= LEVEL,
+        f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers",
+    )
     return decide(
         tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}"
     )

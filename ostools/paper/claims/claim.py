@@ -44,6 +44,12 @@ class UntestedError(Exception):
     """The data do not decide a claim; the message says why."""
 
 
+def require_data(condition: object, why: str) -> None:
+    """Raise `UntestedError` with the reason where a condition of a verdict is not met."""
+    if not condition:
+        raise UntestedError(why)
+
+
 Judge: TypeAlias = Callable[[ResultsByPart], Verdict]
 
 
@@ -107,15 +113,16 @@ def first_is_better(
     a, b = (np.asarray(right.loc[shared], dtype=bool) for right in (first_right, second_right))
     total, only_first, only_second = len(shared), int((a & ~b).sum()), int((~a & b).sum())
     sentence = f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right only {ways[1]}"
-    if (a & b).all():
-        raise UntestedError(f"all {total} questions are right either way: there is nothing to gain")
-    if not (a | b).any():
-        raise UntestedError(f"all {total} questions are wrong either way")
-    if only_first + only_second < FEWEST_PAIRS:
-        raise UntestedError(f"{sentence}: the test needs {FEWEST_PAIRS} that differ")
+    require_data(
+        not (a & b).all(), f"all {total} questions are right either way: there is nothing to gain"
+    )
+    require_data((a | b).any(), f"all {total} questions are wrong either way")
+    require_data(
+        only_first + only_second >= FEWEST_PAIRS,
+        f"{sentence}: the test needs {FEWEST_PAIRS} that differ",
+    )
     p = float(binomtest(only_first, only_first + only_second, 0.5).pvalue)
-    if p > LEVEL:
-        raise UntestedError(f"{sentence}: undecided (p = {number(p)})")
+    require_data(p <= LEVEL, f"{sentence}: undecided (p = {number(p)})")
     return decide(only_first > only_second, f"{sentence} (p = {number(p)}, exact)")
 
 
@@ -125,16 +132,15 @@ def above_zero(
     """The claim that the mean of independent samples is positive: by the 95% Student interval."""
     values = np.asarray(samples, dtype=float)
     values = values[np.isfinite(values)]
-    if len(values) < FEWEST:
-        raise UntestedError(
-            f"{quantity}: {len(values)} {unit} have a value, and an interval needs {FEWEST}"
-        )
+    require_data(
+        len(values) >= FEWEST,
+        f"{quantity}: {len(values)} {unit} have a value, and an interval needs {FEWEST}",
+    )
     mean, low, high = over_seeds(list(values))
     sentence = (
         f"{quantity}: {number(mean)} [{number(low)}, {number(high)}] over {len(values)} {unit}"
     )
-    if low <= 0 <= high:
-        raise UntestedError(f"{sentence}: undecided, as the interval contains zero")
+    require_data(not low <= 0 <= high, f"{sentence}: undecided, as the interval contains zero")
     return decide(low > 0, sentence)
 
 
@@ -158,14 +164,13 @@ def all_vanish(curves: Mapping[str, Any], floors: Mapping[str, float], quantity:
             )
         falling.append(law is not None and law.level == 0)
         descriptions.append(f"{name}: {words}")
-    if not falling:
-        raise UntestedError(f"{quantity}: no curve can be fitted ({'; '.join(descriptions)})")
+    require_data(falling, f"{quantity}: no curve can be fitted ({'; '.join(descriptions)})")
     count_words = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
     sentence = f"{quantity}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
-    if all(falling) and len(falling) < len(curves):
-        raise UntestedError(
-            f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted"
-        )
+    require_data(
+        not all(falling) or len(falling) == len(curves),
+        f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted",
+    )
     return decide(all(falling), sentence)
 
 

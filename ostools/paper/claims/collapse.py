@@ -15,12 +15,12 @@ from ostools.paper.claims.claim import (
     FIT_FROM,
     PaperClaim,
     ResultsByPart,
-    UntestedError,
     Verdict,
     above_zero,
     all_vanish,
     decide,
     log_log_slopes,
+    require_data,
 )
 from ostools.paper.claims.parts import ATTENTION, LAYERS
 from ostools.results import Frame
@@ -50,8 +50,7 @@ _ALL = (
 def _of_theorem(frame: Any, panel: str, dtype: str) -> Any:
     """Rows of the theorem's pair in a dtype. Raises `UntestedError` where there are none."""
     rows = frame[(frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
-    if rows.empty:
-        raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
+    require_data(not rows.empty, f"panel ({panel}) was not measured in {dtype}")
     return rows.sort_values("length")
 
 
@@ -82,8 +81,7 @@ def _least_rounding(results: ResultsByPart) -> str:
 def _median_over_noise(rows: Frame) -> float:
     """Median over lengths of a distance in low precision, in units of the rounding noise."""
     ratio = float((rows["mean"] / rows["noise"]).median())
-    if not np.isfinite(ratio):
-        raise UntestedError(f"the noise of {LOW} is not known for this distance")
+    require_data(np.isfinite(ratio), f"the noise of {LOW} is not known for this distance")
     return ratio
 
 
@@ -109,8 +107,9 @@ def arbitrarily_close(results: ResultsByPart) -> Verdict:
 def near_precision_at_50(results: ResultsByPart) -> Verdict:
     rows = _panel(results, "a", LOW)
     rows = rows[rows["length"].isin(AROUND_50)]
-    if rows.empty:
-        raise UntestedError(f"no length from {min(AROUND_50)} to {max(AROUND_50)} was measured")
+    require_data(
+        not rows.empty, f"no length from {min(AROUND_50)} to {max(AROUND_50)} was measured"
+    )
     ratio = _median_over_noise(rows)
     sentence = (
         f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
@@ -159,10 +158,10 @@ def commas_separate(results: ResultsByPart) -> Verdict:
         ratio = float((commas.loc[upper] / plain.loc[upper]).median())
     share = float((commas.loc[upper] > plain.loc[upper]).mean())
     over_c, over_d = (_upper_over_noise(results, panel) for panel in "cd")
-    if not np.isfinite(ratio):
-        raise UntestedError(
-            f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many lengths"
-        )
+    require_data(
+        np.isfinite(ratio),
+        f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many lengths",
+    )
     helps, separate = ratio > 1, over_d > NEAR_FACTOR
     sentence = (
         f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} (median of the {len(upper)} "
@@ -177,20 +176,20 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     table = results["figure-5"]["figure"].verdicts
     table = table[table["pair"] == THEOREM]
     high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
-    if high is None or LOW not in set(table["dtype"]):
-        raise UntestedError(
-            f"this needs {LOW} and float32 or float64; measured were {', '.join(dict.fromkeys(table['dtype']))}"
-        )
+    require_data(
+        high is not None and LOW in set(table["dtype"]),
+        f"this needs {LOW} and float32 or float64; measured were {', '.join(dict.fromkeys(table['dtype']))}",
+    )
     starts = table.pivot_table(
         index=["panel", "seed"], columns="dtype", values="first", dropna=False
     )
     starts = starts.reindex(columns=[high, LOW]).astype("Float64").astype(float)
     n_max = int(table["longest"].max())
     hidden: Any = starts[starts.notna().any(axis=1)]
-    if hidden.empty:
-        raise UntestedError(
-            f"no pair is hidden over a range of lengths in either precision up to n = {n_max}"
-        )
+    require_data(
+        not hidden.empty,
+        f"no pair is hidden over a range of lengths in either precision up to n = {n_max}",
+    )
     low_starts, high_starts = hidden[LOW].fillna(np.inf), hidden[high].fillna(np.inf)
     half = 2 * low_starts <= high_starts.clip(upper=n_max)
     left_open = ~half & np.isinf(high_starts) & np.isfinite(low_starts)
@@ -207,8 +206,7 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
         f"length of {high} or less in {int(half.sum())} of them, and {int(left_open.sum())} are left open because longer "
         f"lengths would have to be measured ({listing})"
     )
-    if bool(left_open.all()):
-        raise UntestedError(sentence)
+    require_data(not left_open.all(), sentence)
     return decide(bool((half | left_open).all()), sentence)
 
 
@@ -232,8 +230,7 @@ def every_layer(results: ResultsByPart) -> Verdict:
     rows = frame[l1 & (frame["layer"] > 0)].drop_duplicates(
         ["layer", "length"]
     )  # at the embedding it is 0
-    if rows.empty:
-        raise UntestedError("no block was measured")
+    require_data(not rows.empty, "no block was measured")
     curves, floors = {}, {}
     for layer, layer_rows in rows.groupby("layer"):
         name = f"block {layer}"

@@ -23,7 +23,7 @@ from ostools.paper.claims.claim import PaperClaim
 from ostools.paper.figure5 import figure_5, figure_5_memory
 from ostools.paper.forecast import bytes_of
 from ostools.paper.lemmas import lemma_checks
-from ostools.paper.retrieval import retrieval, retrieval_memory
+from ostools.paper.retrieval import Retrieval, retrieval, retrieval_memory
 from ostools.paper.synthetic import figure_8, figure_9
 from ostools.results import Result
 from ostools.tasks import AppendixTask, Question
@@ -146,13 +146,9 @@ def _over_squashing_memory(model: Unloaded, options: dict[str, Any]) -> int:
 
 
 def _retrieval(
-    model: TransformerBridge, options: dict[str, Any], progress: Progress | None
-) -> Results:
-    return {
-        "retrieval": retrieval(
-            model, length=options["records"], seeds=options["seeds"], progress=progress
-        )
-    }
+    model: TransformerBridge, records: int, seeds: Sequence[int], progress: Progress | None
+) -> Retrieval:
+    return retrieval(model, length=records, seeds=seeds, progress=progress)
 
 
 def _bytes(
@@ -234,7 +230,7 @@ _PARTS = (
         "retrieval",
         {"records": 9, "seeds": 6},
         60,
-        _retrieval,
+        _result("retrieval", _retrieval),
         lambda model, options: retrieval_memory(model, options["records"]),
     ),
     ClaimPart(LEMMAS, {"seed": 0}, 4, _numbers_alone(LEMMAS, lemma_checks)),
@@ -293,34 +289,24 @@ def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
             raise unknown_name("part", name, PARTS)
         if not isinstance(values, Mapping):
             raise InputError(f"{name}: expected arguments with their values, found {values!r}")
-        _check(name, PARTS[name].arguments, values)
+        for argument, value in values.items():
+            if argument not in PARTS[name].arguments:
+                raise unknown_name(f"argument of {name}", argument, PARTS[name].arguments)
+            default = PARTS[name].arguments[argument]
+            if not _is_like(default, value):
+                raise InputError(
+                    f"{name}: {argument}: expected {_KINDS[type(default)]} such as {default!r:.22}, found {value!r}"
+                )
+        parse_lengths(values.get("lengths", "1"), f"{name}: lengths")
     return {name: {**part.arguments, **recipe.get(name, {})} for name, part in PARTS.items()}
 
 
-_IS_OF: dict[type, Callable[[Any], bool]] = {
-    int: lambda value: type(value) is int and value >= 0,
-    str: lambda value: isinstance(value, str),
-    list: lambda value: (
-        isinstance(value, list) and bool(value) and all(isinstance(entry, str) for entry in value)
-    ),
-}
-_IN_WORDS = {
-    int: "a whole number from 0",
-    str: "a text such as {default!r:.22}",
-    list: "a list of names",
-}
+_KINDS = {int: "a whole number from 0", str: "a text", list: "a list of names"}
 
 
-def _check(part: str, defaults: Arguments, values: Arguments) -> None:
-    """Each value is of the kind of the default. Raises `InputError` for another one, and for an
-    unknown name.
-    """
-    for name, value in values.items():
-        if name not in defaults:
-            raise unknown_name(f"argument of {part}", name, defaults)
-        kind = type(defaults[name])
-        if not _IS_OF[kind](value):
-            words = _IN_WORDS[kind].format(default=defaults[name])
-            raise InputError(f"{part}: {name}: expected {words}, found {value!r}")
-    if "lengths" in values:
-        parse_lengths(values["lengths"], f"{part}: lengths")
+def _is_like(default: object, value: object) -> bool:
+    """Whether a value is of the kind of the default."""
+    if isinstance(value, list):
+        is_named = bool(value) and all(isinstance(entry, str) for entry in value)
+        return is_named and isinstance(default, list)
+    return type(value) is type(default) and not (isinstance(value, int) and value < 0)

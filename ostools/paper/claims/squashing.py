@@ -15,10 +15,10 @@ from ostools.ground.words import number
 from ostools.paper.claims.claim import (
     PaperClaim,
     ResultsByPart,
-    UntestedError,
     Verdict,
     above_zero,
     decide,
+    require_data,
 )
 from ostools.paper.claims.parts import CERTIFIED, EQUATION_4, OVER_SQUASHING, PRINTED
 from ostools.theory.profiles import rank_correlation
@@ -71,8 +71,7 @@ def _against_bound(results: ResultsByPart, variant: str) -> tuple[int, int, floa
         above += int((bound < norms * (1 - ROUNDING)).sum())
         tokens += len(norms)
         least = min(least, float((bound / norms.where(norms > 0)).min()))
-    if not tokens:
-        raise UntestedError("no token was measured")
+    require_data(tokens, "no token was measured")
     return tokens, above, least
 
 
@@ -94,8 +93,7 @@ def equation_4_holds(results: ResultsByPart) -> Verdict:
         "constant. The theorem leaves its beta open, and here it is the first norm's. The measured norms contain the value "
         "projections, which footnote 2 leaves out"
     )
-    if below:
-        raise UntestedError(f"{sentence}. With a greater sigma_psi the bound may hold")
+    require_data(not below, f"{sentence}. With a greater sigma_psi the bound may hold")
     return decide(True, sentence)
 
 
@@ -107,8 +105,7 @@ def depends_on_position(results: ResultsByPart) -> Verdict:
         alike = norms.groupby(names).agg(["max", "min", "size"])
         alike = alike[(alike["size"] > 1) & (alike["min"] > 0)]
         spreads += (alike["max"] / alike["min"]).tolist()
-    if not spreads:
-        raise UntestedError("in every prompt each digit stands at one position alone")
+    require_data(spreads, "in every prompt each digit stands at one position alone")
     least, median = min(spreads), float(np.median(spreads))
     sentence = (
         f"by its position in a prompt, the same digit has sensitivities that differ by a factor of {number(median)}, largest "
@@ -163,8 +160,7 @@ def only_the_first(results: ResultsByPart) -> Verdict:
     lazy = limit[(limit["matrix"] == "lazy") & (limit["layer"] != "all")]
     powers = int(lazy["power"].max())
     last = lazy[lazy["power"] == powers].set_index("layer")
-    if last.empty:
-        raise UntestedError("no pattern was measured")
+    require_data(not last.empty, "no pattern was measured")
     remainder = last["remainder"].astype(float)
     simple = last["predicted_rate"].astype(float) < 1
     falls = last["observed_rate"].fillna(0.0).astype(float) < 1
@@ -181,8 +177,7 @@ def only_the_first(results: ResultsByPart) -> Verdict:
 def prevented(results: ResultsByPart) -> Verdict:
     norms_by_prompt = [_norms(measured, "full") for measured, _, _ in _prompts(results)]
     shares = [float(norms.iloc[0] / norms.sum()) for norms in norms_by_prompt]
-    if not shares:
-        raise UntestedError("no prompt was measured")
+    require_data(shares, "no prompt was measured")
     sentence = f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity is to the first token"
     return decide(max(shares) < DEGENERATE, sentence)
 
@@ -195,8 +190,9 @@ def _ends_above(
     """
     table = results["retrieval"]["retrieval"].ends
     ends = table[table["quantity"] == quantity].set_index("end").to_dict("index")
-    if not {"first", "last"} <= set(ends):
-        raise UntestedError("fewer than three positions of the wanted record were asked")
+    require_data(
+        {"first", "last"} <= set(ends), "fewer than three positions of the wanted record were asked"
+    )
     descriptions = []
     for end in ("first", "last"):
         row = ends[end]
@@ -205,22 +201,24 @@ def _ends_above(
     seeds = int(ends["first"]["seeds"])
     sentence = f"{words}, at an end minus at the positions between: {'; '.join(descriptions)} ({seeds} seeds)"
     verdicts = {ends[end]["verdict"] for end in judged}
-    if "below" not in verdicts and verdicts != {"above"}:
-        raise UntestedError(f"{sentence}: an end that is judged is undecided")
+    require_data(
+        "below" in verdicts or verdicts == {"above"},
+        f"{sentence}: an end that is judged is undecided",
+    )
     return decide(verdicts == {"above"}, sentence)
 
 
 def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     names_value = results["retrieval"]["retrieval"].frame["found"].astype(bool)
     count, total = int(names_value.sum()), len(names_value)
-    if not count:
-        raise UntestedError(
-            f"none of {total} answers names the wanted record's value, so it is not retrieved at all"
-        )
-    if count == total:
-        raise UntestedError(
-            f"all {total} answers name the wanted value, so no position is seen to be harder"
-        )
+    require_data(
+        count,
+        f"none of {total} answers names the wanted record's value, so it is not retrieved at all",
+    )
+    require_data(
+        count < total,
+        f"all {total} answers name the wanted value, so no position is seen to be harder",
+    )
     verdict = _ends_above(results, "log_probability", "log probability of the value")
     return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it")
 

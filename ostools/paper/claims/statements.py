@@ -13,10 +13,10 @@ from ostools.paper.claims.claim import (
     FIT_FROM,
     PaperClaim,
     ResultsByPart,
-    UntestedError,
     Verdict,
     decide,
     log_log_slopes,
+    require_data,
 )
 from ostools.paper.lemmas import ALL_HYPOTHESES
 from ostools.theory.statistics.fits import fit_decay, over_seeds
@@ -32,10 +32,10 @@ def synthetic_converges(results: ResultsByPart) -> Verdict:
             .sort_index()
         )
         mean, low, high = over_seeds(list(log_log_slopes(curves)))
-        if not np.isfinite(low):
-            raise UntestedError(
-                f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every distance above 0"
-            )
+        require_data(
+            np.isfinite(low),
+            f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every distance above 0",
+        )
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
         descriptions.append(
@@ -50,16 +50,17 @@ def variation_decays(results: ResultsByPart) -> Verdict:
     frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])
     beyond = frame[frame["length"] > 10 * noisy]
-    if (lengths := beyond["length"].nunique()) < 2:
-        raise UntestedError(
-            f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2"
-        )
+    lengths = beyond["length"].nunique()
+    require_data(
+        lengths >= 2,
+        f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2",
+    )
     curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
     mean, low, high = over_seeds(list(log_log_slopes(curves)))
-    if not np.isfinite(low):
-        raise UntestedError(
-            f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0"
-        )
+    require_data(
+        np.isfinite(low),
+        f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0",
+    )
     above = int((frame["delta"] > frame["bound"]).sum())
     sentence = (
         f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
@@ -85,8 +86,7 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
         rows[rows["hypotheses"] == ALL_HYPOTHESES],
         rows[rows["hypotheses"] != ALL_HYPOTHESES],
     )
-    if stated.empty:
-        raise UntestedError(f"no check of {name} was run")
+    require_data(not stated.empty, f"no check of {name} was run")
     passed, broken = int(stated["passed"].sum()), int(without["passed"].sum())
     sentence = f"{passed} of {len(stated)} checks on numbers hold under the hypotheses"
     if len(without):
@@ -121,14 +121,14 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
     tested_pairs, right_twice, right_once = summary[
         ["tested_pairs", "right_twice", "right_once"]
     ].sum()
-    if not tested_pairs:
-        raise UntestedError(
-            f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})"
-        )
-    if not right_twice and not right_once:
-        raise UntestedError(
-            f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})"
-        )
+    require_data(
+        tested_pairs,
+        f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})",
+    )
+    require_data(
+        right_twice or right_once,
+        f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})",
+    )
     return decide(bool(right_twice == 0), sentence)
 
 
@@ -140,12 +140,10 @@ def _remedy(results: ResultsByPart, mitigation: str, about: str) -> Verdict:
     """A mitigation's verdict of `ost.study`, on answers or on the collapse distance."""
     verdicts = results["remedies"]["study"].verdicts
     rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
-    if rows.empty:
-        raise UntestedError(f"{mitigation} was not measured")
+    require_data(not rows.empty, f"{mitigation} was not measured")
     row = rows.iloc[0]
     sentence = str(row["sentence"])
-    if row[about] not in _AGREES:
-        raise UntestedError(f"the verdict on {about} is: {row[about]}. {sentence}")
+    require_data(row[about] in _AGREES, f"the verdict on {about} is: {row[about]}. {sentence}")
     return decide(_AGREES[row[about]], sentence)
 
 

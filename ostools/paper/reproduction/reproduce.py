@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import ostools as ost
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import HookError
@@ -33,7 +34,6 @@ from ostools.paper.claims.parts import (
 )
 from ostools.paper.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
-from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.cells import code_version, digest
 from ostools.sweep.sweep_file import read_yaml
 
@@ -117,19 +117,15 @@ class _Run:
         """The results of each part, and why the others have none."""
         results: dict[str, Mapping[str, Result]] = {}
         refusals: dict[str, str] = {}
-        total = 100 * sum(part.weight for part in parts)
-        start = 0
-        for part in parts:
-            end = start + 100 * part.weight
+        ends = list(accumulate((100 * part.weight for part in parts), initial=0))
+        for part, start, end in zip(parts, ends, ends[1:], strict=False):
+            part_progress = part_of(progress, start, end, ends[-1], ends[-1])
             try:
-                results[part.name] = self._results_of(
-                    part, part_of(progress, start, end, total, total)
-                )
+                results[part.name] = self._results_of(part, part_progress)
             except (InputError, HookError, MitigationError) as error:
                 refusals[part.name] = str(error)
                 self.say(f"{part.name}: {error}")
-            start = end
-            tell(progress, end, max(total, 1))
+            tell(progress, end, ends[-1])
         return results, refusals
 
     def _results_of(self, part: ClaimPart, progress: Progress | None) -> Results:
@@ -151,20 +147,14 @@ class _Run:
                 "code": code_version(),
             }
         )
-        if (stored := self.store.results(part.name, key)) is not None:
-            return stored
-        self.say(f"measuring {part.name}")
-        start = time.perf_counter()
-        results = part.measure(model, options, progress)
-        try:
+        stored = self.store.results(part.name, key)
+        if stored is None:
+            self.say(f"measuring {part.name}")
+            start = time.perf_counter()
+            results = part.measure(model, options, progress)
             self.store.keep(part.name, key, results, time.perf_counter() - start)
-        except UNREADABLE as error:
-            raise InputError(
-                f"{part.name}: the rows cannot be stored: {in_words(error)}"
-            ) from error
-        stored = self.store.results(
-            part.name, key
-        )  # what is judged is what is stored, now and when it is resumed
+            # What is judged is what is stored, now and when it is resumed.
+            stored = self.store.results(part.name, key)
         if stored is None:
             raise InputError(
                 f"{part.name}: was measured, and could not be read back from {self.store.directory}"
