@@ -22,6 +22,7 @@ _NORMS = {
     "operator norm": ("operator_norm", "operator_lower", "operator_upper"),
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
 }
+_SIDES = {"": "the prompt", "prompt": "the second prompt", "model": "the second model"}
 TokenEntry = dict[str, Any]
 """A token on the page: position, token, value (its colour), numbers; of two sides partner, against.
 """
@@ -40,7 +41,12 @@ def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True
         "view": request.view,
         "words": request.of_view.words,
         "kind": " against ".join(dict.fromkeys(_kind(side) for side in recipe_result.sides)),
-        "names": _names(request),
+        "names": [
+            f"First: {_SIDES['']}",
+            f"Second: {_SIDES.get(request.beside, request.second_text)}",
+        ]
+        if request.beside
+        else [],
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
         "notes": _notes(request, recipe_result, sides) if draws else [],
@@ -49,17 +55,6 @@ def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True
         else [],
         "code": code(request, recipe_result),
     }
-
-
-def _names(request: ViewRequest) -> list[str]:
-    """The headings of two sides; none of one."""
-    if not request.beside:
-        return []
-    second = {"prompt": "the second prompt", "model": "the second model"}
-    return [
-        "First: the prompt",
-        f"Second: {second.get(request.beside, f'under {request.second_text}')}",
-    ]
 
 
 def _kind(result: Result) -> str:
@@ -157,49 +152,42 @@ def _add_partners(
     """Give corresponding tokens each other's position, and the numbers that compare the two."""
     for entry in (*first, *second):
         entry |= {"partner": None, "against": []}
-    for place, second_place, numbers in _pairs(recipe_result, first, second):
+    compared = recipe_result.compared
+    if isinstance(compared, Change):
+        pairs = _ratios(compared)
+    else:
+        # Every token by id and text: two tokenizers may have one id for two texts.
+        tokens = [
+            list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
+            if entries
+            else []
+            for rows, entries in zip(map(_rows, recipe_result.sides), (first, second), strict=True)
+        ]
+        places = compared.pairs if isinstance(compared, AttentionDifference) else partners(*tokens)
+        pairs = [(a, b, _differences(first[a], second[b])) for a, b in places]
+    for place, second_place, numbers in pairs:
         first[place] |= {"partner": second_place, "against": numbers}
         second[second_place] |= {"partner": place, "against": numbers}
 
 
-def _pairs(
-    recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
-) -> list[tuple[int, int, list[dict[str, Any]]]]:
-    """Positions of corresponding tokens, with what the result or the two numbers say of them."""
-    compared = recipe_result.compared
-    if isinstance(compared, Change):
-        return _ratios(compared)
-    if isinstance(compared, AttentionDifference):
-        places = compared.pairs
-    else:
-        places = partners(*(_identities(_rows(side)) for side in recipe_result.sides))
-    return [(a, b, _differences(first[a], second[b])) for a, b in places]
-
-
 def _ratios(result: Change) -> list[tuple[int, int, list[dict[str, Any]]]]:
     frame: Frame = result.frame
-    pairs = []
-    for position, rows in frame[frame["second_position"].notna()].groupby("position"):
-        numbers = [
-            _number(
-                f"{row['norm'].capitalize()} norm, second / first",
-                row["ratio"],
-                row["lower"],
-                row["upper"],
-            )
-            for row in rows.to_dict("records")
-        ]
-        pairs.append((int(str(position)), int(rows["second_position"].iloc[0]), numbers))
-    return pairs
-
-
-def _identities(rows: Frame) -> list[tuple[int, str]]:
-    """Every token by id and text: two tokenizers may have one id for two texts."""
-    return (
-        list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
-        if len(rows)
-        else []
-    )
+    return [
+        (
+            int(str(position)),
+            int(rows["second_position"].iloc[0]),
+            [
+                _number(
+                    f"{row['norm'].capitalize()} norm, second / first",
+                    row["ratio"],
+                    row["lower"],
+                    row["upper"],
+                )
+                for row in rows.to_dict("records")
+            ],
+        )
+        for position, rows in frame[frame["second_position"].notna()].groupby("position")
+    ]
 
 
 def _differences(first_token: TokenEntry, second_token: TokenEntry) -> list[dict[str, Any]]:
@@ -228,17 +216,13 @@ def _notes(
     if request.beside and sides[0]:
         alone = [sum(entry["partner"] is None for entry in side) for side in sides]
         notes.append(
-            f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with "
-            f"which both end. {alone[0]} of the first and {alone[1]} of the second have no partner, "
-            "and so no difference is shown for them."
+            f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with which both end. "
+            f"{alone[0]} of the first and {alone[1]} of the second have no partner, and so no difference."
         )
-        if request.view == "attribution" and not any(entry["against"] for entry in sides[0]):
+        if not any(entry["against"] for entry in sides[0]):
             notes.append(
-                "The two sides are parts of the logits of two different tokens, so no difference is shown. "
-                "To see one, choose one token under Towards the next token."
+                "The two sides are parts of the logits of two different tokens, so no difference is shown."
             )
-    if len(recipe_result.results) > 1:
-        notes.append("Each of the two charts has its own scale.")
     if request.beside == "mitigation" and recipe_result.sides[0].frame.equals(
         recipe_result.sides[1].frame
     ):

@@ -1,11 +1,8 @@
-"""Start the explorer: a server in a thread of this process, on loopback unless another host is
-asked for.
-"""
+"""Start the explorer: a server in a thread of this process, for this machine alone."""
 
 from __future__ import annotations
 
 import html
-import secrets
 import socket
 import threading
 import time
@@ -16,19 +13,14 @@ from ostools.explorer.views import Subject
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import is_loopback
 from ostools.models.describe import IN_WORDS
 
 if TYPE_CHECKING:
     from uvicorn import Server
 
-_TOKEN_BYTES = 24
-
 
 class Explorer:
-    """A running explorer. `url`: its address, with the token where it needs one. In a notebook it
-    shows itself in the cell.
-    """
+    """A running explorer. `url`: its address. In a notebook it shows itself in the cell."""
 
     def __init__(self, url: str, server: Server, thread: threading.Thread, runs: Runs) -> None:
         self.url = url
@@ -59,7 +51,6 @@ def explore(
     prompt: str = "",
     *,
     against: TransformerBridge | None = None,
-    host: str = "127.0.0.1",
     port: int = 0,
 ) -> Explorer:
     """A local page that shows, as you type a prompt, what is measured of each token.
@@ -71,13 +62,11 @@ def explore(
         prompt: what stands in the field at first. A link that holds a state has a prompt of its
             own.
         against: a second model, which the page can show beside the first.
-        host: the address to listen on. Beyond loopback the page's address holds a token, and a
-            question without it is refused. The connection is not encrypted.
         port: 0 takes a free one.
 
     The server runs in a thread of this process until `.stop()`. Every number comes from the public
     functions of ostools. Raises `InputError` if starlette and uvicorn are missing (`pip install
-    'oversquashing-tools[explore]'`), and for an address on which it cannot listen. Cost: that of
+    'oversquashing-tools[explore]'`), and for a port on which it cannot listen. Cost: that of
     what the page asks for.
     """
     try:
@@ -90,35 +79,23 @@ def explore(
             "pip install 'oversquashing-tools[explore]'"
         ) from None
 
-    listener = _listener(host, port)
-    token = None if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
+    if not 0 <= port <= 65535:
+        raise InputError(f"expected a port from 0 to 65535, found {port}")
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on port {port}: {error.strerror}; choose another, or 0 for a free one"
+        ) from None
     runs = Runs(Subject(model, against))
-    guarded = application(runs, prompt, host, token)
     settings: Any = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
-    server = uvicorn.Server(uvicorn.Config(guarded, timeout_graceful_shutdown=3, **settings))
+    server = uvicorn.Server(
+        uvicorn.Config(application(runs, prompt), timeout_graceful_shutdown=3, **settings)
+    )
     thread = threading.Thread(
         target=server.run, args=([listener],), name="ostools-explorer-server", daemon=True
     )
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
-    name = f"[{host}]" if ":" in host else host
-    query = "" if token is None else f"?token={token}"
-    return Explorer(f"http://{name}:{listener.getsockname()[1]}/{query}", server, thread, runs)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise InputError(f"expected a port from 0 to 65535, found {port}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except (OSError, UnicodeError) as error:
-        listener.close()
-        why = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"cannot listen on {host} port {port}: {why}; choose another port, or 0 for a free one"
-        ) from None
-    return listener
+    return Explorer(f"http://127.0.0.1:{listener.getsockname()[1]}/", server, thread, runs)

@@ -53,7 +53,7 @@ def page(embedded: TransformerBridge) -> Iterator[TestClient]:
 
 def serving(subject: Subject) -> Iterator[TestClient]:
     runs = Runs(subject)
-    yield TestClient(application(runs, "", "127.0.0.1", None), base_url="http://127.0.0.1:8765")
+    yield TestClient(application(runs, ""), base_url="http://127.0.0.1:8765")
     runs.close()
 
 

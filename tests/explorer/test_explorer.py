@@ -39,15 +39,9 @@ def runs(embedded: TransformerBridge) -> Iterator[Runs]:
     made.close()
 
 
-def client(
-    runs: Runs, host: str = "127.0.0.1", token: str | None = None, base: str = HERE
-) -> TestClient:
-    return TestClient(application(runs, "", host, token), base_url=base)
-
-
 @pytest.fixture
 def page(runs: Runs) -> TestClient:
-    return client(runs)
+    return TestClient(application(runs, ""), base_url=HERE)
 
 
 async def still_waits() -> bool:
@@ -123,16 +117,6 @@ def test_another_host_or_origin_is_refused(page: TestClient, headers: dict[str, 
     )
 
 
-def test_beyond_loopback_nothing_is_answered_without_the_token(runs: Runs) -> None:
-    far = client(runs, "0.0.0.0", "the-token", "http://192.0.2.7:8765")
-    for query in ("", "?token=", "?token=another", "?token=the-token%20"):
-        assert far.get(f"/{query}").status_code == 403
-        assert far.get(f"/start{query}").status_code == 403
-        assert far.post(f"/run{query}", json={"view": "full", "prompt": PROMPT}).status_code == 403
-    assert far.get("/?token=the-token").status_code == 200
-    assert far.get("/?token=the-token", headers={"host": "evil.example"}).status_code == 403
-
-
 def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestClient) -> None:
     for path in (
         "/",
@@ -178,7 +162,7 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
         ({"view": "full", "prompt": "1 " * 9_000}, "context"),
         ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
-        ({"view": "full", "prompt": "half \ud83d"}, "half of a character"),
+        ({"view": "full", "prompt": "half \ud83d"}, "of Unicode text"),
         (
             {
                 "view": "full",
@@ -228,25 +212,6 @@ def test_what_is_shown_can_be_saved_and_no_path_reaches_the_disk(page: TestClien
         assert (response.status_code, "unknown ending" in response.json()["error"]) == (400, True)
 
 
-def test_how_long_a_run_still_takes_is_told_by_what_is_done(
-    runs: Runs, page: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Any] = []
-
-    def counting(request: ViewRequest, models: Any, progress: Any) -> Any:
-        for done in (0, 25):
-            progress(done, 100)
-            time.sleep(0.02)
-            seen.append(page.get("/left").json()["left"])
-        return real_run(request, models, False)
-
-    monkeypatch.setattr(recipe, "run", counting)
-    ask(page, "sketch-frozen", "a prompt that nobody measured")
-    assert seen[0] is None
-    assert seen[1] >= 3 * 0.04
-    assert page.get("/left").json() == {"left": None}
-
-
 def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     embedded: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,10 +233,12 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     async def both() -> Any:
         made = Runs(Subject(embedded))
         with pytest.raises(Stopped):
-            await made.result_of(ViewRequest("frozen", "endless"), gone)
-        found = await made.result_of(ViewRequest("sketch-frozen", PROMPT), still_waits)
+            await made.finished(ViewRequest("frozen", "endless"), gone, str)
+        sides = await made.finished(
+            ViewRequest("sketch-frozen", PROMPT), still_waits, lambda found: found.sides
+        )
         made.close()
-        return found.sides[0]
+        return sides[0]
 
     found = asyncio.run(both())
     assert told
@@ -283,21 +250,17 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     assert found.frame.equals(ost.sensitivity(embedded, PROMPT, **sketch).frame)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge, host: str) -> None:
+def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge) -> None:
     import urllib.error
     import urllib.request
 
-    try:
-        explorer = ost.explore(embedded, PROMPT, host=host)
-    except InputError:
-        pytest.skip(f"this machine does not listen on {host}")
+    explorer = ost.explore(embedded, PROMPT)
     with urllib.request.urlopen(f"{explorer.url}start", timeout=30) as got:
         assert json.load(got)["prompt"] == PROMPT
     assert f'src="{explorer.url}"' in explorer._repr_html_()
     port = int(explorer.url.rsplit(":", 1)[1].strip("/"))
     with pytest.raises(InputError, match="cannot listen on"):
-        ost.explore(embedded, host=host, port=port)
+        ost.explore(embedded, port=port)
     explorer.stop()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{explorer.url}start", timeout=5)

@@ -220,7 +220,6 @@ def explore(
     prompt: str = "",
     against_model: str | None = None,
     port: int = 0,
-    host: str = "127.0.0.1",
 ) -> None:
     """Look at a prompt in the browser, as you type it.
 
@@ -235,21 +234,20 @@ def explore(
         prompt: what stands in the field at first.
         against_model: a second model, which the page can hold beside the first.
         port: the port to listen on; 0 takes a free one.
-        host: listen there; beyond loopback the address printed holds a token.
     """
     from ostools.explorer import explore as start_explorer
 
     if GLOBALS.dry_run:
         raise InputError(
             "--dry-run: expected a command that measures once, found explore, which measures what "
-            "is typed: leave it out; the page says how long a run still takes, and stops it"
+            "is typed: leave it out; the page can stop a run"
         )
     second = None
     if against_model is not None:
         with at_work("loading the second model", against_model, counts_steps=False) as (second, _):
             pass
     with at_work("starting the explorer", model or EMBEDDED, counts_steps=False) as (first, _):
-        explorer = start_explorer(first, prompt, against=second, host=host, port=port)
+        explorer = start_explorer(first, prompt, against=second, port=port)
     try:
         if GLOBALS.json:
             terminal.print_json({"url": explorer.url})

@@ -5,12 +5,10 @@
   const { get, put, post, say } = kit;
   let running = null; // the requests of the last thing asked; to abort them ends the run
   let waiting = null;
-  let looking = null; // how long the run at work still takes, once a second
   let shown = null;
 
   function stop(text) {
     clearTimeout(waiting);
-    clearInterval(looking);
     if (running) { running.abort(); running = null; }
     get("stop").hidden = true;
     say(text);
@@ -30,17 +28,6 @@
 
   async function asking(asked, own) { return (await post("run", asked, own.signal)).json(); }
 
-  function working(words, own) {
-    clearInterval(looking);
-    say(words + "Working …");
-    looking = setInterval(async () => {
-      try {
-        const { left } = await (await fetch(kit.address("left"), { signal: own.signal })).json();
-        if (own === running && left) { say(words + "Working …, about " + Math.ceil(left) + " s left."); }
-      } catch (error) { clearInterval(looking); }
-    }, 1000);
-  }
-
   async function ask() {
     stop("");
     const asked = controls.asked();
@@ -48,11 +35,11 @@
     const own = running = new AbortController();
     get("stop").hidden = false;
     try {
-      working("", own);
+      say("Working …");
       for (let before = 0; before < controls.view().before; before += 1) {
         const first = await asking({ ...asked, before, chart: false }, own);
         if (own !== running) { return; }
-        if (first.tokens) { show(first, { ...asked, view: first.view }); working(first.words + ". ", own); }
+        if (first.tokens) { show(first, { ...asked, view: first.view }); say(first.words + ". Working …"); }
       }
       const answer = await asking(asked, own);
       if (own !== running) { return; }
@@ -126,7 +113,7 @@
   }
 
   async function begin() {
-    controls.fill(await (await fetch(kit.address("start"))).json());
+    controls.fill(await (await fetch("start")).json());
     ["prompt", "other", "mitigation", "logit"].forEach((id) => get(id).addEventListener("input", later));
     ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
     ["layer", "head", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));

@@ -2,8 +2,6 @@
 // What every part of the page uses. Every text goes into the page as text, none as HTML.
 const kit = (function () {
   const get = (id) => document.getElementById(id);
-  const token = new URLSearchParams(location.search).get("token");
-  const address = (path) => path + (token === null ? "" : "?token=" + encodeURIComponent(token));
 
   function put(parent, name, text) {
     const made = document.createElement(name);
@@ -25,7 +23,7 @@ const kit = (function () {
 
   function post(path, asked, signal) {
     const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal };
-    return fetch(address(path), sent);
+    return fetch(path, sent);
   }
 
   function say(text) { get("said").textContent = text; }
@@ -55,5 +53,5 @@ const kit = (function () {
     });
   }
 
-  return { get, address, put, button, options, post, say, written, numbers, pairs };
+  return { get, put, button, options, post, say, written, numbers, pairs };
 })();

@@ -51,7 +51,7 @@ def attention_findings(attention: Attention) -> list[str]:
     target = int(last[layer, head].argmax())
     origins = attention.origins or ()
     sentences = [
-        *filter(None, [" ".join(where_read(attention.provenance.parameters))]),
+        *filter(None, [where_read(attention.provenance.parameters)]),
         f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
         f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
         f"{float(spread.median()):.1f} tokens in the median (exponential of the entropy).",

@@ -8,7 +8,7 @@ the docs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 MOST = 5
 SHAPES = {
@@ -31,6 +31,16 @@ def shape_sentence(shape: str, text: str) -> str:
     """What a shape says of `text` ("the prompt"), with the shape's word where it has one."""
     word, sentence = SHAPES[shape]
     return sentence.format(text) + ("." if word == "none" else f" ({word}).")
+
+
+def present(*sentences: str) -> list[str]:
+    """The sentences that are not empty."""
+    return [sentence for sentence in sentences if sentence]
+
+
+def together(sentences: Iterable[str]) -> str:
+    """The sentences that are not empty, as one finding."""
+    return " ".join(filter(None, sentences))
 
 
 def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:

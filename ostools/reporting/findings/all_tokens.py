@@ -12,8 +12,9 @@ from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomog
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
+from ostools.reporting.findings import present
 from ostools.reporting.findings.collapse import main_pair
-from ostools.results import Frame, Row, frame_of
+from ostools.results import Frame, frame_of
 
 PUBLISHED = "0.7 to 0.9"
 """The p of Pythia and Qwen2.5-0.5B in arXiv 2606.29139, the token itself among the distances."""
@@ -24,36 +25,29 @@ def distance_findings(result: InfluenceByDistance) -> list[str]:
     """The law of the text, those of the controls, and how far the last distance lies below the
     token itself.
     """
-    laws: Frame = result.laws
-    fitted: Frame = laws[laws["from_distance"] == 0]
-    text: Row = fitted[fitted["source"] == TEXT].iloc[0]
+    fitted = result.laws[result.laws["from_distance"] == 0].set_index("source")
+    later = result.laws[result.laws["from_distance"] == 1].set_index("source")["p"]
+    text = fitted.loc[TEXT]
     if math.isnan(text["p"]):
         return [
             f"No p: over {int(text['distances'])} distances the verdict on the law is: {text['verdict']}."
         ]
-    medians: Frame = result.by_distance
-    farthest = medians[
-        (medians["source"] == TEXT) & (medians["distance"] < text["distances"])
-    ].iloc[-1]
-    interval = (
-        ""
-        if math.isnan(text["low"])
-        else f" ({text['low']:.2f} to {text['high']:.2f} over {int(text['texts'])} texts)"
+    medians = result.by_distance[result.by_distance["source"] == TEXT]
+    farthest = medians[medians["distance"] < text["distances"]].iloc[-1]
+    interval = f" ({text['low']:.2f} to {text['high']:.2f} over {int(text['texts'])} texts)"
+    controls = "; ".join(
+        f"{_SUBJECTS[str(source)]}: {_rate(row['p'])} ({row['verdict']})"
+        for source, row in fitted.drop(index=TEXT).iterrows()
     )
-    later = laws[(laws["source"] == TEXT) & (laws["from_distance"] == 1)].iloc[0]
-    sentences = [
+    return present(
         f"At distance {int(farthest['distance'])} a token moves y_j by {number(farthest['median'])} of what the token itself "
         "does, in the median.",
-        f"Fitted law: {number(text['gamma'])} + {number(text['beta'])} (r + 1)^-p with p = {text['p']:.2f}{interval}; without "
-        f"the token itself {_rate(later['p'])}. Published for other models: p = {PUBLISHED} (arXiv 2606.29139).",
+        f"Fitted law: {number(text['gamma'])} + {number(text['beta'])} (r + 1)^-p with p = {text['p']:.2f}"
+        f"{'' if math.isnan(text['low']) else interval}; without the token itself {_rate(later[TEXT])}. Published for other "
+        f"models: p = {PUBLISHED} (arXiv 2606.29139).",
         f"Of power law, exponential, and either down to a level, the data say: {text['verdict']}.",
-    ]
-    controls = [
-        f"{_SUBJECTS[str(row['source'])]}: {_rate(row['p'])} ({row['verdict']})"
-        for row in fitted.to_dict("records")
-        if row["source"] != TEXT
-    ]
-    return sentences + ([f"Controls: {'; '.join(controls)}."] if controls else [])
+        f"Controls: {controls}." if controls else "",
+    )
 
 
 def _rate(p: float) -> str:
@@ -64,34 +58,29 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
     """Where all tokens are the most alike, with and without the first one; its norm, and the sink;
     the untrained twin.
     """
-    table: Frame = frame_of(result)
-    longest: Frame = table[table["tokens"] == table["tokens"].max()]
-    model: Frame = longest[longest["source"] == MODEL]
-    last = int(model["layer"].max())
-    valley: Row = model.loc[model["normalised_entropy"].idxmin()]
-    rest: Row = model.loc[model["rest_normalised_entropy"].idxmin()]
-    norms: Frame = model.assign(ratio=model["first_norm"] / model["rest_norm"])
-    massive: Row = norms.loc[norms["ratio"].idxmax()]
-    sentences = [
-        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} of {last}: "
+    table = frame_of(result)
+    longest = table[table["tokens"] == table["tokens"].max()]
+    model = longest[longest["source"] == MODEL]
+    untrained = longest[longest["source"] == UNTRAINED]["rest_normalised_entropy"]
+    valley = model.loc[model["normalised_entropy"].idxmin()]
+    rest = model.loc[model["rest_normalised_entropy"].idxmin()]
+    ratios = model["first_norm"] / model["rest_norm"]
+    sink = model.loc[model["sink_rate"].idxmax()] if model["sink_rate"].notna().any() else None
+    return present(
+        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} of {int(model['layer'].max())}: "
         f"{valley['normalised_entropy']:.0%} of the most there can be, effective rank {number(valley['effective_rank'])}. "
         f"Without the first token it is least at layer {int(rest['layer'])}, {rest['rest_normalised_entropy']:.0%}.",
-        f"The first token's norm is at most {number(massive['ratio'])} times the others' median, at layer "
-        f"{int(massive['layer'])}.",
-    ]
-    if model["sink_rate"].notna().any():
-        sink: Row = model.loc[model["sink_rate"].idxmax()]
-        sentences.append(
-            f"In block {int(sink['layer'])}, {sink['sink_rate']:.0%} of the heads put more than 0.3 of their attention on the "
-            f"first token, the most of all blocks."
-        )
-    untrained: Frame = longest[longest["source"] == UNTRAINED]
-    if len(untrained):
-        least = untrained["rest_normalised_entropy"]
-        sentences.append(
-            f"With random weights and without the first token it is from {least.min():.0%} to {least.max():.0%} in all layers."
-        )
-    return sentences
+        f"The first token's norm is at most {number(ratios.max())} times the others' median, at layer "
+        f"{int(model['layer'][ratios.idxmax()])}.",
+        ""
+        if sink is None
+        else f"In block {int(sink['layer'])}, {sink['sink_rate']:.0%} of the heads put more than 0.3 of their attention on the "
+        "first token, the most of all blocks.",
+        f"With random weights and without the first token it is from {untrained.min():.0%} to {untrained.max():.0%} in all "
+        "layers."
+        if len(untrained)
+        else "",
+    )
 
 
 def growth_findings(result: Collapse) -> list[str]:

@@ -20,7 +20,7 @@ from ostools.measure.answers.paired import (
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
-from ostools.reporting.findings import MOST, first_few
+from ostools.reporting.findings import MOST, first_few, present, together
 from ostools.reporting.style import theme
 from ostools.results import Frame, Result, Row, frame_of
 
@@ -33,96 +33,96 @@ _EXAMPLES, _CHARACTERS = 3, 80
 _FAVOURITES, _FEWEST_WRONG = 3, 6
 
 
-# --- behaviour
+def evaluation_findings(result: Evaluation) -> list[str]:
+    """How many answers are right, the worst length, lengths of training and beyond, wrong numbers,
+    and how it was asked.
+    """
+    right, total = answer_counts(result)
+    task, lengths = theme.inert(task_of(result)), result.summary["length"]
+    span = str(lengths.iloc[0]) + (f" to {lengths.iloc[-1]}" if len(lengths) > 1 else "")
+    first = f"The model answers {right} of {total} prompts of {task} right ({span} items)."
+    if not result.read:
+        first = f"None of {total} texts holds an answer in the form that {task} asks for."
+    wrong_numbers = together([_favourite_numbers(result), _heaping_sentence(result)])
+    how_asked = together([*evaluation_notes(result), *_unread_texts(result)])
+    return present(
+        first, answers_sentence(result), _training_words(result), wrong_numbers, how_asked
+    )
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
     """The prompts, what the intervals are of, what could not be read, where a mitigation did
     nothing.
     """
-    frame: Frame = frame_of(result)
-    summary: Frame = result.summary
-    settings = result.provenance.parameters
-    prompts = f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
-    if settings.get("hosted"):
-        prompts += asked_elsewhere(result)
-    else:
-        temperature = settings["temperature"]
-        prompts += "greedy" if temperature == 0 else f"drawn at temperature {temperature:g}"
-        prompts += f", {_ELICITED[settings['elicitation']]}"
-    intervals = "Nothing was drawn, so there is no interval."
-    if kinds := set(summary["interval_of"]) - {NOT_SAMPLED}:
-        intervals = f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
-    notes = [
-        f"{prompts}. {intervals}",
+    frame, summary, settings = frame_of(result), result.summary, result.provenance.parameters
+    temperature = settings.get("temperature")
+    drawn = "greedy" if temperature == 0 else f"drawn at temperature {temperature}"
+    how = f"{drawn}, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
+    kinds = set(summary["interval_of"]) - {NOT_SAMPLED}
+    over = "prompts" if PROMPTS in kinds else "the samples of the one prompt"
+    intervals = f"Intervals: Wilson's, 95%, over {over}." if kinds else ""
+    thoughts = frame.get("reasoning_tokens", pd.Series(dtype=float)).dropna()
+    thoughts = thoughts[thoughts > 0]
+    inactive = int((frame["status"] == "inactive").sum())
+    return present(
+        f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
+        f"{how or asked_elsewhere(result)}. {intervals or 'Nothing was drawn, so there is no interval.'}",
         *unanswered(result),
         *_unread_notes(summary, settings["max_new_tokens"], settings.get("grade")),
-    ]
-    notes += _right_line(frame)
-    thoughts = (
-        frame["reasoning_tokens"].dropna()
-        if "reasoning_tokens" in frame
-        else frame["seed"].iloc[:0]
+        _right_line(frame),
+        f"{len(thoughts)} answers begin with thoughts, of {int(thoughts.median())} tokens in the median. What stands after "
+        "the thoughts is the answer."
+        if len(thoughts)
+        else "",
+        f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers)."
+        if inactive
+        else "",
     )
-    if (thoughts > 0).any():
-        notes.append(
-            f"{int((thoughts > 0).sum())} answers begin with thoughts, of {int(thoughts[thoughts > 0].median())} tokens in "
-            "the median. What stands after the thoughts is the answer."
-        )
-    if inactive := int((frame["status"] == "inactive").sum()):
-        notes.append(
-            f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers)."
-        )
-    return notes
 
 
-def _right_line(frame: Frame) -> list[str]:
+def _right_line(frame: Frame) -> str:
     """log p of the right answer line: its mean, its range, and at how many prompts it is above log
     1/2.
     """
     lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
     values = lines["log_probability"].to_numpy(dtype=float)
     if not len(values):
-        return []
+        return ""
     low, high = (
         f"{values[place]:.3g} ({lines['length'].iloc[place]} items)"
         for place in (values.argmin(), values.argmax())
     )
-    likely = int((values > math.log(0.5)).sum())
-    return [
-        f"log p of the right answer line: mean {values.mean():.3g} nats, from {low} to {high}; above log 1/2 at {likely} of "
-        f"{len(values)} prompts."
-    ]
+    return (
+        f"log p of the right answer line: mean {values.mean():.3g} nats, from {low} to {high}; above log 1/2 at "
+        f"{int((values > math.log(0.5)).sum())} of {len(values)} prompts."
+    )
 
 
 def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[str]:
     """How many texts hold no answer line, and the content reading where it differs from the strict
     one.
     """
-    words = {
-        "something_else": "wrote something that is not an answer",
-        "cut_off": f"cut off {'by the server' if limit is None else f'at {limit} tokens'} before an answer",
-    }
+    counts = summary[
+        ["something_else", "cut_off", "right", "wrong", "content_right", "content_read"]
+    ].sum()
+    other, cut, right, wrong, content_right, read = map(int, counts)
+    where = "by the server" if limit is None else f"at {limit} tokens"
     parts = [
-        f"{count} {text}" for name, text in words.items() if (count := int(summary[name].sum()))
+        *([f"{other} wrote something that is not an answer"] if other else []),
+        *([f"{cut} cut off {where} before an answer"] if cut else []),
     ]
-    text = f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."
-    notes = [text] if parts else []
-    strict, right, read = (
-        int(summary[name].sum()) for name in ("right", "content_right", "content_read")
-    )
+    content = ""
     if grade is not None:
-        notes.append(f"Of {read} answers {right} are right by the rule {theme.inert(grade)}.")
-    elif (right, read) != (strict, strict + int(summary["wrong"].sum())):
-        notes.append(
-            f"In the form or else by the last number, {read} answers hold a value, {right} of them the right one."
-        )
-    return notes
+        content = f"Of {read} answers {content_right} are right by the rule {theme.inert(grade)}."
+    elif (content_right, read) != (right, right + wrong):
+        content = f"In the form or else by the last number, {read} answers hold a value, {content_right} of them the right one."
+    not_right = "These do not count as right, and their error cannot be measured."
+    return present(f"{', '.join(parts)}. {not_right}" if parts else "", content)
 
 
-def unread_texts(result: Evaluation) -> list[str]:
+def _unread_texts(result: Evaluation) -> list[str]:
     """Examples of texts that hold something else or were cut off, as they were written."""
-    frame: Frame = frame_of(result)
+    frame = frame_of(result)
     rows = frame[frame["kind"].isin([SOMETHING_ELSE, CUT_OFF])].drop_duplicates(subset="text")
     return [
         f"Written at {row['length']} items ({row['kind']}): {theme.short_word(row['text'], _CHARACTERS)}"
@@ -130,78 +130,53 @@ def unread_texts(result: Evaluation) -> list[str]:
     ]
 
 
-def evaluation_findings(result: Evaluation) -> list[str]:
-    """How many answers are right, the worst length, lengths of training and beyond, wrong numbers,
-    and how it was asked.
-    """
-    right, total = answer_counts(result)
-    task = theme.inert(task_of(result))
-    first = f"The model answers {right} of {total} prompts of {task} right ({_span(result)})."
-    if not result.read:
-        first = f"None of {total} texts holds an answer in the form that {task} asks for."
-    wrong_numbers = " ".join([*favourite_numbers(result), *heaping_sentences(result)])
-    how_asked = " ".join([*evaluation_notes(result), *unread_texts(result)])
-    sentences = [first, answers_sentence(result), _training_words(result), wrong_numbers, how_asked]
-    return [sentence for sentence in sentences if sentence]
-
-
 def _training_words(result: Evaluation) -> str:
     """How many are right within the lengths of training and beyond: the task's, of the text without
     a mitigation.
     """
     frame = frame_of(result)
-    frame = frame[frame["correct"].notna()]
-    known_lengths = frame["within_training"].dropna()
-    if known_lengths.empty or not known_lengths.any() or known_lengths.all():
+    within = frame["within_training"].fillna(False).astype(bool) & frame["correct"].notna()
+    beyond = ~within & frame["correct"].notna()
+    if not (within.any() and beyond.any()):
         return ""
-    within = frame["within_training"].fillna(False).astype(bool)
-    unmitigated = (
-        " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+    of = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+    inside, outside = (
+        f"{int(frame['correct'][rows].sum())} of {int(rows.sum())} answers are right."
+        for rows in (within, beyond)
     )
     return (
-        f"{_right(frame[within], f'Within the lengths of training{unmitigated}')} {_right(frame[~within], 'Beyond')} Errors "
-        "beyond say little about over-squashing, because such lengths were never trained."
+        f"Within the lengths of training{of}: {inside} Beyond: {outside} Errors beyond say little about over-squashing, "
+        "because such lengths were never trained."
     )
 
 
-def favourite_numbers(result: Evaluation) -> list[str]:
-    """The wrong numbers that were answered most often, and how often; none where no wrong number
-    came twice.
-    """
+def _favourite_numbers(result: Evaluation) -> str:
+    """The wrong numbers that were answered most often; empty where no wrong number came twice."""
     counts = result.wrong_numbers["number"].value_counts()
-    most = [(number, count) for number, count in counts.items() if count > 1][:_FAVOURITES]
-    if not most:
-        return []
-    (first, count), *less_frequent = most
-    also = "".join(f", {number} for {count}" for number, count in less_frequent)
-    return [
-        f"Favourite wrong numbers: {first} for {count} of {int(counts.sum())} wrong answers{also}."
-    ]
+    frequent = counts[counts > 1].head(_FAVOURITES)
+    if frequent.empty:
+        return ""
+    (first, count), *others = frequent.items()
+    also = "".join(f", {number} for {count}" for number, count in others)
+    total = int(counts.sum())
+    return f"Favourite wrong numbers: {first} for {count} of {total} wrong answers{also}."
 
 
-def heaping_sentences(result: Evaluation) -> list[str]:
-    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; none of
-    few wrong numbers.
+def _heaping_sentence(result: Evaluation) -> str:
+    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; empty
+    for few wrong numbers.
     """
-    tests = [
-        test
-        for base in (5, 10)
-        if (test := result.heaping(base)) is not None and test.wrong >= _FEWEST_WRONG
-    ]
-    if not tests:
-        return []
-    parts = [
+    tests = [test for base in (5, 10) if (test := result.heaping(base)) is not None]
+    if not tests or tests[0].wrong < _FEWEST_WRONG:
+        return ""
+    parts = " and ".join(
         f"{test.multiples} are multiples of {test.base} (expected {test.expected:.3g}, p {test.p_value:.2g})"
         for test in tests
-    ]
-    return [
-        f"Of {tests[0].wrong} wrong numbers {' and '.join(parts)}. Expected: with the errors exchanged among the questions of "
-        "the same ten; one-sided, exact."
-    ]
-
-
-def _right(rows: Frame, where: str) -> str:
-    return f"{where}: {int(rows['correct'].sum())} of {len(rows)} answers are right."
+    )
+    return (
+        f"Of {tests[0].wrong} wrong numbers {parts}. Expected: with the errors exchanged among the questions of the same "
+        "ten; one-sided, exact."
+    )
 
 
 def task_of(result: Result) -> str:
@@ -211,10 +186,7 @@ def task_of(result: Result) -> str:
 
 def answer_counts(result: Evaluation) -> tuple[int, int]:
     """Number of right answers, and of all answers."""
-    summary: Frame = result.summary
-    return int(summary["right"].to_numpy(dtype=int).sum()), int(
-        summary["asked"].to_numpy(dtype=int).sum()
-    )
+    return int(result.summary["right"].sum()), int(result.summary["asked"].sum())
 
 
 def constant_answer(result: Evaluation) -> tuple[str, int, int]:
@@ -229,63 +201,57 @@ def constant_answer(result: Evaluation) -> tuple[str, int, int]:
 def constant_words(result: Evaluation) -> str:
     """The best constant answer, and on how many prompts it is right; empty for one prompt."""
     answer, right, prompts = constant_answer(result)
-    return (
-        ""
-        if prompts == 1
-        else f"best constant answer, {theme.short_word(answer)}: right on {right} of {prompts} prompts."
+    words = (
+        f"est constant answer, {theme.short_word(answer)}: right on {right} of {prompts} prompts."
     )
-
-
-def _span(result: Evaluation) -> str:
-    lengths = result.summary["length"].tolist()
-    return f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
+    return "" if prompts == 1 else f"b{words}"
 
 
 def answers_sentence(result: Evaluation) -> str:
     """How many answers could not be read, how many are right at the worst length, where lengths
     differ, and by one answer to all."""
-    summary: Frame = result.summary
-    sentences = []
-    if unread_count := answer_counts(result)[1] - result.read:
-        sentences.append(f"{unread_count} could not be read, and are neither right nor wrong.")
-    if summary["accuracy"].nunique() > 1:
-        worst = summary.loc[summary["accuracy"].idxmin()]
-        low, high, within = (
-            float(worst["wilson_low"]),
-            float(worst["wilson_high"]),
-            worst["within_training"],
-        )
-        interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
-        where = "" if pd.isna(within) or bool(within) else ", a length never trained"
-        sentences.append(
-            f"Fewest right at {int(worst['length'])} items{where}: {int(worst['right'])} of {int(worst['asked'])}{interval}."
-        )
-    if words := constant_words(result):
-        sentences.append(f"B{words[1:]}")
-    return " ".join(sentences)
+    summary = result.summary
+    unread = answer_counts(result)[1] - result.read
+    worst = summary.loc[summary["accuracy"].idxmin()] if summary["accuracy"].nunique() > 1 else None
+    words = constant_words(result)
+    return together(
+        [
+            f"{unread} could not be read, and are neither right nor wrong." if unread else "",
+            "" if worst is None else _worst_words(worst),
+            f"B{words[1:]}" if words else "",
+        ]
+    )
+
+
+def _worst_words(row: Row) -> str:
+    interval = f", Wilson 95% {row['wilson_low']:.0%} to {row['wilson_high']:.0%}"
+    within = row["within_training"]
+    where = "" if pd.isna(within) or bool(within) else ", a length never trained"
+    return (
+        f"Fewest right at {int(row['length'])} items{where}: {int(row['right'])} of {int(row['asked'])}"
+        f"{'' if pd.isna(row['wilson_low']) else interval}."
+    )
 
 
 def difference_findings(result: AnswerDifference) -> list[str]:
     """Which of the two answers more questions right, by how much, and what was left out."""
     row: Any = result.summary.iloc[0]
-    name = {SECOND_BETTER: row["second"], FIRST_BETTER: row["first"]}.get(row["verdict"])
-    verdict = (
-        f"{row['verdict'][0].upper()}{row['verdict'][1:]}" if name is None else f"{name} is better"
-    )
+    verdict = str(row["verdict"])
+    better = {
+        SECOND_BETTER: f"{row['second']} is better",
+        FIRST_BETTER: f"{row['first']} is better",
+    }
     difference, low, high = (f"{100 * row[end]:+.1f}" for end in ("difference", "low", "high"))
-    sentences = [
-        f"{verdict}: {row['second_right']} of {row['questions']} right under {row['second']}, {row['first_right']} under "
-        f"{row['first']}; {difference} points [{low}, {high}].",
+    return present(
+        f"{better.get(verdict, verdict[0].upper() + verdict[1:])}: {row['second_right']} of {row['questions']} right under "
+        f"{row['second']}, {row['first_right']} under {row['first']}; {difference} points [{low}, {high}].",
         f"{row['gained']} questions are right under the second alone, {row['lost']} under the first alone (McNemar's exact "
         f"test: p {row['p_value']:.2g}). The interval is exact for independent questions.",
-    ]
-    if row["verdict"] == NO_DIFFERENCE:
-        sentences.append(f"The whole interval is within {100 * SMALL:g} points.")
-    if row["left_out"]:
-        sentences.append(
-            f"{row['left_out']} questions are left out: one of the two has no answer there, or its mitigation changed nothing."
-        )
-    return sentences
+        f"The whole interval is within {100 * SMALL:g} points." if verdict == NO_DIFFERENCE else "",
+        f"{row['left_out']} questions are left out: one of the two has no answer there, or its mitigation changed nothing."
+        if row["left_out"]
+        else "",
+    )
 
 
 # --- counting
@@ -309,16 +275,14 @@ def counting_words(row: Row) -> str:
     agree.
     """
     n_unread = row["something_else"] + row["cut_off"]
-    right = row["counts"] - row["errors"] - n_unread
     first = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
-    text = (
-        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}. Measured: {right} of "
-        f"{row['counts']} answers right, {n_unread} without a number; first wrong number: {first}."
+    pairs = (
+        f" Of {row['pairs_hidden']} hidden pairs the answers' first tokens are the same at "
+        f"{row['pairs_hidden'] - row['differ_hidden']}; of {row['tested_pairs']} whose right first tokens differ the model "
+        f"gives both at {row['right_twice']}, one at {row['right_once']}."
     )
-    if row["pairs_hidden"]:
-        text += (
-            f" Of {row['pairs_hidden']} hidden pairs the answers' first tokens are the same at "
-            f"{row['pairs_hidden'] - row['differ_hidden']}; of {row['tested_pairs']} whose right first tokens differ the model "
-            f"gives both at {row['right_twice']}, one at {row['right_once']}."
-        )
-    return f"{text} Prediction: {row['verdict']}."
+    return (
+        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}. Measured: "
+        f"{row['counts'] - row['errors'] - n_unread} of {row['counts']} answers right, {n_unread} without a number; first wrong "
+        f"number: {first}.{pairs if row['pairs_hidden'] else ''} Prediction: {row['verdict']}."
+    )

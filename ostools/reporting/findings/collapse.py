@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
@@ -26,6 +25,7 @@ from ostools.measure.collapse.verdicts import (
     behind_all_blocks,
     trained_length,
 )
+from ostools.reporting.findings import present, together
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
@@ -50,15 +50,6 @@ COMPARED = {
 # --- what the sentences are made of
 
 
-@dataclass(frozen=True)
-class Case:
-    """One prompt in one precision, with its verdict at y."""
-
-    task: str
-    dtype: str
-    verdict: CurveVerdict
-
-
 def main_pair(result: Collapse) -> str:
     """The kind of pair that the result is about: the theorem's where it has some."""
     kinds = set(map(str, frame_of(result)["pair"]))
@@ -67,25 +58,24 @@ def main_pair(result: Collapse) -> str:
 
 def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
     """The verdict on the main pair by dtype, over all seeds; float64 is the reference and has none."""
-    pair, verdicts = main_pair(result), result.verdicts_over_seeds().items()
+    pair = main_pair(result)
     return {
         dtype: verdict
-        for (kind, dtype, site, _), verdict in verdicts
+        for (kind, dtype, site, _), verdict in result.verdicts_over_seeds().items()
         if kind == pair and site == "y"
     }
 
 
-def cases(results: Sequence[Collapse]) -> list[Case]:
-    """Every prompt in every precision: those with a range first, by where it begins."""
-    all_cases = [
-        Case(task_of(result), dtype, verdict)
+def by_first_hidden(results: Sequence[Collapse]) -> list[tuple[str, str, CurveVerdict]]:
+    """Task, dtype and verdict at y of every prompt in every precision: those with a range first, by
+    where it begins.
+    """
+    cases = [
+        (task_of(result), dtype, verdict)
         for result in results
         for dtype, verdict in verdicts_at_y(result).items()
     ]
-    return sorted(
-        all_cases,
-        key=lambda case: case.verdict.ranges[0].first if case.verdict.ranges else math.inf,
-    )
+    return sorted(cases, key=lambda case: case[2].ranges[0].first if case[2].ranges else math.inf)
 
 
 def tails(result: Collapse) -> Frame:
@@ -106,29 +96,23 @@ def tails(result: Collapse) -> Frame:
     medians = exact.groupby(["weights", "length"])["distance"].mean().groupby("weights").median()
     columns = ["weight_shift", "noise", "pair_noise"]
     table = frame[frame["length"] >= start].groupby("dtype", sort=False)[["weights", *columns]]
-    table = (
-        table.agg({"weights": "first", **dict.fromkeys(columns, "median")})
-        .fillna({"weight_shift": 0.0})
-        .reset_index()
-    )
+    table = table.agg({"weights": "first", **dict.fromkeys(columns, "median")})
+    table = table.fillna({"weight_shift": 0.0}).reset_index()
     stored = table["weights"].map(medians)
-    margin = [
-        ratio(distance, noise) for distance, noise in zip(stored, table["pair_noise"], strict=True)
-    ]
-    return table.assign(exact=medians.get("given"), stored=stored, margin=margin)[
-        ["dtype", "exact", "stored", *columns, "margin"]
-    ]
+    table = table.assign(
+        exact=medians.get("given"),
+        stored=stored,
+        margin=list(map(ratio, stored, table["pair_noise"])),
+    )
+    return table[["dtype", "exact", "stored", *columns, "margin"]]
 
 
-def reference_curve(result: Collapse, pair: str | None = None) -> Column:
-    """The float64 L2 distance of y by length, mean over seeds; `pair`: else the main kind."""
-    return result.reference_curve(pair or main_pair(result), "y")["distance"]
-
-
-def fall_ratio(curve: Column) -> float:
-    """Median of the last quarter of the lengths over the median of the first quarter."""
-    quarter = max(2, len(curve) // 4)
-    return ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
+def nearest_to_noise(results: Sequence[Collapse]) -> tuple[Collapse, Row] | None:
+    """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the
+    end of the lengths.
+    """
+    pairs = [(result, tail) for result in results for _, tail in tails(result).iterrows()]
+    return min(pairs, key=lambda pair: pair[1]["margin"], default=None)
 
 
 def vectors_at(rows: Frame, site: str) -> Frame:
@@ -142,25 +126,16 @@ def longest_trained(result: Collapse) -> int | None:
     return trained_length(task_of(result), result.provenance.model.get("trained_lengths"))
 
 
+def longest(results: Sequence[Collapse]) -> int:
+    """The largest number of items of these results."""
+    return max(int(frame_of(result)["length"].max()) for result in results)
+
+
 def overflow_sentence(dtypes: Iterable[str]) -> str:
     """Sentence on dtypes of which nothing was measured; empty for none."""
     names = list(dict.fromkeys(dtypes))
-    return (
-        f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured."
-        if names
-        else ""
-    )
-
-
-def _trend_lengths(result: Collapse, curve: Column) -> tuple[Column, str]:
-    """The trained lengths alone where they are enough for a trend, and words that say which."""
-    longest = longest_trained(result)
-    if longest is None or int(curve.index[-1]) <= longest:
-        return curve, ""
-    inside = curve[curve.index <= longest]
-    if len(inside) >= FEW:
-        return inside, f", up to the trained {longest}"
-    return curve, f", beyond the trained {longest}"
+    words = f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured."
+    return words if names else ""
 
 
 # --- one prompt
@@ -177,58 +152,49 @@ def collapse_findings(result: Collapse) -> list[str]:
     """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the
     likeliest next tokens.
     """
-    pair = main_pair(result)
-    curve, lengths_words = _trend_lengths(result, reference_curve(result))
     logits = vectors_at(result.measured(), "logits")
-    sentences = [
+    return present(
         pair_verdict([result]),
-        " ".join(where_read(result.provenance.parameters, next_tokens(result))),
-        _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
-        " ".join([*_dtypes(result), *_route_differences(result)]),
-        _answers(logits[logits["pair"] == pair]) if len(logits) else "",
-    ]
-    return [sentence for sentence in sentences if sentence]
+        where_read(result.provenance.parameters, next_tokens(result)),
+        _fall(result),
+        together([*_dtypes(result), _route_difference(result)]),
+        _answers(logits[logits["pair"] == main_pair(result)]) if len(logits) else "",
+    )
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:
     """Over which lengths a precision hides the pair, of the range that begins first; else how far
     the nearest is from that.
     """
-    all_cases = cases(results)
-    overflow = overflow_sentence(case.dtype for case in all_cases if case.verdict.kind == OVERFLOWS)
-    first = next((case for case in all_cases if case.verdict.ranges), None)
-    undecided = next((case for case in all_cases if case.verdict.kind == UNDECIDED), None)
+    cases = by_first_hidden(results)
+    overflow = overflow_sentence(dtype for _, dtype, verdict in cases if verdict.kind == OVERFLOWS)
+    count = sum(bool(verdict.ranges) for *_, verdict in cases)
+    undecided = [case for case in cases if case[2].kind == UNDECIDED]
     nearest = nearest_to_noise(results)
-    if first is not None:
-        count = sum(bool(case.verdict.ranges) for case in all_cases)
-        measured = sum(case.verdict.kind != OVERFLOWS for case in all_cases)
-        verdict = (
-            f"{first.dtype} hides the difference between n and n + 1 items of {first.task}: {first.verdict.words}. There is a "
-            f"range of lengths in {count} of {measured} cases (a prompt in a precision)."
+    words = "Whether a precision hides the pair was not tested."
+    if count:
+        task, dtype, verdict = cases[0]
+        measured = sum(verdict.kind != OVERFLOWS for *_, verdict in cases)
+        words = (
+            f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}. There is a range of lengths "
+            f"in {count} of {measured} cases (a prompt in a precision)."
         )
-    elif undecided is not None:
-        verdict = f"On {undecided.task} in {undecided.dtype} the pair is {undecided.verdict.words}."
+    elif undecided:
+        task, dtype, verdict = undecided[0]
+        words = f"On {task} in {dtype} the pair is {verdict.words}."
     elif nearest is not None:
         result, tail = nearest
-        verdict = (
+        single = "; ".join(
+            f"{task} in {dtype} is {verdict.words}"
+            for task, dtype, verdict in cases
+            if verdict.hidden
+        )
+        words = (
             f"No precision hides the pair over a range of lengths up to n = {longest(results)}: {tail['dtype']} on "
             f"{task_of(result)} comes nearest, its distance {number(tail['margin'])} times the rounding noise of the "
-            "difference (last quarter of lengths)."
+            f"difference (last quarter of lengths).{f' {single}.' if single else ''}"
         )
-        single = [
-            f"{case.task} in {case.dtype} is {case.verdict.words}"
-            for case in all_cases
-            if case.verdict.hidden
-        ]
-        verdict += f" {'; '.join(single)}." if single else ""
-    else:
-        return f"Whether a precision hides the pair was not tested. {overflow}".strip()
-    return f"{verdict} {overflow}".strip()
-
-
-def longest(results: Sequence[Collapse]) -> int:
-    """The largest number of items of these results."""
-    return max(int(frame_of(result)["length"].max()) for result in results)
+    return f"{words} {overflow}".strip()
 
 
 def reading_findings(result: Collapse, reading: Reading) -> list[str]:
@@ -236,43 +202,57 @@ def reading_findings(result: Collapse, reading: Reading) -> list[str]:
     pair after the last block.
     """
     pair, last = main_pair(result), int(frame_of(result)["layer"].max())
-    lines = [
+    verdicts = result.verdicts_over_seeds(reading.per, reading.norm)
+    lines = " ".join(
         f"{dtype}: {verdict.words}."
-        for (kind, dtype, site, layer), verdict in result.verdicts_over_seeds(
-            reading.per, reading.norm
-        ).items()
+        for (kind, dtype, site, layer), verdict in verdicts.items()
         if (kind, site, layer) == (pair, reading.site, last)
-    ]
-    start = f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it."
-    verdicts = (
-        " ".join(lines) or "There is no verdict: float64 alone, or a norm without this noise."
     )
-    where = " ".join(where_read(result.provenance.parameters, next_tokens(result)))
-    return [sentence for sentence in (where, f"{start} {verdicts}") if sentence]
+    return present(
+        where_read(result.provenance.parameters, next_tokens(result)),
+        f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it. "
+        f"{lines or 'There is no verdict: float64 alone, or a norm without this noise.'}",
+    )
 
 
-def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -> str:
-    """How the distance goes with the length; `exact`: from where on it is float64's rounding."""
-    start, end = curve.index[0], curve.index[-1]
+def _trend(result: Collapse) -> tuple[Column, str, float | None, str]:
+    """The float64 L2 distance of y by length, mean over seeds, at the trained lengths alone where
+    they are enough for a trend, in words; the last quarter's median over the first quarter's, and
+    whether it falls. Of few lengths no trend is claimed.
+    """
+    curve: Column = result.reference_curve(main_pair(result), "y")["distance"]
+    trained, words = longest_trained(result), ""
+    if trained is not None and int(curve.index[-1]) > trained:
+        inside = curve[curve.index <= trained]
+        curve, words = (inside, "up to") if len(inside) >= FEW else (curve, "beyond")
+        words = f", {words} the trained {trained}"
+    if len(curve) < FEW:
+        return curve, words, None, ""
+    quarter = len(curve) // 4
+    change = ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
+    falls = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
+    return curve, words, change, falls
+
+
+def _fall(result: Collapse) -> str:
+    """How the distance goes with the length, and by which law."""
+    curve, lengths_words, change, trend = _trend(result)
+    pair = main_pair(result)
+    exact = exact_from(result.reference_curve(pair))
     span = (
-        f"In exact arithmetic (float64) the L2 distance between y of {compared} goes from {number(float(curve.iloc[0]))} at "
-        f"n = {start} to {number(float(curve.iloc[-1]))} at n = {end}{lengths_words}"
+        f"In exact arithmetic (float64) the L2 distance between y of {COMPARED[pair]} goes from "
+        f"{number(float(curve.iloc[0]))} at n = {curve.index[0]} to {number(float(curve.iloc[-1]))} at n = "
+        f"{curve.index[-1]}{lengths_words}"
     )
     if exact is not None:
         return f"{span}: from n = {exact} on it is the rounding of float64 itself. The two representations are the same."
-    if len(curve) < FEW:
+    if change is None:
         return f"{span}; {len(curve)} lengths are too few to claim a trend."
-    change = fall_ratio(curve)
-    trend = _trend(change)
-    law = _rate(curve) if trend == "falls" else ""
-    share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter{law}."
-    not_seen = _NOT_SEEN if compared == COMPARED["theorem"] and trend == "does not fall" else ""
-    return f"{span}: it {trend}. {share}{not_seen}"
-
-
-def _trend(change: float) -> str:
-    """Whether a curve falls, in words, by its `fall_ratio`."""
-    return "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
+    not_seen = _NOT_SEEN if pair == "theorem" and trend == "does not fall" else ""
+    return (
+        f"{span}: it {trend}. The median of the last quarter of the lengths is {number(change)} times that of the first "
+        f"quarter{_rate(curve) if trend == 'falls' else ''}.{not_seen}"
+    )
 
 
 def _rate(curve: Column) -> str:
@@ -282,13 +262,12 @@ def _rate(curve: Column) -> str:
     law = fit.law
     if law is None or fit.verdict == "undecided":
         return ". A fit does not decide by which law (a power of n, or an exponential)"
-    interval = f"{number(law.rate)}, 95% interval {number(law.low)} to {number(law.high)}"
-    shape = (
-        f"as n^-k with k = {interval}"
-        if law.name.startswith("power")
-        else f"as e^(-r n) with r = {interval}"
+    form = "n^-k with k" if law.name.startswith("power") else "e^(-r n) with r"
+    level = f", to a level of {number(law.level)}" if law.level else ""
+    return (
+        f", from n = {FITTED_FROM} on as {form} = {number(law.rate)}, 95% interval {number(law.low)} to "
+        f"{number(law.high)}{level}"
     )
-    return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
 def _dtypes(result: Collapse) -> list[str]:
@@ -299,44 +278,45 @@ def _dtypes(result: Collapse) -> list[str]:
     rows = rows[rows["pair"] == main_pair(result)]
     sentences = []
     for dtype, of_dtype in rows.groupby("dtype", sort=False):
-        steps = float(
-            of_dtype[of_dtype["length"] >= of_dtype["length"].quantile(0.75)]["ulps"].median()
-        )
+        last_quarter = of_dtype["length"] >= of_dtype["length"].quantile(0.75)
         verdict = f" the pair is {verdicts[str(dtype)].words};" if dtype in verdicts else ""
         sentences.append(
-            f"In {dtype}{verdict} the median distance over the last quarter of the lengths is {number(steps)} representable "
-            f"steps of {str(dtype).partition('-')[0]}."
+            f"In {dtype}{verdict} the median distance over the last quarter of the lengths is "
+            f"{number(float(of_dtype[last_quarter]['ulps'].median()))} representable steps of {str(dtype).partition('-')[0]}."
         )
     return sentences
 
 
 def _answers(rows: Frame) -> str:
     """At how many lengths the likeliest next token is the same for both sequences."""
-    parts = []
-    for dtype, dtype_rows in rows.groupby("dtype", sort=False):
-        same, identical = (
-            int(dtype_rows[name].sum()) for name in ("same_top_token", "identical_logits")
-        )
-        bits = f" (bit-identical logits at {identical})" if identical else ""
-        unit = "lengths" if dtype_rows["seed"].nunique() == 1 else "pairs (lengths and seeds)"
-        parts.append(f"in {dtype} at {same} of {len(dtype_rows)} {unit}{bits}")
+    unit = "lengths" if rows["seed"].nunique() == 1 else "pairs (lengths and seeds)"
+    counts = rows.groupby("dtype", sort=False)[["same_top_token", "identical_logits"]].agg(
+        ["sum", "size"]
+    )
+    parts = ", ".join(
+        f"in {dtype} at {same} of {size} {unit}"
+        + (f" (bit-identical logits at {identical})" if identical else "")
+        for dtype, same, size, identical, _ in counts.itertuples()
+    )
     return (
-        f"The most likely next token is the same for both sequences {', '.join(parts)}; their next-token distributions "
-        f"differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
+        f"The most likely next token is the same for both sequences {parts}; their next-token distributions differ by at most "
+        f"{number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
     )
 
 
-def _route_differences(result: Collapse) -> list[str]:
+def _route_difference(result: Collapse) -> str:
     """How far the shared pass is from separate passes, where that is more than float32's rounding."""
     differences = result.provenance.parameters.get("difference_at_probed_lengths", {})
-    large = {name: value for name, value in differences.items() if value > LENGTH_DEPENDENT}
-    if not large:
-        return []
-    parts = ", ".join(f"{number(value)} in {name}" for name, value in large.items())
-    return [
+    parts = ", ".join(
+        f"{number(value)} in {name}"
+        for name, value in differences.items()
+        if value > LENGTH_DEPENDENT
+    )
+    words = (
         "Kernels may round differently at another length. If a prompt has a pass of its own, its y differs from these rows by "
         f"up to {parts} (relative L2, at the probed lengths)."
-    ]
+    )
+    return words if parts else ""
 
 
 # --- all prompts
@@ -344,28 +324,16 @@ def _route_differences(result: Collapse) -> list[str]:
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     """One sentence over all tasks: on which of them the distance falls."""
-    tasks_by_trend: dict[str, list[str]] = {}
+    tasks: dict[str, list[str]] = {}
     for result in results:
-        curve = reference_curve(result)
-        if len(curve) < FEW:
-            continue
-        curve, lengths_words = _trend_lengths(result, curve)
-        change = fall_ratio(curve)
-        tasks_by_trend.setdefault(_trend(change), []).append(
-            f"{task_of(result)} ({number(change)}{lengths_words})"
-        )
-    if not tasks_by_trend:
-        return []
-    trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks_by_trend.items())
-    return [
+        _, lengths_words, change, trend = _trend(result)
+        if change is not None:
+            tasks.setdefault(trend, []).append(
+                f"{task_of(result)} ({number(change)}{lengths_words})"
+            )
+    trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks.items())
+    words = (
         f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of the lengths over that of "
         "the first)."
-    ]
-
-
-def nearest_to_noise(results: Sequence[Collapse]) -> tuple[Collapse, Row] | None:
-    """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the
-    end of the lengths.
-    """
-    pairs = [(result, tail) for result in results for _, tail in tails(result).iterrows()]
-    return min(pairs, key=lambda pair: pair[1]["margin"], default=None)
+    )
+    return [words] if tasks else []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
@@ -18,8 +16,8 @@ from ostools.measure.probes.failure_stage import (
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
 from ostools.mitigations.named import NONE
-from ostools.reporting.findings import MOST, first_few
-from ostools.reporting.findings.position import where_read
+from ostools.reporting.findings import MOST, first_few, present, together
+from ostools.reporting.findings.position import where_read, which_token
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {
@@ -33,23 +31,25 @@ UNDECODABLE_WORDS = (
 )
 
 
+# --- where the answer is lost
+
+
 def error_verdict(result: FailureStage) -> ErrorVerdict:
     """Where wrong answers fall, in the first dtype and without a mitigation."""
     dtype = str(result.provenance.parameters["dtypes"][0])
-    tables: list[Any] = [frame_of(result), result.answers]
-    stages, answers = (
-        table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in tables
-    )
+    stages, answers = (_of(table, dtype, NONE) for table in (frame_of(result), result.answers))
     right = answers.groupby("length")["correct"].sum()
     wrong = answers.groupby("length")["correct"].count() - right
-    is_hidden = stages.set_index("length")["indistinguishable"].astype(bool)
-    below = stages[stages["indistinguishable"].astype(bool)]
-    return explain_errors(
-        right.to_dict(), wrong.to_dict(), is_hidden.to_dict(), _reads(result.probes, dtype, below)
-    )
+    hidden = stages.set_index("length")["indistinguishable"].astype(bool)
+    reads = _reads(result.probes, dtype, stages[stages["indistinguishable"].astype(bool)])
+    return explain_errors(right.to_dict(), wrong.to_dict(), hidden.to_dict(), reads)
 
 
-def _reads(probes: Decodability, dtype: str, rows: Any) -> bool | None:
+def _of(table: Frame, dtype: str, mitigation: str) -> Frame:
+    return table[(table["dtype"] == dtype) & (table["mitigation"] == mitigation)]
+
+
+def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
     """Whether a probe says most right answers at these lengths, by more than its controls; None
     where none was tested.
     """
@@ -65,33 +65,24 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     """Whether answers are wrong where the last token still tells n from n + 1; how it was asked;
     then verdicts and probes of the first dtype, and what mitigations change."""
     frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
-    mitigations = [str(name) for name in frame["mitigation"].unique()]
-    first = mitigations[0]
-    under_it = "" if first == NONE else f" under {first}"
-    rows = frame[frame["mitigation"] == first]
+    first, *others = map(str, frame["mitigation"].unique())
+    rows, under_it = frame[frame["mitigation"] == first], "" if first == NONE else f" under {first}"
     probes = result.probes if first == NONE else result.under.get(first)
-    undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
-    verdicts = " ".join(
+    of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
+    answered = len(result.answers) > 0  # rows of a sweep have none
+    verdicts = [
         f"{name}{under_it}: {_verdicts(group)}."
         for name, group in rows.groupby("dtype", sort=False)
+    ]
+    undecodable = UNDECODABLE_WORDS if (rows["verdict"] == UNDECODABLE).any() else ""
+    changes = [mitigation_changes(result, name) for name in others if first == NONE]
+    return present(
+        f"{of_dtype}{error_verdict(result).sentence}" if answered and first == NONE else "",
+        _answer_counts(result, dtype, first) if answered else "",
+        together([*verdicts, undecodable]),
+        "" if probes is None or probes.frame.empty else _probe_words(probes, dtype, under_it),
+        together(changes),
     )
-    of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
-    sentences = (
-        [f"{of_dtype}{error_verdict(result).sentence}"]
-        if first == NONE and len(result.answers)
-        else []
-    )
-    sentences += (
-        [_answer_counts(result, dtype, first)] if len(result.answers) else []
-    )  # rows of a sweep have none
-    sentences.append(f"{verdicts}{undecodable}")
-    if probes is not None and len(probes.frame):
-        sentences.append(
-            " ".join([_best(probes, dtype, under_it), *_steps(probes, dtype, under_it)])
-        )
-    if first == NONE and len(mitigations) > 1:
-        sentences.append(" ".join(mitigation_changes(result, name) for name in mitigations[1:]))
-    return sentences
 
 
 def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
@@ -99,33 +90,24 @@ def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
     was read.
     """
     parameters = result.provenance.parameters
-    tables: list[Any] = [
-        table[(table["dtype"] == dtype) & (table["mitigation"] == mitigation)]
-        for table in (result.answers, frame_of(result))
-    ]
-    answers, frame = tables
-    right: Any = answers["correct"].sum()
-    tested, decoded = (
-        int(frame["prompts"].sum()),
-        float((frame["decoded"] * frame["prompts"]).sum()),
-    )
+    answers, frame = (_of(table, dtype, mitigation) for table in (result.answers, frame_of(result)))
+    tested, decoded = frame["prompts"].sum(), (frame["decoded"] * frame["prompts"]).sum()
     probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
-    where = " ".join(where_read(parameters)[:1])
+    read_at = parameters.get("read_at")
     return (
-        f"{int(right)} of {len(answers)} answers are right{probed}. Asked in {dtype}: {parameters['task']}, "
-        f"{frame['length'].min()} to {frame['length'].max()} items. {where}"
+        f"{int(answers['correct'].sum())} of {len(answers)} answers are right{probed}. Asked in {dtype}: "
+        f"{parameters['task']}, {frame['length'].min()} to {frame['length'].max()} items. "
+        f"{which_token(read_at) if read_at else ''}"
     ).strip()
 
 
 def _verdicts(rows: Frame) -> str:
     """Each verdict with its lengths, and its reason where it has one."""
-    parts = []
-    for name in VERDICTS:
-        for reason, group in rows[rows["verdict"] == name].groupby("reason", sort=False):
-            parts.append(
-                f"{name} at n = {runs(group['length'].tolist())}{f' ({reason})' if reason else ''}"
-            )
-    return "; ".join(parts)
+    return "; ".join(
+        f"{name} at n = {runs(group['length'].tolist())}{f' ({reason})' if reason else ''}"
+        for name in VERDICTS
+        for reason, group in rows[rows["verdict"] == name].groupby("reason", sort=False)
+    )
 
 
 def mitigation_changes(result: FailureStage, name: str) -> str:
@@ -137,26 +119,72 @@ def mitigation_changes(result: FailureStage, name: str) -> str:
     words = []
     for change in (REPAIRS, BREAKS):
         rows = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
-        groups: Any = rows.groupby(["dtype", "before", "after"], sort=False)
         parts = [
             f"{before} to {after} at n = {', '.join(map(str, group['length']))} ({dtype})"
-            for (dtype, before, after), group in groups
+            for (dtype, before, after), group in rows.groupby(
+                ["dtype", "before", "after"], sort=False
+            )
         ]
         words += [f"{change} {'; '.join(parts)}"] if parts else []
     return f"{name}: {', and '.join(words) or 'changes no verdict'}."
 
 
-def _dtypes(result: Decodability) -> list[str]:
-    return [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
+# --- probes
 
 
 def probe_findings(result: Decodability) -> list[str]:
     """Where the prompt was read; for each dtype the best place, its controls, and the sublayers
     that write and overwrite.
     """
-    where = " ".join(where_read(result.provenance.parameters))
-    places = [" ".join([_best(result, dtype), *_steps(result, dtype)]) for dtype in _dtypes(result)]
-    return [*([where] if where else []), *first_few(places, MOST - 1)]
+    dtypes = [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
+    places = [_probe_words(result, dtype) for dtype in dtypes]
+    return present(where_read(result.provenance.parameters), *first_few(places, MOST - 1))
+
+
+def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
+    """The place where the probe is right most often, its share right by test, and those of its
+    controls; then the sublayers between which the share rises and falls most.
+    """
+    best, _ = best_probe(probes, dtype)
+    frame = frame_of(probes)
+    at_best = frame[["site", "layer", "dtype"]].eq([best["site"], best["layer"], dtype]).all(axis=1)
+    alone = frame[frame["site"] == "length"].set_index("test")["accuracy"]
+    tests = [
+        _test_words(test, rows.set_index("control"), alone)
+        for test in TESTS
+        if len(rows := frame[at_best & (frame["test"] == test)])
+    ]
+    words = f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
+    return together([words, *_steps(probes, dtype, under_it)])
+
+
+def _test_words(test: str, rows: Frame, alone: Frame) -> str:
+    """The share right by one test with its interval, and in brackets those of its controls."""
+    probe, shares = rows.loc["none"], rows.drop(index="none")["accuracy"].to_dict()
+    shares |= {"length alone": alone[test]} if test in alone else {}
+    controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
+    if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
+        interval = "(too few to say within what interval)"
+    right = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
+    return f"{right} ({controls})" if controls else right
+
+
+def _steps(result: Decodability, dtype: str, under_it: str) -> list[str]:
+    """The sublayer with the largest step up, of those whose interval is above 0; and the largest
+    down.
+    """
+    table: Frame = result.steps
+    rows = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
+    up, down = rows[rows["low"] > 0], rows[rows["high"] < 0]
+    steps = [("rises", up.loc[up["step"].idxmax()])] if len(up) else []
+    steps += [("falls", down.loc[down["step"].idxmin()])] if len(down) else []
+    return [
+        f"{dtype}{under_it}: the share that is decoded {words} most at the {row['sublayer']}"
+        + ("" if row["sublayer"] == "final norm" else f" of block {row['block']}")
+        + f", from {row['before']:.0%} before it to {row['behind']:.0%} after it."
+        for words, row in steps
+    ]
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:
@@ -169,12 +197,11 @@ def intervention_findings(result: ProbeIntervention) -> list[str]:
         follows = (
             f"; of {most['asked']} prompts with the right answer's first token as the likeliest, {most['followed']:.0%} then "
             "have the next answer's"
-            if most["asked"]
-            else ""
         )
         sentences.append(
             f"{'Along' if one_dtype else f'{dtype}, along'} {along}, until the probe says {most['predicted']:.2g} more: the "
-            f"expected answer moves most {_at(most)}, by {most['intervention']:+.2f} in the mean{follows}."
+            f"expected answer moves most {_at(most)}, by {most['intervention']:+.2f} in the mean"
+            f"{follows if most['asked'] else ''}."
         )
     return first_few(sentences)
 
@@ -184,55 +211,3 @@ def _at(row: Row) -> str:
     if row["site"] == "residual_mid":
         return f"between attention and MLP of block {row['layer']}"
     return f"at v^({row['layer']})" if row["site"] == "residual" else f"at {row['site']}"
-
-
-def _best(probes: Decodability, dtype: str, under_it: str = "") -> str:
-    """The place where the probe is right most often, its share right by test, and those of its
-    controls.
-    """
-    best, _ = best_probe(probes, dtype)
-    frame = frame_of(probes)
-    same_place = (
-        (frame["site"] == best["site"])
-        & (frame["layer"] == best["layer"])
-        & (frame["dtype"] == dtype)
-    )
-    tests = []
-    of_test = dict(list(frame[same_place].groupby("test", sort=False)))
-    for test in (test for test in TESTS if test in of_test):
-        rows = of_test[test].set_index("control")
-        probe, shares = rows.loc["none"], rows.drop(index="none")["accuracy"].to_dict()
-        length = frame[(frame["site"] == "length") & (frame["test"] == test)]["accuracy"]
-        shares |= {"length alone": length.iloc[0]} if len(length) else {}
-        controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-        has_interval = probe["high"] - probe["low"] < 1  # of 0% to 100% nothing is known
-        interval = (
-            f"[{probe['low']:.0%}, {probe['high']:.0%}]"
-            if has_interval
-            else "(too few to say within what interval)"
-        )
-        where = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
-        tests.append(f"{where} ({controls})" if controls else where)
-    return f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
-
-
-def _steps(result: Decodability, dtype: str, under_it: str = "") -> list[str]:
-    """The sublayer with the largest step up, of those whose interval is above 0; and the largest
-    down.
-    """
-    table: Frame = result.steps
-    rows = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
-    sentences = []
-    for words, certain, pick in (
-        ("rises", rows["low"] > 0, "idxmax"),
-        ("falls", rows["high"] < 0, "idxmin"),
-    ):
-        if certain.any():
-            row = rows.loc[getattr(rows["step"][certain], pick)()]
-            final = row["sublayer"] == "final norm"
-            name = "the final norm" if final else f"the {row['sublayer']} of block {row['block']}"
-            sentences.append(
-                f"{dtype}{under_it}: the share that is decoded {words} most at {name}, from {row['before']:.0%} before it to "
-                f"{row['behind']:.0%} after it."
-            )
-    return sentences

@@ -19,7 +19,7 @@ from ostools.measure.study.verdicts import (
     at_limit,
 )
 from ostools.measure.study.verdicts import in_words as effect_words
-from ostools.reporting.findings import first_few
+from ostools.reporting.findings import first_few, present
 from ostools.reporting.findings.position import where_read
 from ostools.results import Frame
 
@@ -42,29 +42,21 @@ def study_findings(result: Study) -> list[str]:
     """
     rows, answers = result.verdicts.to_dict("records"), measured_answers(result)
     changes = [words for row in rows for words in _changes(row, result.effects)]
-    limit = (
-        ""
-        if answers.empty
-        else at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
-    )
-    verdict = "; ".join(changes) or "No mitigation is shown to help or to hurt"
+    limit = baseline = ""
+    if len(answers):
+        limit = at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
+        baseline = f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right."
     outcomes = "; ".join(
         f"{row['mitigation']} (answers: {_OUTCOMES.get(row['answers'], row['answers'])})"
         for row in rows
     )
-    baseline = (
-        ""
-        if answers.empty
-        else f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right."
-    )
-    where = " ".join(where_read(result.provenance.parameters))
-    sentences = [
-        f"{f'Answers: {limit}. ' if limit else ''}{verdict}.",
+    sentences = present(
+        f"{f'Answers: {limit}. ' if limit else ''}{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
         f"Tried on {result.provenance.parameters['task']}: {outcomes}.{baseline}",
-        where,
-        *(row["sentence"] for row in rows if "sentence" in row),
-    ]
-    return first_few([sentence for sentence in sentences if sentence])
+        where_read(result.provenance.parameters),
+        *(row.get("sentence", "") for row in rows),
+    )
+    return first_few(sentences)
 
 
 def _changes(row: Mapping[Any, Any], effects: Frame) -> list[str]:
@@ -75,12 +67,11 @@ def _changes(row: Mapping[Any, Any], effects: Frame) -> list[str]:
         LARGER: "raises {}: {}",
         SMALLER: "lowers {}: {}",
     }
-    changed = [about for about in ABOUT if row.get(about) in words]
-    effect_of = {
-        about: effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
-        for about in changed
-    }
-    return [
-        f"{row['mitigation']} {words[row[about]].format(ABOUT_WORDS[about], effect_words(effect_of[about].iloc[0].to_dict()))}"
-        for about in changed
-    ]
+    sentences = []
+    for about in (about for about in ABOUT if row.get(about) in words):
+        effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
+        change = words[row[about]].format(
+            ABOUT_WORDS[about], effect_words(effect.iloc[0].to_dict())
+        )
+        sentences.append(f"{row['mitigation']} {change}")
+    return sentences

@@ -28,7 +28,6 @@ from ostools.models.untrained import bytes_with_untrained
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import SHAPES
 from ostools.reporting.findings.effects import contrast_words
-from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.page.page import Script
 from ostools.reporting.page.section import (
     OVER_SQUASHING,
@@ -191,12 +190,9 @@ def _layers_parts(measured: Measurements) -> list[Part]:
     """Every layer as a heat map."""
     if measured.layers is None:
         return []
-    caption, sentences = (
-        "Sensitivity of y to every token at every layer",
-        [layers_finding(measured.layers)],
-    )
+    caption = "Sensitivity of y to every token at every layer"
     return [
-        block(measured.layers, "layers-chart", caption, sentences, in_detail=False)
+        block(measured.layers, "layers-chart", caption, [], in_detail=False)
     ]  # every layer times every token
 
 

@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.whole_numbers import in_a_row
-from ostools.models.chat import MIXED, SPECIAL, SYSTEM, TEMPLATE, TEXT
+from ostools.models.chat import SPECIAL, TEXT
 from ostools.reporting.style import draw, theme
 from ostools.results import Frame
 
@@ -57,35 +57,13 @@ def mark_template(
     return alt.layer(chart, line) if height else alt.layer(mark, chart)
 
 
-_ORIGIN_WORDS = {
-    SPECIAL: "the {} special token{}",
-    TEMPLATE: "the {} token{} of the chat template",
-    SYSTEM: "the {} token{} of the system prompt",
-    MIXED: "the {} token{} of several at once",
-}
-
-
-def token_count_words(rows: Frame, every: Frame) -> str:
-    """Of how many tokens is spoken, where that is not all."""
-    return (
-        ""
-        if len(rows) == len(every)
-        else f"of the text's {len(rows)} token{'s' * (len(rows) > 1)} "
-    )
-
-
 def template_share(every: Frame, rows: Frame, column: str) -> str:
     """A sentence, a blank before it: what the tokens have of the sum of a column that are not among
     the rows.
     """
-    total = float(every[column].sum())
-    if len(rows) == len(every) or not total:
-        return ""
-    groups = {origin: every[every["origin"] == origin][column] for origin in _ORIGIN_WORDS}
-    parts = [
-        f"{_ORIGIN_WORDS[origin].format(len(group), 's' * (len(group) > 1))} {'have' if len(group) > 1 else 'has'} "
-        f"{float(group.sum()) / total:.1%}"
-        for origin, group in groups.items()
-        if len(group)
-    ]
-    return f" Of the sum over all {len(every)} tokens {', '.join(parts)}."
+    total, part = float(every[column].sum()), float(rows[column].sum())
+    count = len(every) - len(rows)
+    special = set(every["origin"]) <= {SPECIAL, TEXT} if "origin" in every else True
+    name = f"{'special ' * special}token{'s' * (count > 1)}{'' if special else ' of the chat template'}"
+    words = f" Of the sum over all {len(every)} tokens the {count} {name} {'have' if count > 1 else 'has'}"
+    return f"{words} {(total - part) / total:.1%}." if count and total else ""
