@@ -26,8 +26,7 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure import TaskPrompt, Unloaded, item_positions, render_prompt
 from ostools.measure.answer_line import line_ids
 from ostools.measure.answers.answers import answers, require_limit
-from ostools.measure.answers.judging import reader_of
-from ostools.measure.answers.reading import HAS_ANSWER
+from ostools.measure.answers.reading import HAS_ANSWER, reader_of
 from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets, token_text
@@ -278,10 +277,10 @@ def _up_to_the_answer(
         line_start = text.find(
             reading.line, reader.answer_start(text)
         )  # thoughts may hold the same line
-    place = None if line_start < 0 or reader.form is None else reader.form.last_in(reading.line)
-    if place is None:
+    match = None if line_start < 0 or reader.form is None else reader.form.match(reading.line)
+    if match is None:
         return None, text, LINE_APPENDED
-    end = line_start + place[1]
+    end = line_start + match.start("answer")
     end += len(text[end:]) - len(text[end:].lstrip())
     _, ends = _text_after(model, task_prompt, answer_ids)
     before_answer = takewhile(lambda pair: pair[1] <= end, zip(answer_ids, ends, strict=True))

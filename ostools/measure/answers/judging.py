@@ -25,10 +25,11 @@ from ostools.measure.answers.reading import (
     HAS_ANSWER,
     ParsedAnswer,
     Reader,
-    prefilled_reader,
-    reader,
+    digits_in,
+    free,
+    reader_of,
+    without_thousands,
 )
-from ostools.measure.answers.values import digits_in, free, without_thousands
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.tasks.questions import Question
 
@@ -36,10 +37,6 @@ Grade = Callable[[Question, str], bool]
 """Return whether a text answers its question, by whatever rule."""
 _NUMBER = re.compile(r"(?<![\w.,\u2212\u2013-])\d+(?!\w|[.,\u2212\u2013-]\d)")
 """A whole number that is no part of a word, of 1.5, of 1,00, of -7 or of 6-7."""
-_SIGN = re.compile(r"(?<=\S)([ \t]+[-\u2212\u2013])[ \t]+(?=\d)")
-"""A sign apart from its number, as the strict reading takes it too; at the start of a line it is a
-bullet.
-"""
 
 
 @dataclass(frozen=True)
@@ -74,29 +71,24 @@ def judge(question: Question, answer: Answer, grade: Grade | None = None) -> Ans
 
     Raises `InputError` where `grade` returns no bool.
     """
-    reading = reader_of(question)
-    parsed = reading.read(answer.text, answer.ended)
+    parsed = reader_of(question).read(answer.text, answer.ended)
     verdict = _verdict(parsed, question.key, question.to_write, question.task.numeric)
-    content = _read_value(question, reading, parsed, answer)
-    verdict = replace(verdict, content=content)
+    content = _read_value(question, parsed)
     if grade is not None:
         is_right = grade(question, answer.text)
         if type(is_right) is not bool:
             raise InputError(f"grade: expected True or False, found {short_repr(is_right)}")
-        return replace(verdict, content_correct=is_right)
-    if content is None:
-        return verdict
-    if question.task.numeric and content.isdecimal() and question.key.isdecimal():
+    elif content is None:
+        is_right = None
+    elif question.task.numeric and content.isdecimal() and question.key.isdecimal():
         # As text: Python makes no int of more than 4,300 digits.
         is_right = content.lstrip("0") == question.key.lstrip("0")
     else:
         is_right = content == free(question.key)
-    return replace(verdict, content_correct=is_right)
+    return replace(verdict, content=content, content_correct=is_right)
 
 
-def _read_value(
-    question: Question, reading: Reader, parsed: ParsedAnswer, answer: Answer
-) -> str | None:
+def _read_value(question: Question, parsed: ParsedAnswer) -> str | None:
     """Return the answer in the form, else the last number, or the last answer that the task lists.
 
     Digits as they were written, without commas between thousands. None where the text has none or
@@ -106,24 +98,27 @@ def _read_value(
     if parsed.kind == CUT_OFF:
         return None  # its last number is only where it was cut
     task, in_form = question.task, parsed.kind == HAS_ANSWER
-    lines = [line for line, _ in reading.lines(answer.text, answer.ended)]
-    candidates = [parsed.line] if in_form else lines
-    named_values = [task.named_answer(line, question.pieces) for line in candidates]
+    lines = [parsed.line] if in_form else parsed.lines
+    named_values = [task.named_answer(line, question.pieces) for line in lines]
     if values := [value for value in named_values if value is not None]:
         return values[-1]
-    if in_form and (reading.form is not None or not question.key.isdecimal()):
-        has_number = task.numeric and parsed.number is not None
-        return str(parsed.number) if has_number else parsed.answer
-    if not question.key.isdecimal():
+    asks_for_form = reader_of(question).form is not None
+    if in_form and (asks_for_form or not question.key.isdecimal()):
+        return str(parsed.number) if task.numeric and parsed.number is not None else parsed.answer
+    return _last_number("\n".join(lines), question.pieces) if question.key.isdecimal() else None
+
+
+def _last_number(text: str, pieces: Sequence[str]) -> str | None:
+    """Return the last whole number of a text; None where its last digits are no whole number (7.5,
+    -7, 3rd: an earlier one is not the answer), and where it ends with the question's own items:
+    the last digit of "1 1 1 0" is right for copy-last by itself, and says nothing.
+    """
+    plain = without_thousands(text)
+    matches = list(_NUMBER.finditer(plain))
+    if not matches or re.search(r"\d", plain[matches[-1].end() :]):
         return None
-    text = _SIGN.sub(r"\1", without_thousands("\n".join(candidates)))
-    matches = list(_NUMBER.finditer(text))
-    if not matches or re.search(r"\d", text[matches[-1].end() :]):
-        return None  # the last digits are no number (7.5, -7, 3rd): an earlier number is not the answer
     numbers = [match[0] for match in matches]
-    # A repeated question says nothing: the last digit of "1 1 1 0" is right for copy-last by
-    # itself.
-    is_echo = len(question.pieces) > 1 and numbers[-len(question.pieces) :] == list(question.pieces)
+    is_echo = len(pieces) > 1 and numbers[-len(pieces) :] == list(pieces)
     return None if is_echo else numbers[-1]
 
 
@@ -131,16 +126,7 @@ def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
     """Judge an answer after a prompt with a prefilled answer line: the rest of that line, against
     the number `key`.
     """
-    return _verdict(prefilled_reader(True).read(answer.text, answer.ended), key, key, True)
-
-
-def reader_of(question: Question) -> Reader:
-    """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line
-    is read.
-    """
-    if question.prefill is not None:
-        return prefilled_reader(question.task.numeric)
-    return reader(question.task, question.pieces, question.asked_text)
+    return _verdict(Reader(numeric=True).read(answer.text, answer.ended), key, key, True)
 
 
 def grade_name(grade: Grade) -> str:
@@ -155,13 +141,13 @@ def stops_of(questions: Sequence[Question]) -> list[Stop]:
 def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> AnswerVerdict:
     # What is exactly the asked-for line is right, whatever a task's answers look like.
     exact = parsed.line == line.strip() and parsed.kind != CUT_OFF
-    same = exact or (parsed.kind == HAS_ANSWER and parsed.answer in (free(key), free(line)))
-    has_error = numeric and parsed.number is not None and digits_in(key) is not None
-    error = abs(parsed.number - int(key)) if has_error and parsed.number is not None else None
     kind = HAS_ANSWER if exact else parsed.kind
-    return AnswerVerdict(
-        parsed.line, kind, same if error is None else error == 0, parsed.number, error
-    )
+    error = None
+    if numeric and parsed.number is not None and digits_in(key) is not None:
+        error = abs(parsed.number - int(key))
+    same = exact or (parsed.kind == HAS_ANSWER and parsed.answer in (free(key), free(line)))
+    correct = same if error is None else error == 0
+    return AnswerVerdict(parsed.line, kind, correct, parsed.number, error)
 
 
 def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:

@@ -14,7 +14,7 @@ text is read the paper does not say. Here, from its beginning:
   whatever follows it are not read.
 - Another question ends the reading, before an answer line too: what is answered after it is not
   this prompt's answer. It is known by the words with which the task opens its question. The
-  prompt's own question with its own sequence may be repeated before the answer.
+  prompt's own question with its own sequence may be repeated, as it was, before the answer.
 - Of text that opens with thoughts (<think>, [THINK], or another channel than the final one) what
   stands after them is read (</think>, [/THINK], the final channel). Thoughts that do not end before
   the text is cut are "cut off".
@@ -28,19 +28,18 @@ A line is finished by a line's end, by another question, or by the end of the te
 cut at max_new_tokens or where the model repeated itself. Generation stops where `closed` says that
 nothing that may follow changes what is read.
 
-Cost: linear in the text, of which the first `LONGEST` characters are read.
+Cost: linear in the text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
-from ostools.measure.answers.values import MARKS, free, leading_number, number_in, without_thousands
-from ostools.measure.task_prompt import THINKING_MARK
+from ostools.measure.task_prompt import PLACE, THINKING_MARK
 from ostools.tasks import Task
+from ostools.tasks.questions import Question
 
 HAS_ANSWER, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
 UNFINISHED = ("length", "repeats")
@@ -52,9 +51,8 @@ UNANSWERED = "unanswered"
 STOP = "the end of the answer"
 """What a provenance calls a stop by `Reader.closed`."""
 
-LONGEST = 100_000
-"""Characters of a text that are read. A longer one is read as if it had been cut there."""
 _QUESTION_WORDS = 3  # that a line has at least which opens a question
+_LONGEST_NUMBER = 18  # digits: what an int64 holds
 _BREAK = re.compile(r"\r\n|\r|\n")
 _PLACEHOLDER = re.compile(r"\W*(?:x{2,}\b|<answer>\W*\Z)", re.IGNORECASE)
 _THOUGHTS = {
@@ -65,6 +63,15 @@ _THOUGHTS = {
 """How a text opens that begins with thoughts, and how they end: tags, and the channels of harmony's
 format.
 """
+_MARKS = " \t\r\n*_`$\"'\u201c\u201d\u2018\u2019\u00ab\u00bb"
+_TAG = re.compile(r"</?answer>", re.IGNORECASE)
+_OPENING_MARKS = re.compile(
+    rf"\A(?:[{_MARKS}#>(<\[{{]|\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*(?={{)|\\(?=[(\[]))+"
+)
+_CLOSING_MARKS = _MARKS + ".,;:!\\)>]}"
+_NUMBER_ALONE = re.compile(r"(\W*\d+)[*_`$)\]}\"']*[.!;][*_`$\"']*\s\D*")
+_GOES_ON = {True: re.compile(r"[ \t]*[+,]?[ \t]*\d"), False: re.compile(r"[ \t]*\w")}
+"""What makes a sequence that ends with a digit, or with another sign, a longer one."""
 
 
 @dataclass(frozen=True)
@@ -76,91 +83,53 @@ class ParsedAnswer:
     came to its end.
     line: the answer line as it was written, from the form on; of another kind the last line that
     was read. answer: what stands in it after the form, freed of its decoration; empty where the
-    kind is another. number: the one whole number in that.
+    kind is another. number: the one whole number in that. lines: all lines that were read, but the
+    blank ones.
     """
 
     kind: str
     line: str
     answer: str
     number: int | None
-
-
-@dataclass(frozen=True)
-class Form:
-    """The words around the answer in its line, as patterns; None where there are none on that side."""
-
-    before: re.Pattern[str] | None
-    suffix: re.Pattern[str] | None
-
-    def last_in(self, line: str) -> tuple[int, int, str] | None:
-        """Last place of the form in a line, start of the answer's place, and the text there."""
-        start = place_start = 0
-        if self.before is not None:
-            places = [match.span() for match in self.before.finditer(line)]
-            if not places:
-                return None
-            start, place_start = places[-1]
-        if self.suffix is None:
-            return start, place_start, line[place_start:]
-        # No word may stand after the form.
-        last_word = (
-            max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0)
-            + place_start
-        )
-        ends = (
-            match.start()
-            for match in self.suffix.finditer(line, place_start)
-            if match.end() >= last_word
-        )
-        end = next(ends, None)
-        return None if end is None else (start, place_start, line[place_start:end])
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Rules by which the answers to one prompt are read.
+    """Rules by which the answers to one prompt are read; without a form and a question those after
+    a begun answer line, of which the rest is the answer.
 
-    before, suffix: the form's words before and after the answer; both empty where no form is asked
-    for. question: the words with which the task opens a question; own_sequence: the same with the
-    prompt's own sequence. numeric: whether a number is asked for. could_answer: whether a line
-    could be the answer, where no form is asked for. thinking: whether the prompt has opened a
-    <think> that the model closes.
+    numeric: whether a number is asked for. could_answer: whether a line could be the answer, where
+    no form is asked for. form: finds the `line` from the form on, and its `answer`; None where no
+    form is asked for. opening: finds where a question begins. own_question: the prompt's own, with
+    its sequence. thinking: whether the prompt has opened a <think> that the model closes.
     """
 
-    before: str
-    suffix: str
-    question: str
-    own_sequence: str
     numeric: bool
-    could_answer: Callable[[str], bool]
+    could_answer: Callable[[str], bool] = lambda line: True
+    form: re.Pattern[str] | None = None
+    opening: re.Pattern[str] | None = None
+    own_question: str = ""
     thinking: bool = False
 
     def read(self, text: str, ended: str) -> ParsedAnswer:
         """Parse a text that `ended` by its own end ("eos"), by a stop ("stop"), or was cut
         (`UNFINISHED`).
         """
-        cut = self._cut(text, ended)
-        scan = _Scan(self, text[:LONGEST], not cut)
-        if scan.answers:
-            line, answer = scan.answers[-1]
-            number = number_in(answer, self.numeric)
-            if not self.numeric or number is not None:
-                return ParsedAnswer(HAS_ANSWER, line, answer, number)
-            return ParsedAnswer(SOMETHING_ELSE, line, "", None)
-        return ParsedAnswer(
-            CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None
-        )
+        cut = ended in UNFINISHED
+        scan = _Scan(self, text, not cut)
+        lines = tuple(scan.lines)
+        if not scan.answers:
+            kind = CUT_OFF if cut and not scan.closed else SOMETHING_ELSE
+            return ParsedAnswer(kind, scan.last, "", None, lines)
+        line, answer = scan.answers[-1]
+        number = number_in(answer, self.numeric)
+        if self.numeric and number is None:
+            return ParsedAnswer(SOMETHING_ELSE, line, "", None, lines)
+        return ParsedAnswer(HAS_ANSWER, line, answer, number, lines)
 
     def closed(self, text: str) -> bool:
-        return len(text) > LONGEST or _Scan(self, text, False).closed
-
-    def lines(self, text: str, ended: str) -> list[tuple[str, bool]]:
-        """The lines that are read, up to where the reading is closed, and whether each is finished."""
-        return _Scan(self, text[:LONGEST], not self._cut(text, ended)).taken
-
-    @staticmethod
-    def _cut(text: str, ended: str) -> bool:
-        return ended in UNFINISHED or len(text) > LONGEST
+        return _Scan(self, text, False).closed
 
     def answer_start(self, text: str) -> int:
         """Start of the text that is no thought: after the mark that ends them; at the text's end
@@ -181,117 +150,99 @@ class Reader:
         written = next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
         return _THOUGHTS.get(THINKING_MARK if self.thinking else written, "")
 
-    @cached_property
-    def form(self) -> Form | None:
-        """Finds the form in a line; None where no form is asked for."""
-        before, suffix = self.before.strip(MARKS), self.suffix.strip(MARKS)
-        if not before and not suffix:
-            return None
-        before_pattern = (
-            re.compile(rf"{_loose(before)}[\s:*_`]*", re.IGNORECASE) if before else None
-        )
-        return Form(before_pattern, re.compile(_loose(suffix), re.IGNORECASE) if suffix else None)
-
-    @cached_property
-    def opening(self) -> re.Pattern[str] | None:
-        """Finds where a question begins; None for a task whose question has no words of its own
-        before the sequence.
+    def own_question_end(self, text: str, start: int) -> int | None:
+        """End of the prompt's own question that is repeated at `start`, or of the text if it may
+        yet be; None: it is another, or the beginning of a longer one.
         """
-        # With one sign after it: until that is written, the last word may be a longer one.
-        return (
-            re.compile(rf"{_loose(self.question)}(?=\W)", re.IGNORECASE) if self.question else None
-        )
+        end = start + len(self.own_question)
+        if self.own_question.startswith(text[start:end]) and end >= len(text):
+            return len(text)
+        goes_on = _GOES_ON[self.own_question[-1:].isdigit()]
+        repeated = text.startswith(self.own_question, start) and not goes_on.match(text, end)
+        return end if repeated else None
 
 
 def reader(task: Task, pieces: tuple[str, ...], prompt: str = "") -> Reader:
     """Reader of the answers to a task's prompt with these pieces; `prompt`: its whole text as the
     model gets it.
     """
-    # Of private use: a character that no format, such as JSON's, writes otherwise.
-    before, _, suffix = task.answer_line("\ue000").partition("\ue000")
-    words_before, sequence, _ = task.parts(pieces)
-    question = _question(words_before)
+    before, _, suffix = (words.strip(_MARKS) for words in task.answer_line(PLACE).partition(PLACE))
+    form = None
+    if before or suffix:
+        start = rf".*(?P<line>{_loose(before)}[\s:*_`]*" if before else "(?P<line>"
+        # No word may stand after the form.
+        end = rf"(?P<answer>.*?){_loose(suffix)}\W*\Z)" if suffix else "(?P<answer>.*))"
+        form = re.compile(start + end, re.IGNORECASE)
+    words, sequence, _ = task.parts(pieces)
+    lines = words.splitlines(keepends=True)
+    openings = [
+        index
+        for index, line in enumerate(lines)
+        if len(re.findall(r"\w+", line)) >= _QUESTION_WORDS
+    ]
+    question = "".join(lines[openings[-1] :]) if openings else ""
+    # With one sign after it: until that is written, the last word may be a longer one.
+    opening = rf"{_loose(question.splitlines()[0])}(?=\W)" if question else None
 
     def could_answer(line: str) -> bool:
-        return (
-            number_in(free(line), True) is not None
-            if task.numeric
-            else task.could_answer(line, pieces)
-        )
+        if task.numeric:
+            return number_in(free(line), True) is not None
+        return task.could_answer(line, pieces)
 
     return Reader(
-        before.strip(),
-        suffix.strip(),
-        re.split(_BREAK, question)[0].strip(),
-        f"{question} {sequence}",
         task.numeric,
         could_answer,
+        form,
+        None if opening is None else re.compile(opening, re.IGNORECASE),
+        re.sub(r"\A\W+", "", question) + sequence,
         prompt.rstrip().endswith(THINKING_MARK),
     )
 
 
-def prefilled_reader(numeric: bool) -> Reader:
-    """Reader after a prompt with a prefilled answer line: the answer is the rest of that line."""
-    return Reader("", "", "", "", numeric, lambda line: True)
-
-
-def _question(words: str) -> str:
-    """Words of the question from the last line before the sequence that is long enough to open one;
-    empty where none is.
+def reader_of(question: Question) -> Reader:
+    """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line
+    is read.
     """
-    lines = words.splitlines(keepends=True)
-    for index in range(len(lines) - 1, -1, -1):
-        if len(re.findall(r"\w+", lines[index])) >= _QUESTION_WORDS:
-            return "".join(lines[index:])
-    return ""
+    if question.prefill is not None:
+        return Reader(question.task.numeric)
+    return reader(question.task, question.pieces, question.asked_text)
 
 
 def _loose(words: str) -> str:
     """A pattern of the words whatever stands between them; of signs as they are where there are no
     words.
     """
-    parts = re.findall(r"\w+", words)
-    if not parts:
-        return re.escape(words)
-    pattern = r"[\W_]+".join(map(re.escape, parts))
-    return rf"(?<!\w){pattern}(?!\w)"
+    pattern = r"[\W_]+".join(re.findall(r"\w+", words))
+    return rf"(?<!\w){pattern}(?!\w)" if pattern else re.escape(words)
 
 
 class _Scan:
-    """One reading of a text. `taken`: the lines that were read, and whether each is finished;
-    `answers`: those with an answer, and the answers, in order; `last`: the last line that was read;
-    `closed`: whether the reading ended before the text did."""
+    """One reading of a text. `lines`: those that were read; `answers`: those with an answer, and
+    the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended
+    before the text did."""
 
     def __init__(self, reader: Reader, text: str, complete: bool) -> None:
         self.reader = reader
+        self.lines: list[str] = []
         self.answers: list[tuple[str, str]] = []
-        self.taken: list[tuple[str, bool]] = []
-        self.closed = False
         self.last = ""
+        self.closed = False
         self._open = ""  # a line with the form and nothing behind it
-        for line, finished in self._lines(text, complete):
-            self.taken.append((line, finished))
-            if line:
-                self._take(line, finished)
-            if self.closed:
-                return
+        start = reader.answer_start(text)
+        while reader.opening and (match := reader.opening.search(text, start)) and not self.closed:
+            self._take_lines(text[start : match.start()], True)
+            end = None if self.answers else reader.own_question_end(text, match.start())
+            self.closed |= end is None
+            start = end or 0
+        if not self.closed:
+            self._take_lines(text[start:], complete)
 
-    def _lines(self, text: str, complete: bool) -> Iterator[tuple[str, bool]]:
-        """The lines that are read, and whether each is finished; `closed` is set where another
-        question ends them.
-        """
-        at = self.reader.answer_start(text)
-        opening = self.reader.opening
-        for match in opening.finditer(text, at) if opening else ():
-            if match.start() < at:
-                continue
-            yield from _split(text[at : match.start()], True)
-            end = None if self.answers else _repeats(text, match.start(), self.reader.own_sequence)
-            if end is None:
-                self.closed = True
-                return
-            at = end
-        yield from _split(text[at:], complete)
+    def _take_lines(self, text: str, complete: bool) -> None:
+        *lines, last_line = _BREAK.split(text)
+        for line, finished in (*((line, True) for line in lines), (last_line, complete)):
+            if line.strip() and not self.closed:
+                self.lines.append(line.strip())
+                self._take(line.strip(), finished)
 
     def _take(self, line: str, finished: bool) -> None:
         form = self.reader.form
@@ -301,16 +252,16 @@ class _Scan:
                 self._set_answer(line, line, finished)
                 self.closed = finished
             return
-        place = form.last_in(line)
-        if place is not None and not _PLACEHOLDER.match(place[2]):
-            self.last = line[place[0] :].strip()
-            if free(place[2]):
-                self._set_answer(self.last, leading_number(place[2]), finished)
+        match = form.match(line)
+        if match is not None and not _PLACEHOLDER.match(match["answer"]):
+            self.last = line[match.start("line") :].strip()
+            if free(match["answer"]):
+                self._set_answer(self.last, leading_number(match["answer"]), finished)
             else:
                 self._open = self.last
         elif free(line):
             self.last = line
-            if self._open and place is None:
+            if self._open and match is None:
                 self._set_answer(f"{self._open} {line}", leading_number(line), finished)
             else:
                 self.closed = finished and bool(self.answers)
@@ -324,29 +275,41 @@ class _Scan:
             self._open = ""
 
 
-def _split(text: str, complete: bool) -> Iterator[tuple[str, bool]]:
-    *lines, last_line = re.split(_BREAK, text)
-    yield from ((line.strip(), True) for line in lines)
-    yield last_line.strip(), complete
+def free(text: str) -> str:
+    """A text without its decoration: Markdown, LaTeX, quotation marks, brackets around it, the full
+    stop after it."""
+    return _OPENING_MARKS.sub("", _TAG.sub(" ", text)).rstrip(_CLOSING_MARKS)
 
 
-_BLANKS, _SPACE = re.compile(r"[ \t]*"), re.compile(r"\s*")
-_MORE_DIGITS, _MORE_WORDS = re.compile(r"[ \t]*+[+,]?[ \t]*+\d"), re.compile(r"[ \t]*+\w")
+def leading_number(text: str) -> str:
+    """The first sentence, where it is a number and no other follows: "12. I hope this helps!"."""
+    match = _NUMBER_ALONE.fullmatch(text.strip())
+    return match[1] if match else text
 
 
-def _repeats(text: str, at: int, own_sequence: str) -> int | None:
-    """End of the prompt's own question that is repeated at `at`, or of the text if it may yet be;
-    None: it is another, or the beginning of a longer one.
+def number_in(text: str, numeric: bool) -> int | None:
+    """The one whole number in an answer; None where it holds none, several, or another kind (-3,
+    1.5), or over 18 digits.
 
-    Blanks and capitals aside; a line's end may stand where `own_sequence` has a blank.
+    numeric: whether a number was asked for. Then an equation counts by its right side, and a
+        thousand may be written 1,000.
     """
-    for letter in own_sequence.lower():
-        gap = (_SPACE if letter.isspace() else _BLANKS).match(text, at)
-        at = gap.end() if gap else at
-        if letter.isspace():
-            continue
-        if text[at : at + 1].lower() != letter:
-            return at if at == len(text) else None
-        at += 1
-    more = _MORE_DIGITS if own_sequence[-1:].isdigit() else _MORE_WORDS
-    return None if more.match(text, at) else at
+    digits = digits_in(without_thousands(text).rpartition("=")[2] if numeric else text)
+    return None if digits is None or len(digits) > _LONGEST_NUMBER else int(digits)
+
+
+def digits_in(text: str) -> str | None:
+    """The digits of the one whole number in a text, as they are written; None where it holds none,
+    several, or another kind.
+    """
+    words = [word for word in re.split(r"[\s:=]+", text) if re.search(r"\d", word)]
+    bare = free(words[0]).strip(".,;!?'\"()*") if len(words) == 1 else ""
+    negative = re.search(r"[-\u2212\u2013]\s*\d", text)
+    return bare if bare.isascii() and bare.isdigit() and not negative else None
+
+
+def without_thousands(text: str) -> str:
+    """1,000 as 1000; LaTeX writes the comma as {,} or as a thin space too."""
+    text = re.sub(r"\{,\}|\\,", ",", text)
+    thousands = r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,]|\.\d)"
+    return re.sub(thousands, lambda match: match[0].replace(",", ""), text)

@@ -8,7 +8,7 @@ end is no part of it, and is taken off.
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,8 @@ from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.reading import UNANSWERED
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
-from ostools.results import Provenance, Result
+from ostools.mitigations.named import NONE
+from ostools.results import Frame, Provenance, Result
 from ostools.tasks.questions import Question, checked_questions
 
 SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
@@ -44,6 +45,9 @@ STOP_TOKENS = (
 )
 """Tokens with which Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows
 its model's, so that no text of a model here holds one."""
+_STOP_TOKENS_AT_END = re.compile(
+    rf"(?<!\s)(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\Z"
+)
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]  # as a column of Int64 holds it
 Amount = Annotated[float, Field(ge=0)]
@@ -168,8 +172,7 @@ def read_rows(file: Path, question_by_id: Mapping[str, Question]) -> list[Answer
     try:
         text = read_text(file, TABLE_LIMIT)
     except (InputError, OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{file}: expected answers in JSON Lines: {reason}") from None
+        raise InputError(f"{file}: expected answers in JSON Lines: {error}") from None
     rows: dict[str, AnswerRow] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -233,12 +236,7 @@ def hosted_of(
 
 def without_stop_tokens(text: str) -> str:
     """Return the text without stop tokens at its end and the blanks around them."""
-    stripped = text.rstrip()
-    if not stripped.endswith(STOP_TOKENS):
-        return text
-    for token in STOP_TOKENS:
-        stripped = stripped.removesuffix(token)
-    return without_stop_tokens(stripped.rstrip())
+    return _STOP_TOKENS_AT_END.sub("", text)
 
 
 def asked_elsewhere(result: Result) -> str:
@@ -284,13 +282,14 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
         )
     ((task_name, mitigation_name),) = kinds
     form = hosted.questions[0].task
-    frame: Any = hosted_rows(hosted, hosted.questions, grade).assign(
-        task=task_name,
-        mitigation=mitigation_name,
-        mode=str(getattr(form, "mode", "none")),
-        elicitation="chat",
+    rows = [
+        _row(question, hosted.answer_by_id.get(question.id), grade) for question in hosted.questions
+    ]
+    mode = str(getattr(form, "mode", "none"))
+    frame: Frame = pd.DataFrame(rows).assign(
+        task=task_name, mitigation=mitigation_name, mode=mode, elicitation="chat", sample=0
     )
-    frame = frame[list(COLUMNS)].astype(COLUMNS | {"tokens": "Int64"})
+    frame = frame.reindex(columns=list(COLUMNS)).astype(COLUMNS | {"tokens": "Int64"})
     provenance = hosted.provenance(
         measurement="evaluate",
         task=task_name,
@@ -310,33 +309,15 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=sampled))
 
 
-def hosted_rows(
-    hosted: Hosted, question_list: Sequence[Question], grade: Grade | None = None
-) -> pd.DataFrame:
-    """Return a row a question, with the columns of `Evaluation` but task, mode and mitigation."""
-    return pd.DataFrame(
-        [_row(question, hosted.answer_by_id.get(question.id), grade) for question in question_list]
-    )
-
-
 def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
-    text = "" if row is None or row.text is None else without_stop_tokens(row.text)
-    ended = "stop" if row is not None and row.finish_reason != "length" else "length"
-    columns = answer_columns(
-        question, Answer((), text, ended), None, None if row is None else grade
-    )
-    if row is None:
-        key_columns = {name: columns[name] for name in ("length", "seed", "key")}
-        columns = dict.fromkeys(columns) | key_columns
-        columns |= {"kind": UNANSWERED, "ended": UNANSWERED}
-    seconds = None if row is None else row.seconds
-    changed = "active" if question.rewritten else "inactive"
-    return columns | {
-        "status": "none" if question.mitigation == "none" else changed,
-        "sample": 0,
-        "tokens": None if row is None else row.prompt_tokens,
-        "log_probability": math.nan,
-        "rank": None,
-        "seconds": math.nan if seconds is None else seconds,
-        "within_training": None,
-    }
+    """Return what is known of a question and of its answer, where it has one."""
+    about = {name: getattr(question, name) for name in ("length", "seed", "key")}
+    about["status"] = "active" if question.rewritten else "inactive"
+    if question.mitigation == NONE:
+        about["status"] = NONE
+    if row is None or row.text is None:
+        return about | {"kind": UNANSWERED, "ended": UNANSWERED}
+    ended = "length" if row.finish_reason == "length" else "stop"
+    answer = Answer((), without_stop_tokens(row.text), ended)
+    made = {"tokens": row.prompt_tokens, "seconds": row.seconds}
+    return answer_columns(question, answer, None, grade) | about | made

@@ -12,19 +12,17 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import InputError
 from ostools.ground.names import is_loopback
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
@@ -40,7 +38,9 @@ from ostools.results import write_atomically
 from ostools.tasks.questions import Question
 
 if TYPE_CHECKING:
+    import httpx
     import openai
+    from openai.types.chat import ChatCompletion
 
 KEY = "OPENAI_API_KEY"
 """The environment variable that holds the key."""
@@ -52,7 +52,6 @@ _HEADERS = {
     "accept-encoding",
     "content-length",
     "content-type",
-    "x-stainless-raw-response",  # where openai keeps that the raw response was asked for
 }
 """Headers that are sent beside the key. OPENAI_CUSTOM_HEADERS may name any other, with a secret."""
 
@@ -71,7 +70,7 @@ def ask_endpoint(
 ) -> Hosted:
     """Ask a server at temperature 0, each question as the only turn of a chat.
 
-    The same call goes on where it was cut off.
+    The same call goes on where it was cut off. One at a time writes a file.
 
     Args:
         endpoint: where its OpenAI-compatible API begins, such as http://localhost:8000/v1.
@@ -86,40 +85,41 @@ def ask_endpoint(
         progress: called as progress(done, total) with the number of questions answered.
 
     Raises `InputError` for text that is not a URL, a URL with a password, a key that would go over
-    an open network, a server that is not there or refuses, answers in the file of another model or
-    with other settings, and a second run on the file. The answers until then are in the file.
+    an open network, a server that is not there or refuses, and answers in the file of another model
+    or with other settings. The answers until then are in the file.
     """
     question_by_id, file = questions_by_id(questions), Path(path)
-    key = key_of(endpoint)
+    key = _key_for(endpoint)
+    if not file.parent.is_dir():
+        raise InputError(f"--answers {file}: expected a directory that exists, found {file.parent}")
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
     how = {"model": model, "endpoint": endpoint, "temperature": 0.0, "max_tokens": max_tokens}
-    with _locked(file):
-        rows = read_rows(file, question_by_id) if file.exists() else []
-        for row in rows:
-            for name, value in how.items():
-                if getattr(row, name) != value:
-                    raise InputError(
-                        f"{file}: expected answers with {name} {value!r}, found "
-                        f"{getattr(row, name)!r}: name another file"
-                    )
-        answered_ids = {row.id for row in rows}
-        missing = [
-            question for name, question in question_by_id.items() if name not in answered_ids
-        ]
-        if missing:
-            with _client_of(endpoint, key, timeout, retries) as client:
-                server = _Server(client, endpoint, key, file, timeout)
-                server.require_somebody()
-                for question in missing:
-                    rows.append(server.answer(question, how))
-                    text = "".join(row.model_dump_json() + "\n" for row in rows)
-                    write_atomically(file, lambda part, text=text: part.write_text(text, "utf-8"))
-                    tell(progress, len(rows), len(question_by_id))
-        return hosted_of(file, rows, question_by_id, model)
+    rows = read_rows(file, question_by_id) if file.exists() else []
+    for row in rows:
+        for name, value in how.items():
+            if getattr(row, name) != value:
+                raise InputError(
+                    f"{file}: expected answers with {name} {value!r}, found "
+                    f"{getattr(row, name)!r}: name another file"
+                )
+    missing = question_by_id.keys() - {row.id for row in rows}
+    with closing(_client_of(endpoint, key, timeout, retries)) as client:
+        for name, question in question_by_id.items():
+            if name not in missing:
+                continue
+            try:
+                rows.append(_answer(client, question, how, key, timeout))
+            except InputError as error:
+                resume = f"; {file} has what was answered, and the same command goes on"
+                raise InputError(f"{error}{resume if rows else ''}") from None
+            text = "".join(row.model_dump_json() + "\n" for row in rows)
+            write_atomically(file, lambda part, text=text: part.write_text(text, "utf-8"))
+            tell(progress, len(rows), len(question_by_id))
+    return hosted_of(file, rows, question_by_id, model)
 
 
-def key_of(endpoint: str) -> str | None:
+def _key_for(endpoint: str) -> str | None:
     """Return the key in `KEY` that may be sent to the endpoint; None where there is none.
 
     Raises `InputError` for text that is not a URL, a URL with a password, a key that no header can
@@ -133,20 +133,16 @@ def key_of(endpoint: str) -> str | None:
         )
     try:
         parts = urlsplit(endpoint)
-        host, _ = parts.hostname, parts.port
     except ValueError:
-        parts, host = urlsplit(""), None
-    is_plain = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
-    if not is_plain or parts.scheme not in ("http", "https") or not host:
-        raise InputError(
-            "--endpoint: expected a URL such as http://localhost:8000/v1, found something else"
-        )
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError("--endpoint: expected a URL such as http://localhost:8000/v1")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         # Not shown: what stands there may be a secret.
         raise InputError(
             f"--endpoint: expected a URL without a password, query or fragment; the key is read from {KEY}"
         )
-    if key is not None and parts.scheme == "http" and not is_loopback(host):
+    if key is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise InputError(
             f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: "
             f"use https, or unset {KEY} for a server that wants none"
@@ -169,168 +165,96 @@ def _client_of(endpoint: str, key: str | None, timeout: float, retries: int) -> 
         ) from None
     parts = urlsplit(endpoint)
 
-    def send_known_headers(request: Any) -> None:
+    def send_known_headers(request: httpx.Request) -> None:
         for name in set(request.headers) - _HEADERS:
             del request.headers[name]
         request.headers["host"] = request.url.netloc.decode()
         request.headers["user-agent"] = f"OpenAI/Python {openai.__version__}"
         request.headers["authorization"] = f"Bearer {key or 'none'}"  # some servers insist on one
 
+    http = openai.DefaultHttpxClient(
+        timeout=timeout,
+        trust_env=parts.scheme == "https" and not is_loopback(parts.hostname or ""),
+        follow_redirects=False,
+        event_hooks={"request": [send_known_headers]},
+    )
+    return openai.OpenAI(
+        api_key=key or "none",
+        base_url=endpoint,
+        timeout=timeout,
+        max_retries=retries,
+        http_client=http,
+    )
+
+
+def _answer(
+    client: openai.OpenAI, question: Question, how: dict[str, Any], key: str | None, timeout: float
+) -> AnswerRow:
+    """Ask one question and return the row of its answer.
+
+    Raises `InputError` where none comes in time, for a refusal, for what no table can hold, and for
+    an answer that holds the key.
+    """
+    start, where = time.perf_counter(), f"--endpoint {how['endpoint']}"
+    limit = {} if how["max_tokens"] is None else {"max_tokens": how["max_tokens"]}
+    message: Any = {"role": "user", "content": question.text}
     try:
-        http = openai.DefaultHttpxClient(
-            timeout=timeout,
-            trust_env=parts.scheme == "https" and not is_loopback(parts.hostname or ""),
-            follow_redirects=False,
-            event_hooks={"request": [send_known_headers]},
-        )
-        return openai.OpenAI(
-            api_key=key or "none",
-            base_url=endpoint,
-            timeout=timeout,
-            max_retries=retries,
-            http_client=http,
-        )
-    except Exception as error:  # of the HTTP library: no address, certificates that cannot be read
-        raise InputError(f"--endpoint {endpoint}: cannot be asked: {in_words(error)}") from None
-
-
-@dataclass(frozen=True)
-class _Server:
-    """Where questions go, and what its refusals mean."""
-
-    client: openai.OpenAI
-    endpoint: str
-    key: str | None
-    file: Path
-    timeout: float
-
-    def require_somebody(self) -> None:
-        """Raise `InputError` at once where nobody listens; what is answered does not matter."""
-        client = self.client.with_options(max_retries=0)
-        self._answered(client.models.with_raw_response.list, min(self.timeout, 20.0), refused=None)
-
-    def answer(self, question: Question, how: dict[str, Any]) -> AnswerRow:
-        """Ask one question and return the row of its answer."""
-        start = time.perf_counter()
-        limit = {} if how["max_tokens"] is None else {"max_tokens": how["max_tokens"]}
-        message: Any = {"role": "user", "content": question.text}
-
-        def ask() -> Any:
-            return self.client.chat.completions.with_raw_response.create(
+        completion = _in_time(
+            lambda: client.chat.completions.create(
                 model=how["model"], messages=[message], temperature=0, **limit
-            )
-
-        body = self._answered(ask, self.timeout, how["model"]).content
-        row = {"id": question.id, "seconds": time.perf_counter() - start, **self._parsed(body)}
-        try:
-            # As JSON: what the file could not hold is found now (half of a surrogate pair).
-            return AnswerRow.model_validate_json(json.dumps(how | row))
-        except ValidationError as error:
-            raise InputError(
-                f"{self.endpoint}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
-            ) from None
-
-    def _parsed(self, body: bytes) -> dict[str, Any]:
-        """Return text, finish_reason, prompt_tokens and served of a chat completion.
-
-        Raises `InputError` for a body that is none, and for one that holds the key.
-        """
-        try:
-            completion = json.loads(body)
-            choice = completion["choices"][0]
-            reason = choice.get("finish_reason") or "stop"
-            # A model that ends without a word has no content.
-            text = choice["message"].get("content") or ""
-            tokens = (completion.get("usage") or {}).get("prompt_tokens")
-            served = completion.get("model")
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            raise InputError(
-                f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, "
-                f"found {self._scrubbed(body.decode('utf-8', 'replace'))!r}"
-            ) from None
-        if self.key is not None and self.key in f"{text} {served}":
-            raise InputError(
-                f"{self.endpoint}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
-            )
-        withheld = reason == "content_filter"
-        return {
-            "text": None if withheld else text,
-            "finish_reason": reason,
-            "prompt_tokens": tokens,
-            "served": served,
-        }
-
-    def _answered(self, ask: Callable[[], Any], seconds: float, refused: str | None) -> Any:
-        """Return the response of `ask` if it comes in time, else raise `InputError`.
-
-        The HTTP library's timeout counts anew from each byte: a server that drips never meets it.
-        refused: the model that a refusal speaks of; None where a refusal is an answer.
-        """
-        import openai
-
-        response: Future[Any] = Future()
-
-        def fetch() -> None:
-            try:
-                response.set_result(ask())
-            except BaseException as error:  # raised where it is waited for
-                response.set_exception(error)
-
-        # A daemon: nothing waits for a server that still drips when the command ends.
-        threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
-        where = f"--endpoint {self.endpoint}"
-        try:
-            return response.result(seconds)
-        except (TimeoutError, openai.APITimeoutError):
-            reason = f"{where}: no whole answer in time"
-        except openai.APIConnectionError as error:
-            cause = self._scrubbed(str(error.__cause__ or error))
-            reason = f"{where}: nobody answers there ({cause}): start the server, or mend the URL"
-        except openai.OpenAIError as error:
-            if refused is None:
-                return None
-            reason = f"{where} {self._refusal(error, refused)}"
-        resume = f"; what was answered is in {self.file}, and the same command goes on"
-        raise InputError(reason + (resume if self.file.is_file() else ""))
-
-    def _refusal(self, error: openai.OpenAIError, model: str) -> str:
-        """Return what the server's refusal means, in its words and ours."""
-        code, words = getattr(error, "status_code", None), self._scrubbed(str(error))
-        if code in (401, 403):
-            demand = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
-            return f"refuses {demand} ({words})"
-        if code == 404:
-            return f"has no model {model!r}, or no OpenAI-compatible API (its URL often ends in /v1): {words}"
-        if code is not None and 300 <= code < 400:
-            response: Any = getattr(error, "response", None)
-            address = self._scrubbed(response.headers.get("location", "an unknown address"))
-            return f"sends the question on to {address}: give that URL, if you trust it"
-        return f"refuses: {words}"
-
-    def _scrubbed(self, text: str) -> str:
-        """Return one line of what the server says, without the key, taken out before it is cut."""
-        clean = text if self.key is None else text.replace(self.key, f"[{KEY}]")
-        line = " ".join(clean.split())
-        return line if len(line) <= _QUOTED_LENGTH else line[:_QUOTED_LENGTH] + " ..."
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Keep the file to one run at a time."""
-    if not file.parent.is_dir():
-        raise InputError(
-            f"--answers {file}: the directory {file.parent} does not exist; make it first"
+            ),
+            timeout,
         )
-    lock = FileLock(file.with_name(f".{file.name}.lock"))
+    except TimeoutError:
+        raise InputError(f"{where}: no whole answer in {timeout:g} seconds") from None
+    except Exception as error:  # of openai, of the HTTP library below it, or of a body that is odd
+        words = " ".join(f"{error} {error.__cause__ or ''}".split())
+        # Without the key before it is cut: a part of it would be left.
+        words = words.replace(key, f"[{KEY}]") if key else words
+        raise InputError(f"{where}: expected an answer, found {words[:_QUOTED_LENGTH]}") from None
     try:
-        acquired = lock.acquire(timeout=0)
-    except Timeout:
+        choice = completion.choices[0]
+        reason = choice.finish_reason or "stop"
+        row = {
+            "id": question.id,
+            "seconds": time.perf_counter() - start,
+            # A model that ends without a word has no content; what a filter withheld is no answer.
+            "text": None if reason == "content_filter" else choice.message.content or "",
+            "finish_reason": reason,
+            "prompt_tokens": completion.usage and completion.usage.prompt_tokens,
+            "served": completion.model,
+        }
+        text = json.dumps(how | row)
+    except (LookupError, TypeError, AttributeError):
         raise InputError(
-            f"--answers {file}: another run is asking for these answers; wait for it, or name another file"
+            f"{where}: expected a chat completion as OpenAI's API gives it, found something else"
         ) from None
-    except OSError as error:
+    if key is not None and key in text:
         raise InputError(
-            f"--answers {file}: cannot be written: {error.strerror or error}"
+            f"{where}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
+        )
+    try:
+        # As JSON: what the file could not hold is found now (half of a surrogate pair).
+        return AnswerRow.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(
+            f"{where}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
         ) from None
-    with acquired:
-        yield
+
+
+def _in_time(ask: Callable[[], ChatCompletion], seconds: float) -> Any:
+    """Return what `ask` returns if it does so in time, else raise `TimeoutError`.
+
+    The HTTP library's timeout counts anew from each byte: a server that drips never meets it.
+    """
+    response: Future[Any] = Future()
+
+    def fetch() -> None:
+        try:
+            response.set_result(ask())
+        except Exception as error:  # raised where it is waited for
+            response.set_exception(error)
+
+    # A daemon: nothing waits for a server that still drips when the command ends.
+    threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
+    return response.result(seconds)

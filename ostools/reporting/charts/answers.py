@@ -14,9 +14,8 @@ import pandas as pd
 from ostools.ground.words import title_of
 from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.paired import AnswerDifference
-from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
 from ostools.measure.answers.result import Evaluation
-from ostools.measure.answers.values import digits_in
 from ostools.reporting.findings.answers import (
     constant_answer,
     constant_words,

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from ostools.measure.answers.answers import Answer, line_written
 from ostools.measure.answers.judging import judge, judge_prefilled, stops_of
-from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, reader
-from ostools.measure.answers.values import number_in
+from ostools.measure.answers.reading import (
+    CUT_OFF,
+    HAS_ANSWER,
+    SOMETHING_ELSE,
+    number_in,
+    reader,
+)
 from ostools.tasks import Question, Task, task
 from ostools.tasks.questions import question
 

@@ -123,21 +123,6 @@ def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     assert file.read_text() == "These are my notes."
 
 
-def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
-    asked, file, refusals = questions(1), tmp_path / "a.jsonl", []
-
-    def reply(prompt: str) -> tuple[int, Any]:
-        with pytest.raises(InputError, match="another run") as refused:
-            ask_endpoint(url, "m", asked, file)
-        refusals.append(refused)
-        return 200, completion(asked[0].line)
-
-    with served(reply) as (url, heard):
-        ask_endpoint(url, "m", asked, file)
-        ask_endpoint(url, "m", asked, file)
-        assert len(heard) == len(refusals) == 1
-
-
 def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: Path) -> None:
     asked, file = questions(1, 2), tmp_path / "a.jsonl"
     with served(right(asked)) as (url, heard):
@@ -183,9 +168,9 @@ def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path
 @pytest.mark.parametrize(
     ("status", "sent", "words"),
     [
-        (401, {"error": {"message": f"bad key {MARKER}"}}, "refuses the key in OPENAI_API_KEY"),
+        (401, {"error": {"message": f"bad key {MARKER}"}}, r"bad key \[OPENAI_API_KEY\]"),
         (400, {"error": {"message": f"why {MARKER}"}}, r"why \[OPENAI_API_KEY\]"),
-        (200, b"<html>hello</html>", "expected a chat completion"),
+        (200, b"<html>hello</html>", "expected an answer"),
         (200, completion("x", "odd"), "finish_reason: input should be"),
         (200, completion(f"your key is {MARKER}"), "an answer holds the key"),
     ],
@@ -208,7 +193,6 @@ def test_the_key_is_sent_and_never_shown_or_kept(
     [
         ("ftp://host/v1", None, "expected a URL"),
         ("http://[::1", None, "expected a URL"),
-        ("http://a b/v1", None, "--endpoint"),
         (f"https://user:{MARKER}@host/v1", None, "without a password"),
         (f"https://host/v1?key={MARKER}", None, "without a password"),
         ("http://example.org/v1", MARKER, "use https"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -94,7 +93,7 @@ def test_a_proxy_sees_of_https_the_name_of_the_host_alone(
         seen,
     ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
-        with pytest.raises(InputError, match="nobody answers there"):
+        with pytest.raises(InputError, match="expected an answer"):
             ask_endpoint("https://example.org/v1", "m", ASKED, tmp_path / "a.jsonl", retries=0)
     assert seen
     assert all(
@@ -119,33 +118,19 @@ def test_what_openai_reads_from_the_environment_goes_to_openai_alone(
         pytest.raises(InputError, match="expected a chat completion"),
     ):
         ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
-    assert len(heard) == 2
     assert all(b"secret" not in request for request in heard)
     assert all(
         f"authorization: Bearer {MARKER}".lower() in request.decode().lower() for request in heard
     )
 
 
-def test_a_redirect_is_told_and_not_followed(tmp_path: Path) -> None:
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     with raw_server(send_nothing) as (other, seen):
-        moved = (
-            b"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: "
-            + other.encode()
-            + b"/v1\r\n\r\n"
-        )
-        refused = pytest.raises(InputError, match=rf"sends the question on to {other}/v1")
+        moved = f"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: {other}/v1\r\n\r\n".encode()
+        refused = pytest.raises(InputError, match="307")
         with raw_server(lambda connection, _: connection.sendall(moved)) as (url, _), refused:
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
         assert seen == []
-
-
-def on_questions(
-    answer: Callable[[socket.socket, bytes], None],
-) -> Callable[[socket.socket, bytes], None]:
-    """Whoever asks for the models is answered at once."""
-    return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(
-        connection, request
-    )
 
 
 def drip(connection: socket.socket, request: bytes) -> None:
@@ -156,23 +141,12 @@ def drip(connection: socket.socket, request: bytes) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("answer", [drip, on_questions(drip)])
-def test_an_answer_without_an_end_is_cut(tmp_path: Path, answer: Any) -> None:
-    with raw_server(answer) as (url, _):
+def test_an_answer_without_an_end_is_cut(tmp_path: Path) -> None:
+    with raw_server(drip) as (url, _):
         start = time.monotonic()
-        with pytest.raises(InputError, match="no whole answer in time"):
+        with pytest.raises(InputError, match=r"no whole answer in 0\.5 seconds"):
             ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=0.5)
         assert time.monotonic() - start < 6
-
-
-@pytest.mark.parametrize("listed", [b"<html>hello</html>", b"[" * 100_000, b"\xff"])
-def test_what_a_server_says_of_its_models_does_not_matter(tmp_path: Path, listed: bytes) -> None:
-    def reply(connection: socket.socket, request: bytes) -> None:
-        body = listed if request.startswith(b"GET") else json.dumps(completion("1")).encode()
-        connection.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-
-    with raw_server(reply) as (url, _):
-        assert ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl").answer_by_id
 
 
 def changed(**values: Any) -> dict[str, Any]:
@@ -182,7 +156,6 @@ def changed(**values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        (b'{"choices": ' + b"[" * 100_000, "expected a chat completion"),
         (changed(choices=[{"message": "text"}]), "expected a chat completion"),
         (
             completion("half \ud83d"),
@@ -198,7 +171,7 @@ def changed(**values: Any) -> dict[str, Any]:
         ),
         (
             completion("1", reason=f"because {MARKER}"),
-            "was not stored: finish_reason: input should be",
+            "an answer holds the key",
         ),
     ],
 )
@@ -216,23 +189,6 @@ def test_what_no_table_can_hold_is_refused_and_not_stored(
     str(refused.value).encode()
     with served(lambda _: (200, completion("1"))) as (url, _):
         assert ask_endpoint(url, "m", ASKED, file).answer_by_id
-
-
-def test_a_key_that_an_odd_answer_repeats_is_not_told_in_part(tmp_path: Path) -> None:
-    """However much stands before it: what is told of an answer is cut behind the key, and not
-    within.
-    """
-    body: list[bytes] = []
-
-    def odd(connection: socket.socket, request: bytes) -> None:
-        connection.sendall(HEAD + f"Content-Length: {len(body[-1])}\r\n\r\n".encode() + body[-1])
-
-    with raw_server(on_questions(odd)) as (url, _):
-        for blanks in range(580, 600):
-            body.append(b" " * blanks + MARKER.encode())
-            with pytest.raises(InputError, match="expected a chat completion") as refused:
-                ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
-            assert MARKER[:4] not in str(refused.value)
 
 
 @pytest.mark.parametrize("key", ["sk\none", "skä"])
