@@ -8,7 +8,7 @@ the two questions still be told apart?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,11 +111,15 @@ class PromptSet:
         if isinstance(task, TaskOfIds):
             pairs = _of_ids(model, task, lengths, bos)
         else:
-            encoder, context = ModelEncoder(model, bos), context_length(model)
+            context = context_length(model)
             # Each item is a token or more, so a length beyond the context needs no tokenizing.
-            pairs = tuple(task.pairs(encoder, lengths, seed)) if lengths[-1] <= context else ()
-            if not pairs or _tokens(pairs) > context:
-                raise _does_not_fit(context, task, encoder, lengths[-1], seed)
+            fits = lengths[-1] <= context
+            pairs = tuple(task.pairs(ModelEncoder(model, bos), lengths, seed)) if fits else ()
+            if not pairs or max(len(pair.extended) for pair in pairs) > context:
+                raise InputError(
+                    f"{task.name} at length {lengths[-1]} does not fit the model's context of {context} tokens with its "
+                    "question and the repeated token: ask for shorter lengths"
+                )
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
@@ -186,26 +190,6 @@ def _of_ids(
     return pairs
 
 
-def _tokens(pairs: Iterable[Pair]) -> int:
-    return max(len(pair.extended) for pair in pairs)
-
-
-def _does_not_fit(
-    context: int, task: CollapseTask, encoder: ModelEncoder, length: int, seed: int
-) -> InputError:
-    """The error for a sequence too long for the context, with the longest that fits."""
-    fits, beyond = 0, min(length, context + 1)
-    while beyond - fits > 1:
-        middle = (fits + beyond) // 2
-        small = _tokens(task.pairs(encoder, [middle], seed)) <= context
-        fits, beyond = (middle, beyond) if small else (fits, middle)
-    hint = f"the longest that fits is {fits}" if fits else "not even one item fits"
-    return InputError(
-        f"{task.name} at length {length} does not fit the model's context of {context} tokens with its question and the "
-        f"repeated token: {hint}"
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class RenderedPairs(NextPairs):
     """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them, each up to the token
@@ -240,22 +224,17 @@ class RenderedPairs(NextPairs):
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         """Token ids by count; `encoding` says how the texts are encoded, not the encoder."""
-        prompts = self.prompts(counts, seed)
-        self._require_one_token(prompts)
-        return {n: prompt.ids for n, prompt in prompts.items()}
-
-    def _require_one_token(self, prompts: Mapping[int, ReadPrompt]) -> None:
-        for n, prompt in prompts.items():
-            other = prompts.get(n + 1, prompt)
-            if other.ids[-1] != prompt.ids[-1]:
-                texts = (
-                    repr(token_text(self.model.tokenizer, one.ids[-1])) for one in (prompt, other)
-                )
+        ids = {n: prompt.ids for n, prompt in self.prompts(counts, seed).items()}
+        for n in ids:
+            ends = ids[n][-1], ids.get(n + 1, ids[n])[-1]
+            if ends[0] != ends[1]:
+                texts = (repr(token_text(self.model.tokenizer, end)) for end in ends)
                 raise OtherEndError(
                     f"{self.form.name} at {self.position!r}: expected the prompts of {n} and {n + 1} items to end in the same "
                     f"token, found {' and '.join(texts)}: their distance would be that of the tokens; 'figure-5a' and "
                     "'figure-5c' compare prompts that end in their sequence"
                 )
+        return ids
 
 
 def as_pairs(
@@ -271,20 +250,7 @@ def as_pairs(
     Raises `InputError` for an unknown name; for a position that the end of such prompts is not; and
     for them where a mitigation would rewrite them: the pair would no longer be one.
     """
-    if isinstance(task, Prompt):
-        task = RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
-    if not isinstance(task, str | Task | CollapseTask):
-        raise InputError(
-            f"expected a task, its name, such as 'figure-5a', or a Prompt, found {type(task).__name__}"
-        )
-    if isinstance(task, str):
-        # A name that nothing knows is said beside the names of pairs.
-        is_pairs = (
-            task in tasks.COLLAPSE_TASKS or task.partition(":")[0].strip() not in tasks.names()
-        )
-        task = tasks.task(task, CollapseTask) if is_pairs else tasks.task(task)
-    if isinstance(task, TaskPairs):
-        task = task.form
+    task = _named(model, task)
     if isinstance(task, Task):
         return RenderedPairs(model, task, mitigation, checked_position(position), encoding)
     if isinstance(task, RenderedPairs):
@@ -305,3 +271,16 @@ def as_pairs(
             "or a mitigation of the forward pass"
         )
     return task
+
+
+def _named(
+    model: TransformerBridge, task: CollapseTask | Task | Prompt | str
+) -> CollapseTask | Task:
+    """The task of that name, the pairs of a prompt's last token; of a task's pairs the task."""
+    if isinstance(task, Prompt):
+        return RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
+    if isinstance(task, str):
+        # A name that nothing knows is said beside the names of pairs.
+        is_task = task not in tasks.COLLAPSE_TASKS and task.split(":")[0].strip() in tasks.names()
+        task = tasks.task(task) if is_task else tasks.task(task, CollapseTask)
+    return task.form if isinstance(task, TaskPairs) else task

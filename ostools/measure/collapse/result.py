@@ -16,14 +16,11 @@ from ostools.measure.collapse.verdicts import (
     ONE_CURVE,
     PIECES,
     VECTOR,
-    Curve,
     CurveVerdict,
-    Limits,
     Reading,
     hidden_curves,
     is_hidden,
     judge,
-    over_seeds,
 )
 from ostools.results import Chart, Column, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
@@ -156,22 +153,19 @@ class Collapse(Result):
         tried), apart_from (the next length tried; NA of an open range). float64 is the reference,
         and has no row; neither has the cosine distance, whose noise is not known.
         """
-        rows = []
-        for curve in self._curves(per, norm):
-            for span in hidden_ranges(curve.hidden, curve.lengths):
-                after = [n for n in curve.lengths if n > span.last]
-                first_apart = after[0] if after else None
-                rows.append(
-                    (
-                        *curve.key,
-                        span.first,
-                        span.last,
-                        span.lengths_tried,
-                        span.hidden,
-                        span.open,
-                        first_apart,
-                    )
-                )
+        rows = [
+            {
+                **curve.key,
+                "first": span.first,
+                "last": span.last,
+                "tried": span.lengths_tried,
+                "hidden": span.hidden,
+                "open": span.open,
+                "apart_from": min((n for n in curve.lengths if n > span.last), default=None),
+            }
+            for curve in hidden_curves(frame_of(self), *_checked(per, norm))
+            for span in hidden_ranges(curve.hidden, curve.lengths)
+        ]
         names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
         return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
 
@@ -181,33 +175,25 @@ class Collapse(Result):
         Further columns: verdict (its kind, of `collapse.verdicts`), ranges (how many), first and
         last (of the first range; NA without one), tried and hidden (how many lengths were tried,
         and at how many of these the pair is hidden), longest (length tried), and status: the same
-        in words, with the model's sliding window, context or trained length where a range begins or
-        ends there."""
+        in words."""
         rows = []
-        for curve in self._curves(per, norm):
-            verdict = judge(curve, self._limits())
-            longest = verdict.lengths[-1] if verdict.lengths else None
-            ends = (
-                (verdict.ranges[0].first, verdict.ranges[0].last)
-                if verdict.ranges
-                else (None, None)
-            )
-            counts = (len(verdict.ranges), *ends, len(verdict.lengths), verdict.hidden, longest)
-            rows.append((*curve.key, verdict.kind, *counts, verdict.words))
-        names = [
-            *ONE_CURVE,
-            "verdict",
-            "ranges",
-            "first",
-            "last",
-            "tried",
-            "hidden",
-            "longest",
-            "status",
-        ]
-        return pd.DataFrame(rows, columns=names).astype(
-            dict.fromkeys(("first", "last", "longest"), "Int64")
-        )
+        for curve in hidden_curves(frame_of(self), *_checked(per, norm)):
+            verdict = judge(curve)
+            first = verdict.ranges[0] if verdict.ranges else None
+            numbers = {
+                "verdict": verdict.kind,
+                "ranges": len(verdict.ranges),
+                "first": first and first.first,
+                "last": first and first.last,
+                "tried": len(verdict.lengths),
+                "hidden": verdict.hidden,
+                "longest": max(verdict.lengths, default=None),
+                "status": verdict.words,
+            }
+            rows.append(curve.key | numbers)
+        names = ["verdict", "ranges", "first", "last", "tried", "hidden", "longest", "status"]
+        whole = dict.fromkeys(("first", "last", "longest"), "Int64")
+        return pd.DataFrame(rows, columns=[*ONE_CURVE, *names]).astype(whole)
 
     def verdicts_over_seeds(
         self, per: str = VECTOR, norm: str = "l2"
@@ -215,11 +201,9 @@ class Collapse(Result):
         """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is
         hidden in every seed.
         """
-        verdict_by_curve = {}
-        for curve in over_seeds(self._curves(per, norm)):
-            _, pair, _, dtype, site, layer = curve.key
-            verdict_by_curve[pair, dtype, site, layer] = judge(curve, self._limits())
-        return verdict_by_curve
+        curves = hidden_curves(frame_of(self), *_checked(per, norm), over_seeds=True)
+        keys = ("pair", "dtype", "site", "layer")
+        return {tuple(curve.key[name] for name in keys): judge(curve) for curve in curves}  # pyright: ignore[reportReturnType]
 
     def overflowing(self) -> dict[str, str]:
         """The dtypes that overflow on this model, of which nothing was measured, each with where it
@@ -239,15 +223,6 @@ class Collapse(Result):
         frame = frame_of(self)
         return frame[frame["status"] == MEASURED]
 
-    def _curves(self, per: str, norm: str) -> list[Curve]:
-        checked_name("per", per, PIECES)
-        checked_name("norm", norm, NORMS)
-        return list(hidden_curves(frame_of(self), REFERENCE.name, per, norm))
-
-    def _limits(self) -> Limits:
-        task = "" if self.frame.empty else str(frame_of(self)["task"].iloc[0])
-        return Limits.of(self.provenance, task)
-
     def chart(self) -> Chart:
         from ostools.reporting.charts.collapse_parts import collapse_result_chart
 
@@ -257,6 +232,11 @@ class Collapse(Result):
         from ostools.reporting.findings.collapse import result_findings
 
         return result_findings(self)
+
+
+def _checked(per: str, norm: str) -> tuple[str, str]:
+    """Both, where there are such pieces and such a norm; else `InputError`."""
+    return checked_name("per", per, PIECES), checked_name("norm", norm, NORMS)
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:

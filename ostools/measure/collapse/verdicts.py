@@ -19,11 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Literal, get_args
 
+import pandas as pd
+
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
-from ostools.ground.words import runs
-from ostools.results import Frame, Provenance
+from ostools.results import Frame
 from ostools.tasks import CollapseTask
 from ostools.theory.distances import IN_A_ROW, NORMS, HiddenRange, hidden_ranges
 
@@ -130,34 +131,16 @@ _WORDS = {TOP_TOKEN: ("the same", "different"), IDENTICAL: ("identical", "differ
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve: at which of its `lengths`, ascending, the pair is `hidden`; `tokens` of v at each.
+    """One curve: at which of its `lengths`, ascending, the pair is `hidden`.
 
-    `key`: the values of `ONE_CURVE`. At the sites "top-token" and "identical-logits" hidden is the
-    same there. `finite`: False where the dtype overflows; then there are no lengths.
+    `key`: its values by the names of `ONE_CURVE`. At the sites "top-token" and "identical-logits"
+    hidden is the same there. `finite`: False where the dtype overflows; then there are no lengths.
     """
 
-    key: tuple[Any, ...]
+    key: dict[str, Any]
     lengths: list[int]
-    tokens: list[int]
     hidden: list[bool]
     finite: bool = True
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Numbers of the model at which a range may begin or end: sliding windows and context in
-    tokens, and the longest sequence of this task that it was trained on, in items; None where it is
-    not known."""
-
-    windows: tuple[int, ...] = ()
-    context: int | None = None
-    trained: int | None = None
-
-    @classmethod
-    def of(cls, provenance: Provenance, task: str) -> Limits:
-        limits: Any = provenance.parameters.get("limits", {})
-        trained = trained_length(task, provenance.model.get("trained_lengths"))
-        return cls(tuple(limits.get("sliding_windows", ())), limits.get("context"), trained)
 
 
 @dataclass(frozen=True)
@@ -178,11 +161,10 @@ class CurveVerdict:
         """
         if not self.ranges:
             return "–" if self.kind == TOLD_APART else self.kind
-        spans = (
+        return ", ".join(
             f"{span.first} on, up to {span.last}" if span.open else f"{span.first} to {span.last}"
             for span in self.ranges
         )
-        return ", ".join(spans)
 
 
 def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
@@ -201,47 +183,31 @@ def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
 
 
 def hidden_curves(
-    table: Frame, reference: str, per: str = VECTOR, norm: str = "l2"
+    table: Frame, per: str = VECTOR, norm: str = "l2", *, over_seeds: bool = False
 ) -> Iterator[Curve]:
-    """Every curve of a `Collapse`'s table but those of the `reference` dtype, of rows without their
-    float64 distance, and of a norm in which a difference has no noise (the cosine)."""
-    table = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != reference)]
-    table = table.sort_values(by="length", kind="stable")
-    for key, group in table.groupby(ONE_CURVE, sort=False):
-        finite = "status" not in group or not bool((group["status"] == OVERFLOWS).any())
-        group = group[group["float64_distance"].notna() & group["pair_noise"].notna()]
-        if finite and group.empty:
-            continue
-        hidden = is_hidden(group["float64_distance"], group["pair_noise"], group["mean"])
-        lengths, tokens = group["length"].tolist(), group["tokens"].tolist()
-        yield Curve(key, lengths, tokens, hidden.tolist(), finite)
-        *curve, site, layer = key
-        if site == "logits":
-            for name, column in ((TOP_TOKEN, "same_top_token"), (IDENTICAL, "identical_logits")):
-                yield Curve((*curve, name, layer), lengths, tokens, group[column].tolist(), finite)
+    """Every curve of a `Collapse`'s table but those of float64, of rows without their float64
+    distance, and of a norm in which a difference has no noise (the cosine).
 
-
-def over_seeds(curves: Iterable[Curve]) -> list[Curve]:
-    """One curve for all seeds of a pair, dtype, site and layer: hidden at a length where it is in
-    every seed.
+    over_seeds: one curve for all seeds: hidden at a length where it is in every seed.
     """
-    groups: dict[tuple[Any, ...], list[Curve]] = {}
-    for curve in curves:
-        task, pair, _, *other_keys = curve.key
-        groups.setdefault((task, pair, None, *other_keys), []).append(curve)
-    return [_in_every(key, group) for key, group in groups.items()]
-
-
-def _in_every(key: tuple[Any, ...], curves: list[Curve]) -> Curve:
-    hidden: dict[int, bool] = {}
-    tokens: dict[int, int] = {}
-    for curve in curves:
-        tokens = dict(zip(curve.lengths, curve.tokens, strict=True)) | tokens
-        for n, is_hidden in zip(curve.lengths, curve.hidden, strict=True):
-            hidden[n] = is_hidden and hidden.get(n, True)
-    lengths = sorted(hidden)
-    finite = all(curve.finite for curve in curves)
-    return Curve(key, lengths, [tokens[n] for n in lengths], [hidden[n] for n in lengths], finite)
+    rows = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != "float64")]
+    finite = rows["status"] != OVERFLOWS
+    known = rows["float64_distance"].notna() & rows["pair_noise"].notna()
+    hidden = is_hidden(rows["float64_distance"], rows["pair_noise"], rows["mean"])
+    rows = rows.assign(finite=finite, hidden=hidden)[~finite | known]
+    logits = rows[rows["site"] == "logits"]
+    flags = [
+        logits.assign(site=name, hidden=logits[column].fillna(False).astype(bool))
+        for name, column in ((TOP_TOKEN, "same_top_token"), (IDENTICAL, "identical_logits"))
+    ]
+    rows = pd.concat([rows, *flags]).sort_index(kind="stable").sort_values("length", kind="stable")
+    names = [name for name in ONE_CURVE if not (over_seeds and name == "seed")]
+    groups: Any = rows.groupby(names, sort=False)
+    for key, group in groups:
+        by_length = group[group["finite"]].groupby("length")["hidden"].all()
+        values = dict(zip(names, key, strict=True))
+        is_finite = bool(group["finite"].all())
+        yield Curve(values, by_length.index.tolist(), by_length.tolist(), is_finite)
 
 
 def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
@@ -250,108 +216,45 @@ def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
     """
     deciding_lengths = set()
     for curve in curves:
-        _, pair, seed, *_ = curve.key
         for span in hidden_ranges(curve.hidden, curve.lengths):
             start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
-            neighbours = {
-                *curve.lengths[max(start - 1, 0) : start + 1],
-                *curve.lengths[end : end + 2],
-            }
-            deciding_lengths |= {(pair, seed, n) for n in neighbours}
+            lengths = {*curve.lengths[max(start - 1, 0) : start + 1], *curve.lengths[end : end + 2]}
+            deciding_lengths |= {(curve.key["pair"], curve.key["seed"], n) for n in lengths}
     return deciding_lengths
 
 
-def judge(curve: Curve, limits: Limits) -> CurveVerdict:
+def judge(curve: Curve) -> CurveVerdict:
     """The verdict of one curve; the rule is that of `theory.distances`."""
-    hidden, apart_word = _WORDS.get(str(curve.key[ONE_CURVE.index("site")]), ("hidden", "apart"))
     if not curve.finite:
-        dtype = curve.key[ONE_CURVE.index("dtype")]
-        return CurveVerdict(OVERFLOWS, (), [], 0, f"not measured: {dtype} overflows on this model")
+        words = f"not measured: {curve.key['dtype']} overflows on this model"
+        return CurveVerdict(OVERFLOWS, (), [], 0, words)
+    hidden, apart = _WORDS.get(curve.key["site"], ("hidden", "apart"))
     ranges, count = tuple(hidden_ranges(curve.hidden, curve.lengths)), sum(curve.hidden)
+    tried = f"of the {len(curve.lengths)} lengths tried, up to {curve.lengths[-1]}"
     if ranges:
         kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
-        words = _in_words(curve, ranges, limits, hidden, apart_word)
+        words = f"{hidden} {'; '.join(_in_words(curve, span, apart) for span in ranges)}"
+        if single := count - sum(span.hidden for span in ranges):
+            lengths = f"{single} more length{'s' * (single != 1)}"
+            words += f"; and at {lengths}, fewer than {IN_A_ROW} in a row"
+    elif not count:
+        kind, words = TOLD_APART, f"not {hidden} at any {tried}"
+    elif curve.hidden[-1] or len(curve.lengths) < IN_A_ROW:
+        kind = UNDECIDED
+        words = f"not decided: {hidden} at {count} {tried}; a range needs {IN_A_ROW} in a row"
     else:
-        kind, words = _without_range(curve, count, hidden)
+        kind = TOLD_APART
+        words = f"{hidden} at {count} {tried}, but not at {IN_A_ROW} in a row, which a range needs"
     return CurveVerdict(kind, ranges, curve.lengths, count, words)
 
 
-def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:
-    count_tried, longest = len(curve.lengths), curve.lengths[-1]
-    if not count:
-        return (
-            TOLD_APART,
-            f"not {hidden} at any of the {count_tried} lengths tried, up to {longest}",
-        )
-    where = f"{hidden} at {count} of the {count_tried} lengths tried, up to {longest}"
-    if curve.hidden[-1] or count_tried < IN_A_ROW:
-        return UNDECIDED, f"not decided: {where}; a range needs {IN_A_ROW} in a row"
-    return TOLD_APART, f"{where}, but not at {IN_A_ROW} in a row, which a range needs"
-
-
-def _in_words(
-    curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart_word: str
-) -> str:
-    parts = [_range_in_words(curve, span, limits, hidden, apart_word) for span in ranges]
-    if single := sum(curve.hidden) - sum(span.hidden for span in ranges):
-        parts.append(
-            f"and at {single} more length{'s' * (single != 1)}, fewer than {IN_A_ROW} in a row"
-        )
-    return f"{hidden} {'; '.join(parts)}"
-
-
-def _range_in_words(
-    curve: Curve, span: HiddenRange, limits: Limits, hidden: str, apart_word: str
-) -> str:
-    start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
-    shortest = ", the shortest tried," if start == 0 else ""
+def _in_words(curve: Curve, span: HiddenRange, apart: str) -> str:
+    """A range with how many of its lengths were tried, and the next one, where it is apart."""
+    shortest = ", the shortest tried," if span.first == curve.lengths[0] else ""
     upper = f"on, up to {span.last}, the last length tried" if span.open else f"to {span.last}"
-    tried, spread = curve.lengths[start : end + 1], span.last - span.first + 1
-    holes = [
-        n
-        for n, is_hidden in zip(tried, curve.hidden[start : end + 1], strict=True)
-        if not is_hidden
-    ]
-    is_sparse = len(tried) < spread
-    count = (
-        f"{len(tried)} of the {spread} lengths in the range were tried"
-        if is_sparse
-        else f"all {spread} lengths tried"
+    share = "all" if span.hidden == span.lengths_tried else f"{span.hidden} of the"
+    count = f"{share} {span.lengths_tried} lengths tried"
+    after = (
+        "" if span.open else f", {apart} again at {min(n for n in curve.lengths if n > span.last)}"
     )
-    count += f"; not {hidden} at {runs(holes)}" if holes else f", all {hidden}" if is_sparse else ""
-    after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
-    ends, apart = "", after.count(False)
-    if len(after) == IN_A_ROW:
-        ends = f", {apart_word} again from {curve.lengths[end + 1]}"
-    elif len(after) == 1:  # a range ends where the next length tried is apart
-        ends = f", {apart_word} at {curve.lengths[end + 1]}, the only longer length tried"
-    elif after:
-        longer = f"all {apart}" if apart == len(after) else f"{apart} of the {len(after)}"
-        ends = f", {apart_word} at {longer} longer lengths tried"
-    why = "; ".join(
-        filter(
-            None, [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]
-        )
-    )
-    return f"from {span.first}{shortest} {upper} ({count}){ends}{f' ({why})' if why else ''}"
-
-
-def _limit(curve: Curve, index: int, limits: Limits) -> str:
-    """Which of the model's numbers the prompt reaches between the tried length of that index and
-    the next one, in words.
-    """
-    before, tokens = curve.lengths[index], curve.tokens[index]
-    if index == len(curve.lengths) - 1:
-        full = limits.context is not None and tokens + 1 >= limits.context
-        return (
-            f"no longer prompt fits the model's context of {limits.context} tokens" if full else ""
-        )
-    after, tokens_after = curve.lengths[index + 1], curve.tokens[index + 1]
-    for window in limits.windows:
-        if tokens < window == tokens_after:
-            return f"at {after} the prompt has {window} tokens, the model's sliding window"
-        if tokens < window < tokens_after:
-            return f"between {before} and {after} the prompt reaches {window} tokens, the model's sliding window"
-    if limits.trained is not None and before <= limits.trained < after:
-        return f"{limits.trained} is the longest sequence that the model was trained on"
-    return ""
+    return f"from {span.first}{shortest} {upper} ({count}){after}"

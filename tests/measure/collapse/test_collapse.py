@@ -31,7 +31,6 @@ from ostools.measure.collapse.verdicts import (
     TOLD_APART,
     UNDECIDED,
     Curve,
-    Limits,
     deciding,
     judge,
 )
@@ -360,86 +359,56 @@ def between(first: int, last: int, n_max: int) -> list[bool]:
     return [first <= n <= last for n in range(1, n_max + 1)]
 
 
-WINDOW: dict[str, Any] = {"windows": (512,), "context": 2048}
-AT_512 = "(at 502 the prompt has 512 tokens, the model's sliding window)"
 WHOLE = "from 1, the shortest tried, on, up to 100, the last length tried (all 100 lengths tried)"
-RANGE = "hidden from 138 to 501 (all 364 lengths tried)"
+
+
+def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int = 0) -> Curve:
+    key = {"task": "t", "pair": "theorem", "seed": seed, "dtype": "bfloat16", "site": site}
+    return Curve(key | {"layer": 2}, lengths, hidden)
 
 
 @pytest.mark.parametrize(
-    ("hidden", "site", "limits", "kind", "words"),
+    ("hidden", "site", "kind", "words"),
     [
-        *(
-            (between(138, 501, n_max), "y", WINDOW, kind, words)
-            for n_max, kind, words in (
-                (
-                    140,
-                    UNDECIDED,
-                    "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row",
-                ),
-                (
-                    300,
-                    TO_THE_END,
-                    "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)",
-                ),
-                (502, IN_A_RANGE, f"{RANGE}, apart at 502, the only longer length tried {AT_512}"),
-                (504, IN_A_RANGE, f"{RANGE}, apart at all 3 longer lengths tried {AT_512}"),
-                (512, IN_A_RANGE, f"{RANGE}, apart again from 502 {AT_512}"),
-            )
-        ),
-        ([True] * 100, "y", {}, TO_THE_END, f"hidden {WHOLE}"),
-        ([True] * 100, "top-token", {}, TO_THE_END, f"the same {WHOLE}"),
         (
-            [False] * 100,
-            "identical-logits",
-            {},
-            TOLD_APART,
+            *(between(138, 501, 140), "y", UNDECIDED),
+            "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row",
+        ),
+        (
+            *(between(138, 501, 300), "y", TO_THE_END),
+            "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)",
+        ),
+        (
+            *(between(138, 501, 502), "y", IN_A_RANGE),
+            "hidden from 138 to 501 (all 364 lengths tried), apart again at 502",
+        ),
+        ([True] * 100, "y", TO_THE_END, f"hidden {WHOLE}"),
+        ([True] * 100, "top-token", TO_THE_END, f"the same {WHOLE}"),
+        (
+            *([False] * 100, "identical-logits", TOLD_APART),
             "not identical at any of the 100 lengths tried, up to 100",
         ),
         (
-            *([n % 9 == 0 for n in range(1, 101)], "y", {}, TOLD_APART),
+            *([n % 9 == 0 for n in range(1, 101)], "y", TOLD_APART),
             "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs",
         ),
         (
-            *(between(30, 60, 100), "y", {"trained": 60, "context": 111}, IN_A_RANGE),
-            "hidden from 30 to 60 (all 31 lengths tried), apart again from 61 (60 is the longest sequence that the model was "
-            "trained on)",
+            *([n >= 10 and n not in (20, 21, 25) for n in range(1, 101)], "y", TO_THE_END),
+            "hidden from 10 on, up to 100, the last length tried (88 of the 91 lengths tried)",
         ),
         (
-            *(between(30, 100, 100), "y", {"context": 111}, TO_THE_END),
-            "hidden from 30 on, up to 100, the last length tried (all 71 lengths tried) (no longer prompt fits the model's "
-            "context of 111 tokens)",
+            *([10 <= n < 30 or n == 50 for n in range(1, 101)], "y", IN_A_RANGE),
+            "hidden from 10 to 29 (all 20 lengths tried), apart again at 30; and at 1 more length, "
+            "fewer than 8 in a row",
         ),
     ],
 )
 def test_a_verdict_is_about_ranges_wherever_one_stops(
-    hidden: list[bool], site: str, limits: dict[str, Any], kind: str, words: str
+    hidden: list[bool], site: str, kind: str, words: str
 ) -> None:
-    lengths = list(range(1, len(hidden) + 1))
-    curve = Curve(
-        ("t", "theorem", 0, "bfloat16", site, 2), lengths, [n + 10 for n in lengths], hidden
-    )
-    verdict = judge(curve, Limits(**limits))
+    verdict = judge(curve_of(hidden, list(range(1, len(hidden) + 1)), site))
     assert (verdict.kind, verdict.words) == (kind, words)
     assert len(verdict.ranges) == kind.startswith("hidden")
-
-
-@pytest.mark.parametrize(
-    ("step", "holes", "count"),
-    [
-        (1, {20, 21, 22, 25}, "all 80 lengths tried; not hidden at 20 to 22, 25"),
-        (4, {46}, "20 of the 77 lengths in the range were tried; not hidden at 46"),
-        (4, set(), "20 of the 77 lengths in the range were tried, all hidden"),
-    ],
-)
-def test_a_range_names_its_holes_and_how_many_of_its_lengths_were_tried(
-    step: int, holes: set[int], count: str
-) -> None:
-    lengths = list(range(2, 90, step))
-    hidden = [n >= 10 and n not in holes for n in lengths]
-    curve = Curve(("t", "theorem", 0, "bfloat16", "y", 2), lengths, lengths, hidden)
-    words = judge(curve, Limits()).words
-    assert words == f"hidden from 10 on, up to {lengths[-1]}, the last length tried ({count})"
 
 
 @pytest.mark.parametrize(
@@ -456,7 +425,7 @@ def test_the_lengths_that_decide_are_the_ends_of_a_range_and_those_beside_them(
     first: int, last: int, lengths: set[int]
 ) -> None:
     tried = list(range(1, 21))
-    curve = Curve(("t", "theorem", 7, "bfloat16", "y", 2), tried, tried, between(first, last, 20))
+    curve = curve_of(between(first, last, 20), tried, seed=7)
     assert deciding([curve]) == {("theorem", 7, length) for length in lengths}
 
 
@@ -507,35 +476,6 @@ def test_the_tables_read_top_tokens_and_identical_logits_from_their_own_columns(
     first: Any = result.verdicts().set_index("site")["first"]
     assert first[["top-token", "identical-logits"]].tolist() == [41, 71]
     assert first["logits"] is pd.NA
-
-
-@pytest.mark.parametrize(
-    ("limits", "trained", "last", "words"),
-    [
-        (
-            {"sliding_windows": [66]},
-            {},
-            60,
-            "(at 61 the prompt has 66 tokens, the model's sliding window)",
-        ),
-        ({"context": 106}, {}, 100, "(no longer prompt fits the model's context of 106 tokens)"),
-        (
-            {},
-            {"count-ones-figure-5": 60},
-            60,
-            "(60 is the longest sequence that the model was trained on)",
-        ),
-    ],
-)
-def test_limits_are_those_of_the_model_that_was_measured(
-    limits: dict[str, Any], trained: dict[str, int], last: int, words: str
-) -> None:
-    result = made(lambda n: 0.1 if 30 <= n <= last else 1.0)  # n items are n + 5 tokens
-    origin = replace(
-        result.provenance, parameters={"limits": limits}, model={"trained_lengths": trained}
-    )
-    verdict: Any = replace(result, provenance=origin).verdicts().set_index("site").loc["y"]
-    assert verdict["status"].endswith(words)
 
 
 def test_seeds_together_are_hidden_where_each_is() -> None:
@@ -601,7 +541,7 @@ def test_a_prompt_is_the_repeat_task_of_its_last_token() -> None:
         ({"task": "figure-5a", "lengths": []}, "whole numbers of at least 1, found none"),
         (
             {"task": "figure-5a", "lengths": [10**9]},
-            "does not fit the model's context of 256 tokens .* the longest that fits is 215",
+            "does not fit the model's context of 256 tokens with its question",
         ),
         (
             {"task": "figure-5a", "dtypes": ["bfloat61"]},

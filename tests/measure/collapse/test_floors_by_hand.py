@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ostools.measure.collapse.distances import _floors_and_distances
+from ostools.measure.collapse.distances import _norm_columns
 from ostools.measure.passes.precisions import Precision
 
 # One pair of prompts, two heads, two components. The differences are (3, 4) and (6, 8), so that
@@ -33,8 +33,9 @@ class StepsByHand(Precision):
 
 @pytest.fixture(scope="module")
 def columns() -> dict[str, dict[str, float]]:
-    pieces = (V, V_STAR, EXACT, EXACT_STAR, AS_GIVEN)
-    made = _floors_and_distances(pieces, StepsByHand("by hand", torch.float32))
+    references = {"exact": (EXACT, EXACT_STAR), "noise": (V, EXACT), "shift": (EXACT, AS_GIVEN)}
+    compared = {"distance": (V, V_STAR)} | references
+    made = _norm_columns(compared, StepsByHand("by hand", torch.float32))
     return {
         norm: {name: float(values[0]) for name, values in table.items()} for norm, table in made
     }
@@ -66,3 +67,11 @@ def test_by_hand(
     columns: dict[str, dict[str, float]], norm: str, column: str, by_hand: float
 ) -> None:
     assert columns[norm][column] == pytest.approx(by_hand, rel=1e-15)
+
+
+def test_a_pair_of_no_reference_is_its_own_and_what_has_no_length_has_no_share_of_it() -> None:
+    made = _norm_columns({"distance": (V_STAR, V)}, Precision.of_name("float32"))
+    columns = {name: float(values[0]) for name, values in dict(made)["l2"].items()}
+    assert columns["mean"] == columns["float64_distance"] == 7.5
+    assert columns["weight_shift"] == 0
+    assert all(columns[name] != columns[name] for name in ("relative", "noise", "pair_noise"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ostools import hooks, tasks
-from ostools.measure.collapse import distances, run
+from ostools.measure.collapse import run
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.passes.last_tokens import LastRows
@@ -193,40 +193,3 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
     spoiled = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     assert by_site(spoiled)["y"] < start
     assert spoiled.provenance.parameters["difference_at_probed_lengths"]["bfloat16"] == 0.0
-
-
-def _l2(*vectors: list[float] | None) -> dict[str, float]:
-    """The L2 columns of one pair: v, v*, float64's v and v*, float64's v with the given weights."""
-    pieces = [
-        None if vector is None else torch.tensor([[vector]], dtype=torch.float64)
-        for vector in vectors
-    ]
-    v, v_star, exact, exact_star, given = pieces
-    assert v is not None
-    assert v_star is not None
-    found = dict(
-        distances._floors_and_distances(
-            (v, v_star, exact, exact_star, given), PRECISIONS["float32"]
-        )
-    )
-    return {name: float(column[0]) for name, column in found["l2"].items()}
-
-
-def test_every_column_of_a_pair_by_hand() -> None:
-    """Whole numbers that are each another one where v and v*, or a run and its reference, change
-    places.
-    """
-    found = _l2([3.0, 4.0], [3.0, 0.0], [3.0, 16.0], [3.0, 1.0], [3.0, -4.0])
-    assert found["mean"] == found["minimum"] == found["maximum"] == 4
-    assert found["relative"] == 4 / 5
-    assert found["float64_distance"] == 15
-    assert found["noise"] == 12
-    assert found["pair_noise"] == 11
-    assert found["weight_shift"] == 20
-
-
-def test_a_pair_of_no_reference_is_its_own_and_what_has_no_length_has_no_share_of_it() -> None:
-    found = _l2([0.0, 0.0], [3.0, 4.0], None, None, None)
-    assert found["mean"] == found["float64_distance"] == 5
-    assert found["weight_shift"] == 0
-    assert all(np.isnan(found[name]) for name in ("relative", "noise", "pair_noise"))

@@ -89,7 +89,7 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
     apart = (result.frame["seed"] == 1) & (result.frame["length"] > 100)
     result.frame.loc[apart, "float64_distance"] = 5.0
-    assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in " ".join(
+    assert "hidden from 31 to 100 (all 70 lengths tried), apart again at 101" in " ".join(
         collapse_findings(result)
     )
 
