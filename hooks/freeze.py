@@ -9,7 +9,7 @@ gradient will follow must reproduce the output of the norm or the MLP, or the bl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +22,6 @@ from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, Placement, attached, with_input
 from ostools.hooks.sites import Norm, available_sites, points, require_open
 from ostools.hooks.sites import norms as norms_of
-from ostools.hooks.strips import active_strips
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding
 # only.
@@ -65,27 +64,22 @@ def frozen(
         raise HookError(
             "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
         )
-    with attached(_placements(model, "frozen", Holding([parts], notes=False)), kind="freeze"):
+    with attached(_placements(model, "frozen", Holding([parts])), kind="freeze"):
         yield
 
 
 @model_block
 def holding(model: TransformerBridge, choices: Sequence[HeldParts]) -> Iterator[Holding]:
-    """Let one forward pass be differentiated under each of the choices, and impose its values on
-    later passes.
+    """Let a forward pass be differentiated under each of the choices, and impose one prompt's
+    values on others.
 
-    The block's first pass has one prompt. Its graph serves every choice: `Holding.follow` says
-    which one the gradients of the next backward pass obey. Inside `Holding.imposing` later passes
-    have, row by row, the patterns, norm scales and activations of the first pass, as functions of
-    their own input: their finite differences are those of the held network. Inside `in_strips` the
-    first pass's queries and keys are imposed, which make the same patterns again.
+    One graph serves every choice: `Holding.follow` says which one the gradients of the next
+    backward pass obey. Inside `Holding.imposing` the rows of a pass have the patterns, norm scales
+    and activations of its first row, as functions of their own input: their finite differences are
+    those of the held network.
     """
-    held, strips = Holding(choices), active_strips(model)
-    striped = held.anywhere.attention and strips is not None
-    body: Any = (
-        strips.holding(held.of_strips()) if striped and strips is not None else nullcontext()
-    )
-    with body, attached(_placements(model, "holding", held, striped), kind="freeze"):
+    held = Holding(choices)
+    with attached(_placements(model, "holding", held), kind="freeze"):
         yield held
 
 
@@ -94,11 +88,11 @@ class Holding:
     those that all of them hold.
     """
 
-    def __init__(self, choices: Sequence[HeldParts], notes: bool = True) -> None:
+    def __init__(self, choices: Sequence[HeldParts]) -> None:
         self.anywhere, self.everywhere = (
             HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all)
         )
-        self.followed, self._notes = choices[0], notes
+        self.followed = choices[0]
         self._rows: Sequence[HeldParts] | None = None
 
     def follow(self, choice: HeldParts) -> None:
@@ -107,49 +101,27 @@ class Holding:
 
     @contextmanager
     def imposing(self, rows: Sequence[HeldParts]) -> Iterator[None]:
-        """Impose on each row of the passes inside the block what its choice holds."""
+        """Impose on each row of the passes inside the block what its choice holds of the first
+        row.
+        """
         self._rows = rows
         try:
             yield
         finally:
             self._rows = None
 
-    def of_patterns(self, imposes: bool) -> HookBody:
-        """The body that holds one block's pattern. In strips there is none as a whole: it `imposes`
-        nothing.
-        """
-        first: list[Tensor] = []
-
-        def body(pattern: Tensor) -> Tensor | None:
-            if self._rows is not None:
-                return self._imposed("attention", pattern, first[0]) if imposes else None
-            if imposes and self._notes and not first:
-                first.append(pattern.detach())
-            if not torch.is_grad_enabled():
-                return None
-            stopped = pattern.detach()
-            return (
-                stopped
-                if self.everywhere.attention
-                else cast(Tensor, _Routed.apply(pattern, stopped, self, "attention"))
-            )
-
-        return body
-
-    def of_strips(self) -> Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """What makes of a block's queries and keys those that a pass in strips has to use."""
-        first: dict[int, tuple[Tensor, Tensor]] = {}
-
-        def body(layer: int, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-            if self._rows is None:
-                first.setdefault(layer, (query.detach(), key.detach()))
-                return query, key
-            at_first = first[layer]
-            return self._imposed("attention", query, at_first[0]), self._imposed(
-                "attention", key, at_first[1]
-            )
-
-        return body
+    def of_patterns(self, pattern: Tensor) -> Tensor | None:
+        """The body that holds one block's pattern."""
+        if self._rows is not None:
+            return self._imposed("attention", pattern, pattern[:1])
+        if not torch.is_grad_enabled():
+            return None
+        stopped = pattern.detach()
+        return (
+            stopped
+            if self.everywhere.attention
+            else cast(Tensor, _Routed.apply(pattern, stopped, self, "attention"))
+        )
 
     def of_map(
         self, part: str, name: str, linear_of: Callable[..., Linear], bias: Tensor | float = 0.0
@@ -157,18 +129,16 @@ class Holding:
         """The body that holds a map at the values of its inputs, linear in the last one, but for
         the bias.
         """
-        first: list[Linear] = []
 
         def body(*tensors: Tensor) -> Tensor | None:
             *inputs, out = tensors
             x = inputs[-1]
             if self._rows is not None:
-                return self._imposed(part, out, (first[0](x) + bias).to(out.dtype))
+                at_first = linear_of(*(tensor[:1] for tensor in inputs))
+                return self._imposed(part, out, (at_first(x) + bias).to(out.dtype))
             linear = linear_of(*inputs)
             held = linear(x)
             _check_reproduces(name, held + bias, out)
-            if self._notes and not first:
-                first.append(linear)
             if not torch.is_grad_enabled():
                 return None
             if not getattr(self.everywhere, part):
@@ -201,9 +171,7 @@ class _Routed(torch.autograd.Function):
         return (None, gradients[0], None, None) if is_held else (gradients[0], None, None, None)
 
 
-def _placements(
-    model: TransformerBridge, what: str, held: Holding, striped: bool = False
-) -> list[Placement]:
+def _placements(model: TransformerBridge, what: str, held: Holding) -> list[Placement]:
     """Placements of what holds every pattern, norm and activation; of those that no choice holds
     none.
     """
@@ -217,7 +185,7 @@ def _placements(
         require_open(model, what, *(part for part, is_held in known_parts if is_held))
     if parts.attention:
         patterns = points(model, "pattern").values()
-        placements += [(point, held.of_patterns(not striped), Order.FREEZE) for point in patterns]
+        placements += [(point, held.of_patterns, Order.FREEZE) for point in patterns]
     if parts.norms:
         for norm in norms_of(model).values():
             body = held.of_map(

@@ -114,16 +114,12 @@ class StripAttention:
         return scores + mask.to(scores)
 
 
-_Held = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
 @dataclass
 class Strips:
     """State of `in_strips`: attention runs `size` queries at a time."""
 
     size: int
     _noting: dict[int, list[StripAttention]] = field(default_factory=dict)
-    _held: _Held | None = None
 
     @contextmanager
     def noting(self, layer: int) -> Iterator[list[StripAttention]]:
@@ -134,17 +130,6 @@ class Strips:
             yield calls
         finally:
             del self._noting[layer]
-
-    @contextmanager
-    def holding(self, body: _Held) -> Iterator[None]:
-        """Use, of every block's queries and keys, what `body` makes of them."""
-        if self._held is not None:
-            raise HookError("holding: found a block of its kind around this one")
-        self._held = body
-        try:
-            yield
-        finally:
-            self._held = None
 
     def attend(
         self, layer: int, call: StripAttention, value: Tensor
@@ -264,8 +249,6 @@ class _Forward(OwnForward):
         kwargs = attention.prepared(kwargs) if hasattr(attention, "prepared") else kwargs
         x = attention.hook_in(kwargs.pop("hidden_states") if "hidden_states" in kwargs else args[0])
         query, key, value = self._projected(x, kwargs.get("position_embeddings"))
-        if self.strips._held is not None:
-            query, key = self.strips._held(self._layer, query, key)
         # A class that keeps scores in float32 in a 16-bit model widens keys and values here, and
         # queries at their last hook.
         key, value = attention._update_kv_cache(key, value, **kwargs)

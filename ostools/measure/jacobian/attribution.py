@@ -28,7 +28,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Position
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
-from ostools.measure.jacobian.certificate import ADDS_UP, last_tokens, require_adds_up
+from ostools.measure.jacobian.certificate import ADDS_UP, moved_prompts, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, differentiated
 from ostools.measure.jacobian.memory import sensitivity_bytes
@@ -183,14 +183,16 @@ def _complete_parts(
     row, logit = output.row, output.before_cap(run.start.y)
     with run.linearised(run.planned()[1]) as (linear, held):
         of_tokens = (linear.pull(row[None])[0].double() * embedded.double()).sum(-1)
+        base = linear.base
         linear.release()
         # The token with the largest part, the first, and the middle one.
         checked_positions = list(
             dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2])
         )
         ablated = _ablated(embedded, checked_positions)
-        y = last_tokens(model, ablated, held, [FROZEN_PARTS[_COMPLETE]] * len(ablated))
-    total_output, bias, *without = (row.double() @ y.double().T).tolist()
+        y, _ = moved_prompts(model, base, ablated, held, [FROZEN_PARTS[_COMPLETE]] * len(ablated))
+    bias, *without = (row.double() @ y.double().T).tolist()
+    total_output = float(row.double() @ base.y.double())
     parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + output.bias], dtype=torch.float64)])
     size = float(parts.abs().sum() + abs(logit))
     error, within = abs(float(parts.sum()) - logit) / size, ADDS_UP[embedded.dtype]
@@ -227,10 +229,10 @@ def _gradient_parts(
 def _ablated(
     embedded: Float[Tensor, "pos d_model"], without: list[int]
 ) -> Float[Tensor, "row pos d_model"]:
-    """The prompt, v = 0, and the prompt with v_i = 0 for each i of `without`."""
-    ablated = embedded.repeat(2 + len(without), 1, 1)
-    ablated[1] = 0.0
-    for index, place in enumerate(without, start=2):
+    """v = 0, and the prompt with v_i = 0 for each i of `without`."""
+    ablated = embedded.repeat(1 + len(without), 1, 1)
+    ablated[0] = 0.0
+    for index, place in enumerate(without, start=1):
         ablated[index, place] = 0.0
     return ablated
 

@@ -1,11 +1,13 @@
 """The check that comes with every measured Jacobian: the network itself, moved a little, moves as J
 says.
 
-    (y_n(v + h t) - y_n(v - h t)) / 2h  =  sum_i J_i t_i + O(h^2)
+    (y_n(v + h t) - y_n(v - h t)) / 2h  =  sum_i J_i^(l) dv_i^(l) + O(h^2)
+    dv_i^(l) = (v_i^(l)(v + h t) - v_i^(l)(v - h t)) / 2h,  at the lowest layer t_i itself
 
-for one random direction t_i of every token, all moved at once, with patterns and norm scales
-imposed where the linearisation holds them. No derivative is taken, so that an error in autograd, in
-a backward formula or in a hook's gradient cannot hide.
+for one random direction t_i of every token at the lowest measured layer, all moved at once, with
+patterns and norm scales imposed where the linearisation holds them. The same moved passes show
+dv^(l) at every other measured layer, so that each layer is held to the network. No derivative is
+taken: an error in autograd, in a backward formula or in a hook's gradient cannot hide.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,26 +23,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.freeze import HeldParts, Holding
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
 from ostools.measure.passes.contexts import no_logits, run_from
+from ostools.theory.statistics.estimates import orthonormal_rows
 
-# The steps, relative to |v_i|, that are tried one at a time at first: trained models need no other.
-# Truncation grows with h^2 and rounding with 1 / h; of y_n both are below 1e-3 of the sum at the
-# first step on the real models that were measured. Of one logit, a single number, truncation may be
-# a larger share: it takes the second one.
-_FIRST_STEPS = {torch.float32: (1e-2, 3e-3), torch.float64: (1e-4,)}
-# Where none of these decides, the one below whose truncation and rounding are smallest together is
-# taken. Sharp attention needs small ones.
+# The step, relative to |v_i|, that is tried first: trained models need no other. Truncation grows
+# with h^2 and rounding with 1 / h; of y_n both are below 1e-3 of the sum there on the real models
+# that were measured.
+_FIRST_STEP = {torch.float32: 1e-2, torch.float64: 1e-4}
+# Where neither it nor the step that balances its truncation and rounding decides, the one below
+# whose truncation and rounding are smallest together is taken. Sharp attention needs small ones.
 _STEPS = {torch.float32: (3e-2, 1e-2, 3e-3, 1e-3, 3e-4), torch.float64: (1e-3, 1e-4, 1e-5)}
-# An error bar, relative to the size of the sum, with which the first step decides; and one with
-# which a difference says something.
+# An error bar, relative to the size of the sum, with which a step decides; and one with which a
+# difference says something.
 _SHARP, _INFORMATIVE = 1e-2, 0.1
+# Directions of y_n in which the layers above the lowest one are held to the network.
+_PROBES = 8
 # A token that moves y_n more than half of the others do is moved less, at least by this share: each
 # has its say in the sum.
 _LEAST_SHARE = 3e-2
@@ -83,7 +87,8 @@ class Claim(NamedTuple):
     `expected`: sum_i W J_i t_i. `size`: sqrt(sum_i |W J_i t_i|^2), the size of that sum in the mean
     over random directions; a logit's, one number, may be small by chance. `homogeneous`: sum_i W
     J_i v_i. `outputs`: W, None for the identity. `gain`: size of W over that of y_n. Rounding grows
-    with it: a sum like w^T y may be far smaller than what is added.
+    with it: a sum like w^T y may be far smaller than what is added. `probes`: orthonormal rows U;
+    `above`: U W J_i^(l) of the layers above the lowest one.
     """
 
     field: Float[Tensor, "pos d_model"]
@@ -92,6 +97,8 @@ class Claim(NamedTuple):
     homogeneous: Float[Tensor, " d_out"]
     outputs: Float[Tensor, "out d_model"] | None
     gain: float
+    probes: Float[Tensor, "probe d_out"]
+    above: Float[Tensor, "layer pos probe d_model"]
 
     @classmethod
     def of(
@@ -100,97 +107,130 @@ class Claim(NamedTuple):
         jacobian_rows: Float[Tensor, "place d_out d_model"],
         outputs: Float[Tensor, "out d_model"] | None = None,
     ) -> Claim:
-        """What rows W J_i say, those of the base's layer first."""
+        """What rows W J_i say, layer by layer, those of the base's stream first."""
         field = _field(base.stream, jacobian_rows)
         parts, homogeneous = (
             _products(jacobian_rows, steps).double() for steps in (field, base.stream)
         )
         gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
         widened = None if outputs is None else outputs.double()
-        return cls(field, parts.sum(0), float(parts.norm()), homogeneous.sum(0), widened, gain)
+        d_out = jacobian_rows.shape[1]
+        probes = torch.eye(d_out, dtype=torch.float64)
+        if d_out > _PROBES:
+            probes = orthonormal_rows(_PROBES, d_out, torch.Generator().manual_seed(_SEED))
+        probes = probes.to(jacobian_rows)
+        above = probes @ jacobian_rows[len(field) :]
+        return cls(
+            field,
+            parts.sum(0),
+            float(parts.norm()),
+            homogeneous.sum(0),
+            widened,
+            gain,
+            probes,
+            above.unflatten(0, (len(base.layers) - 1, len(field))),
+        )
 
     def output(self, y: Float[Tensor, "*row d_model"]) -> Float[Tensor, "*row d_out"]:
         """W y, in float64."""
         return y.double() if self.outputs is None else y.double() @ self.outputs.T
 
+    def errors(self, slope: _Slope) -> Float[Tensor, " layer"]:
+        """What the sum of each layer is off the network, the lowest first; of those above it by
+        their probes, scaled to all of W y_n.
+        """
+        lowest = (slope.change - self.expected).norm()
+        share = len(self.probes) / self.probes.shape[1]
+        parts = torch.einsum("lpkd,lpd->lk", self.above, slope.moves.to(self.above))
+        above = (parts.double() - self.probes.double() @ slope.change).norm(dim=-1) / share**0.5
+        return torch.cat([lowest[None], above])
 
-class _Slopes(NamedTuple):
-    """Central differences by step; the curvature of the last one, and the rounding of what is
-    subtracted.
+
+class _Slope(NamedTuple):
+    """Central differences along one claim's field, of one step: of W y_n, and of v^(l) at the
+    layers above. `bar`: their truncation and rounding.
     """
 
-    by_step: dict[float, Float[Tensor, " d_out"]]
-    curvature: float
+    change: Float[Tensor, " d_out"]
+    moves: Float[Tensor, "layer pos d_model"]
+    truncation: float
     rounding: float
+
+    @property
+    def bar(self) -> float:
+        return self.truncation + self.rounding
 
 
 def certify(
     model: TransformerBridge, held: Holding, base: BasePoint, claims: Mapping[str, Claim]
 ) -> dict[str, Certificate]:
-    """Compare what each linearisation claims at `base` with finite differences of the network;
-    `InputError` where they differ.
+    """Compare what each linearisation claims at every layer of `base` with finite differences of
+    the network; `InputError` where they differ.
 
     `held`: of the block in which the prompt was linearised. Raises `InputError` too where rounding
     and truncation leave an error bar above a tenth of the sum, so that a difference says nothing.
-    Cost: 2 moved prompts for each linearisation from that layer on, all in one batch. Of those that
-    these do not decide 2 more in float32, and of those that are not decided then 6 more (4 in
-    float64).
+    Cost: 2 moved prompts for each linearisation from the lowest layer on, all in one batch, and the
+    prompt itself where something is held. Of those that these do not decide 2 more, and of those
+    that are not decided then 8 more (4 in float64).
     """
     dtype = base.stream.dtype
-    bars: dict[str, tuple[Float[Tensor, " d_out"], float]] = {}
-    by_step: dict[str, dict[float, Float[Tensor, " d_out"]]] = {name: {} for name in claims}
-    for step in _FIRST_STEPS[dtype]:
-        unsure = {name: claim for name, claim in claims.items() if name not in bars}
-        for name, slopes in (_slopes(model, held, base, unsure, [step]) if unsure else {}).items():
-            by_step[name] |= slopes.by_step
-            claim, difference = unsure[name], slopes.by_step[step]
-            error = float((difference - claim.expected).norm())
-            # The terms of odd and even order are taken to fall alike: what the h^2 term is off is
-            # the square of what the h term is.
-            bar = slopes.curvature**2 / max(claim.size, 1e-300) + slopes.rounding / step
-            if bar < _SHARP * claim.size and error <= bar + _TOLERANCE[dtype] * claim.size:
-                bars[name] = difference, bar
-    unsure = {name: claim for name, claim in claims.items() if name not in bars}
-    if unsure:
-        more = _slopes(
-            model,
-            held,
-            base,
-            unsure,
-            [step for step in _STEPS[dtype] if step not in _FIRST_STEPS[dtype]],
-        )
-        for name in unsure:
-            by_step[name] |= more[name].by_step
-            bars[name] = _difference(
-                {step: by_step[name][step] for step in _STEPS[dtype]}, more[name].rounding
-            )
+    decided: dict[str, tuple[_Slope, float]] = {}
+    steps = dict.fromkeys(claims, _FIRST_STEP[dtype])
+    passes = dict.fromkeys(claims, 0)
+    for _ in range(2):
+        slopes = _slopes(model, held, base, claims, {name: (h,) for name, h in steps.items()})
+        for name, (slope,) in slopes.items():
+            claim, (best, least) = claims[name], _best_step(slope, steps[name])
+            passes[name] += 2
+            # Sharp, or no other step would have half of its bar.
+            sharp = _SHARP * claim.size
+            within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= slope.bar
+            if within and slope.bar < max(sharp, min(2 * least, 2 * sharp)):
+                decided[name] = slope, slope.bar
+            steps[name] = min(max(best, _STEPS[dtype][-1]), _STEPS[dtype][0])
+        steps = {name: step for name, step in steps.items() if name not in decided}
+    for name, tried in _slopes(
+        model, held, base, claims, dict.fromkeys(steps, _STEPS[dtype])
+    ).items():
+        decided[name] = _decide(tried)
+        passes[name] += 2 * len(tried)
     return {
-        name: _certificate(name, claim, *bars[name], 2 * len(by_step[name]))
+        name: _certificate(name, base, claim, *decided[name], passes[name])
         for name, claim in claims.items()
     }
 
 
+def _best_step(slope: _Slope, step: float) -> tuple[float, float]:
+    """The step at which a h^2 + r / h is smallest, a and r read off this one; and that least."""
+    larger = (slope.rounding / (2 * max(slope.truncation, 1e-300))) ** (1 / 3)
+    return step * larger, slope.truncation * larger**2 + slope.rounding / larger
+
+
 def _certificate(
-    linearisation: str, claim: Claim, difference: Float[Tensor, " d_out"], bar: float, passes: int
+    linearisation: str, base: BasePoint, claim: Claim, slope: _Slope, bar: float, passes: int
 ) -> Certificate:
     """The certificate of a claim, from a difference and its error bar. Raises `InputError` where
     there is none.
     """
-    error, size, dtype = float((difference - claim.expected).norm()), claim.size, claim.field.dtype
-    if not error <= 4 * bar + _TOLERANCE[dtype] * size:
-        what = "y_n" if claim.outputs is None else "W y_n"
-        raise InputError(
-            f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(difference.norm()):.4g} a unit, J says {float(claim.expected.norm()):.4g}, and they differ by "
-            f"{error:.2g} (error bar {bar:.2g}); its norms are not to be trusted"
-        )
+    errors, size, dtype = claim.errors(slope), claim.size, claim.field.dtype
+    within = 4 * bar + _TOLERANCE[dtype] * size
+    for layer, error in zip(base.layers, errors.tolist(), strict=True):
+        if not error <= within:
+            what = "y_n" if claim.outputs is None else "W y_n"
+            raise InputError(
+                f"the {linearisation} Jacobian failed its check at layer {layer}: moving every token by a small random "
+                f"step moves {what} by {float(slope.change.norm()):.4g} a unit, what J says differs from it by {error:.2g} "
+                f"(error bar {bar:.2g}); its norms are not to be trusted"
+            )
     if not bar < _INFORMATIVE * size:
         raise InputError(
             f"the {linearisation} Jacobian cannot be checked: the network is too steep here for finite differences in "
             f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with "
             "dtype='float64'"
         )
-    return Certificate(error / size, _UNSEEN * (error + bar) / size, passes)
+    return Certificate(
+        float(errors.max()) / size, _UNSEEN * (float(errors[0]) + bar) / size, passes
+    )
 
 
 def _slopes(
@@ -198,27 +238,30 @@ def _slopes(
     held: Holding,
     base: BasePoint,
     claims: Mapping[str, Claim],
-    steps: Sequence[float],
-) -> dict[str, _Slopes]:
-    """Central differences of W y_n along each claim's field, of each step."""
-    signed_steps = [sign * step for step in steps for sign in (1, -1)]
-    moved = torch.stack(
-        [base.stream + step * claim.field for claim in claims.values() for step in signed_steps]
-    )
-    choices = [FROZEN_PARTS[name] for name in claims for _ in signed_steps]
-    y = last_tokens(model, moved, held, choices, base.layer)
-    slopes = {}
-    for (name, claim), moved_y in zip(claims.items(), y.split(len(signed_steps)), strict=True):
-        rounding = ROUNDING[y.dtype] * float(moved_y.norm(dim=-1).max()) * claim.gain
-        outputs = claim.output(moved_y)
-        by_step = {
-            step: (up - down) / (2 * step)
-            for step, up, down in zip(steps, outputs[0::2], outputs[1::2], strict=True)
-        }
-        curvature = float((outputs[-2] + outputs[-1] - 2 * claim.output(base.y)).norm()) / (
-            2 * steps[-1]
+    steps: Mapping[str, Sequence[float]],
+) -> dict[str, list[_Slope]]:
+    """Central differences along the field of each claim that has `steps`, of each of them."""
+    moves = [(name, sign * step) for name in steps for step in steps[name] for sign in (1, -1)]
+    if not moves:
+        return {}
+    moved = torch.stack([base.stream + step * claims[name].field for name, step in moves])
+    choices = [FROZEN_PARTS[name] for name, _ in moves]
+    y, streams = moved_prompts(model, base, moved, held, choices)
+    slopes: dict[str, list[_Slope]] = {name: [] for name in steps}
+    for index in range(0, len(moves), 2):
+        (name, step), claim, pair = moves[index], claims[moves[index][0]], slice(index, index + 2)
+        up, down = claim.output(y[pair])
+        curvature = float((up + down - 2 * claim.output(base.y)).norm()) / (2 * step)
+        rounding = ROUNDING[y.dtype] * float(y[pair].norm(dim=-1).max()) * claim.gain
+        slope = _Slope(
+            (up - down) / (2 * step),
+            (streams[index] - streams[index + 1]) / (2 * step),
+            # The terms of odd and even order are taken to fall alike: what the h^2 term is off is
+            # the square of what the h term is.
+            curvature**2 / max(claim.size, 1e-300),
+            rounding / step,
         )
-        slopes[name] = _Slopes(by_step, curvature, rounding)
+        slopes[name].append(slope)
     return slopes
 
 
@@ -245,20 +288,17 @@ def _field(
     return field * (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)[:, None].to(field)
 
 
-def _difference(
-    slopes: Mapping[float, Float[Tensor, " d_out"]], rounding: float
-) -> tuple[Float[Tensor, " d_out"], float]:
+def _decide(slopes: Sequence[_Slope]) -> tuple[_Slope, float]:
     """Central difference, of those by step, that its neighbours and rounding bound best; and that
     bound.
 
     Two may agree by chance where the network is steep: of several steps each is held against both
     of its neighbours.
     """
-    gaps = [float((wide - narrow).norm()) for wide, narrow in pairwise(slopes.values())]
+    gaps = [float((wide.change - narrow.change).norm()) for wide, narrow in pairwise(slopes)]
     around = [max(gap, following) for gap, following in zip(gaps, [*gaps[1:], 0.0], strict=True)]
-    bars = [gap + 2 * rounding / step for gap, step in zip(around, list(slopes)[1:], strict=True)]
-    bar, best = min(zip(bars, list(slopes.values())[1:], strict=True), key=lambda pair: pair[0])
-    return best, bar
+    bars = [gap + 2 * slope.rounding for gap, slope in zip(around, slopes[1:], strict=True)]
+    return min(zip(slopes[1:], bars, strict=True), key=lambda pair: pair[1])
 
 
 def certify_sum(
@@ -271,9 +311,8 @@ def certify_sum(
     where they do not add up within the rounding of the dtype. Cost: one forward pass.
     """
     none = torch.zeros_like(base.stream)[None]
-    bias = claim.output(
-        last_tokens(model, none, held, [FROZEN_PARTS[linearisation]], base.layer)[0]
-    )
+    moved_y, _ = moved_prompts(model, base, none, held, [FROZEN_PARTS[linearisation]])
+    bias = claim.output(moved_y[0])
     y, total = claim.output(base.y), claim.homogeneous
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
     require_adds_up(error, ADDS_UP[none.dtype], "sum_i J_i v_i + bias terms", "y_n")
@@ -290,40 +329,59 @@ def require_adds_up(error: float, within: float, parts: str, total: str) -> None
         )
 
 
-def _place(model: TransformerBridge, layer: int) -> tuple[str, int]:
-    """The site, and its block, that a v^(layer) above the embeddings is read from."""
-    last = int(model.cfg.n_layers)
-    return ("residual_pre", layer) if layer < last else ("residual_post", last - 1)
-
-
 def last_tokens(
-    model: TransformerBridge,
-    streams: Float[Tensor, "row pos d_model"],
-    held: Holding | None = None,
-    choices: Sequence[HeldParts] = (),
-    layer: int = 0,
+    model: TransformerBridge, streams: Float[Tensor, "row pos d_model"]
 ) -> Float[Tensor, "row d_model"]:
-    """y_n from every moved v^(layer). Of `held`, each row's choice is held at the values of the
-    prompt itself.
+    """y_n from every v^(0)."""
+    base = BasePoint((0,), streams[0], streams.new_zeros(streams.shape[-1]))
+    return moved_prompts(
+        model, base, streams, Holding([HeldParts()]), [HeldParts()] * len(streams)
+    )[0]
+
+
+def moved_prompts(
+    model: TransformerBridge,
+    base: BasePoint,
+    streams: Float[Tensor, "row pos d_model"],
+    held: Holding,
+    choices: Sequence[HeldParts],
+) -> tuple[Float[Tensor, "row d_model"], Float[Tensor, "row layer pos d_model"]]:
+    """y_n from every moved v^(l) of the base's lowest layer, and v^(l) of the layers above it. What
+    a row's choice holds has the values of the base.
     """
+    lowest, *above = base.layers
+    imposes = int(any(map(any, choices)))
     rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * streams.shape[1] ** 2))
-    last_rows, (site, block) = [], _place(model, layer)
-    edited_points = points(model, site, [block]).values() if layer else ()
-    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-        for start in range(0, len(streams), rows_at_once):
-            part = streams[start : start + rows_at_once]
-            imposing = (
-                held.imposing(choices[start : start + rows_at_once]) if held else nullcontext()
-            )
-            # Whatever an edit there would make of it; at the embeddings a pass starts with it
-            # anyway.
-            placements = [
-                (point, lambda _, part=part: part, Order.OBSERVE) for point in edited_points
-            ]
-            with imposing, attached(placements):
-                run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), no_logits(model))
-            last_rows.append(record["final_norm"][:, -1])
-    return torch.cat(last_rows)
+    sites = {layer: _point(model, layer) for layer in base.layers if layer}
+    final_norm = points(model, "final_norm")[None]
+    last_rows, streams_above = [], []
+    for start in range(0, len(streams), rows_at_once):
+        part = slice(start, start + rows_at_once)
+        rows, imposing = streams[part], nullcontext()
+        if imposes:  # the base goes along: its row shows what is held
+            rows = torch.cat([base.stream[None], rows])
+            imposing = held.imposing([HeldParts(), *choices[part]])
+        record: dict[int | None, Tensor] = {}
+        # Whatever an edit would make of the lowest layer; at the embeddings a pass starts there.
+        placements = [(sites[lowest], lambda _, rows=rows: rows, Order.OBSERVE)] if lowest else []
+        observed = {None: final_norm} | {layer: sites[layer] for layer in above}
+        placements += [
+            (point, partial(record.__setitem__, layer), Order.OBSERVE)
+            for layer, point in observed.items()
+        ]
+        with torch.no_grad(), imposing, attached(placements):
+            run_from(model, rows, min(lowest, int(model.cfg.n_layers) - 1), no_logits(model))
+        last_rows.append(record[None][imposes:, -1])
+        moved = [record[layer][imposes:] for layer in above]
+        streams_above.append(torch.stack(moved, 1) if moved else rows[imposes:, None][:, :0])
+    return torch.cat(last_rows), torch.cat(streams_above)
+
+
+def _point(model: TransformerBridge, layer: int) -> HookPoint:
+    """The hook point of v^(layer) above the embeddings."""
+    last = int(model.cfg.n_layers)
+    site, block = ("residual_pre", layer) if layer < last else ("residual_post", last - 1)
+    return points(model, site, [block])[block]
 
 
 def require_same_logits(

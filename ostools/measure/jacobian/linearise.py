@@ -75,9 +75,9 @@ Tangents = Float[Tensor, "row place d_model"]
 
 
 class BasePoint(NamedTuple):
-    """v^(layer) of a prompt, as edited, and its y_n, without a graph."""
+    """v^(l) of a prompt at the lowest of its layers l, as edited, and its y_n, without a graph."""
 
-    layer: int
+    layers: tuple[int, ...]
     stream: Float[Tensor, "pos d_model"]
     y: Float[Tensor, " d_model"]
 
@@ -96,7 +96,7 @@ class Linearised:
     """d y_n / d v_i^(l) of one prompt as a linear map, of the model under the edits that are
     active.
 
-    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves; `places`:
+    `layers`: which l, in order, 0 for the embedded tokens up to L for what the last block leaves; `places`:
     all their tokens, layer by layer. `chunk`: so many rows go back through a graph at a time; None:
     all. `whole`: the graph of the whole pass is kept; else each block runs again, and the edits
     have to be active still. `logits`: the last token's.
@@ -135,8 +135,8 @@ class Linearised:
     @property
     def base(self) -> BasePoint:
         """Where the map is taken, at the lowest of the layers."""
-        layer = min(self.layers)
-        return BasePoint(layer, self._streams[layer][0].detach(), self._y.detach())
+        stream = self._streams[self.layers[0]][0]
+        return BasePoint(self.layers, stream.detach(), self._y.detach())
 
     def release(self) -> None:
         """Let the graph go, and its memory: nothing can be pulled any more."""
@@ -218,7 +218,7 @@ class Linearised:
     ) -> None:
         places, lowest, steps = (
             {layer: index for index, layer in enumerate(self.layers)},
-            min(self.layers),
+            self.layers[0],
             count(1),
         )
         carried = self.top(rows)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.jacobian.certificate import last_tokens
+from ostools.measure.jacobian.certificate import moved_prompts
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, linearised
 from ostools.measure.passes.contexts import true_arithmetic
 
@@ -35,8 +35,9 @@ def by_differences(
         embedded = model.input_to_embed(ids[None])[0][0].detach()
         step = 1e-5 * float(embedded.norm() / direction.norm())
         moved = torch.stack([embedded + step * direction, embedded - step * direction])
-        with linearised(model, embedded, [linearisation], whole=False) as (_, held):
-            up, down = last_tokens(model, moved, held, [FROZEN_PARTS[linearisation]] * 2)
+        with linearised(model, embedded, [linearisation], whole=False) as (linear, held):
+            choices = [FROZEN_PARTS[linearisation]] * 2
+            (up, down), _ = moved_prompts(model, linear.base, moved, held, choices)
     return (up - down) / (2 * step)
 
 

@@ -231,6 +231,31 @@ def test_a_wrong_derivative_is_refused(
         )
 
 
+@pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))
+@pytest.mark.parametrize("factor", [3.0, 1.05])
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+@pytest.mark.parametrize("name", quick(LINEARISATIONS, "full", "frozen", "detached"))
+def test_a_factor_in_one_layer_alone_is_refused(
+    name: Any, method: Any, factor: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every measured layer is held to the network, and not the lowest one alone."""
+    model = tiny_model("gemma", seed=3, scale=1.5, dtype=dtype)
+    for wrong in range(3):
+
+        def planted(self: Linearised, x: torch.Tensor, *rest: Any, wrong: int = wrong) -> Any:
+            rows = PULL(self, x).clone()
+            rows.unflatten(1, (3, self.pos))[:, wrong] *= factor
+            return rows
+
+        monkeypatch.setattr(Linearised, "pull", planted)
+        with pytest.raises(
+            ost.InputError, match=f"the {name} Jacobian failed its check at layer {wrong}"
+        ):
+            ost.sensitivity(
+                model, prompt_of(model), linearisations=[name], layers="all", method=method
+            )
+
+
 @pytest.mark.parametrize("method", ["exact", "sketch"])
 def test_a_graph_that_goes_on_with_another_linearisation_is_refused(
     method: Any, monkeypatch: pytest.MonkeyPatch
