@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -249,7 +250,9 @@ def _cache(folder: Path) -> Iterator[None]:
 
 def row_of(kind: GgufType, verdict: Verdict) -> str:
     """A line of the table."""
-    cells = ["no", "", "", verdict.refused]
+    # What was expected and found; the list of architectures stands once, above the table.
+    why = re.sub(r" \([^)]{50,}\)", "", verdict.refused.partition(": ")[0])
+    cells = ["no", "", "", why]
     if not verdict.refused:
         rounded = 10 ** math.ceil(math.log10(verdict.difference or 1))
         cells = [

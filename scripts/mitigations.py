@@ -123,7 +123,8 @@ def effect_words(row: Cell, verdict: str) -> str:
     """
     words = in_words(row, "verdict_low", "verdict_high")
     if row["quantity"] == "correct":
-        words = f"{row['baseline']:.0%} → {row['value']:.0%}: {at_limit(row) or words}"
+        change = f"{row['baseline']:.0%} → {row['value']:.0%}"
+        words = change if at_limit(row) else f"{change}: {words}"
     return words if verdict in (NO_EFFECT, UNDECIDED) else f"**{verdict}**: {words}"
 
 

@@ -33,58 +33,51 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 _ABOVE = """# Families of models
 
-Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint whose config.json names code
-of its own (`auto_map`) is refused. A family is one record (`ostools.models.families`). This page is written from the records
-by `python -m scripts.models`, which tries every route on a tiny random model of each family first. `ostools list models`
-prints the same table, and `ostools list models --check DIR_OR_ID` says of one model, from its config.json alone, by which route
-it goes and what is refused.
+Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint whose
+config.json names code of its own (`auto_map`) is refused. A family is one record
+(`ostools.models.families`); `python -m scripts.models` tries every route on a tiny random model of
+each and writes this page. `ostools list models --check DIR_OR_ID` says of one model, from its
+config.json alone, by which route it goes and what is refused.
 
-The package carries three trained models of two of these families: `embedded` (Gemma 1; the default), `embedded-short`
-(Gemma 1) and `embedded-windowed` (Gemma 3). The card in each one's directory says how it was trained.
-
-*logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added in another order, which
-moved them by less than 10^-6 of the largest.
-
-Every family loads in bfloat16 and float16. Attention's scores and softmax are float32 there, as in transformers' sdpa;
-`bfloat16-eager` and `float16-eager` round the scores ([what that changes](findings/attention-arithmetic.md)).
+*logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added
+in another order, which moved them by less than 10^-6 of the largest.
 """
 
 _BELOW = """
-The formulas read what a block is made of off its modules, and check it on every prompt: what a block adds, computed from the
-weights as they were read, has to be what the model itself added. Where it is not, and where a family has no formulas, they
-refuse with the reason, and `sensitivity` goes through automatic differentiation: the same numbers, at more passes. Experts are
-measured so, with the router live.
+What a block adds, computed by the formulas from the weights as they were read, has to be what the
+model itself added, on every prompt. Where it is not, and where a family has no formulas, `bounds`
+refuses with the reason. Experts are measured with the router live.
 """
 
 _GENERIC = """
 ## By the generic route
 
-Whatever else transformers loads as a causal language model goes by the generic route (`ostools.models.generic`), without a
-record; so does any model with `load_model(..., route="generic")`. The blocks stay Hugging Face's own. v^(l) is the residual
-stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
-pass over other tokens, has to give the same logits. Where it does not, the model is refused.
+Whatever else transformers loads as a causal language model goes by the generic route
+(`ostools.models.generic`), without a record; so does any model with `load_model(...,
+route="generic")`. v^(l) is the residual stream between two of Hugging Face's own blocks, y the output
+of the final norm. Both are found by structure and proven at load: v^(l), put into a pass over other
+tokens, has to give the same logits. Where it does not, the model is refused.
 
-`sensitivity` (exact, sketch, estimate, of a logit) measures `full` there, and `attribution` the real gradient of a logit times
-each token's embedding: completeness does not hold, and the last row is the remainder. `collapse`, `evaluate`, `probe`,
-`probe stage` and `faithfulness` (tokens removed or replaced) need nothing else.
+`sensitivity` measures `full` there, and `attribution` the real gradient of a logit times each token's
+embedding, with a remainder. `collapse`, `evaluate`, `probe`, `probe stage` and `faithfulness` (tokens
+removed or replaced) need nothing else. What needs more of the inside (`detached`, `bounds`, `hops`,
+masks) is refused in one line.
 
-Patterns are known where each block computes one softmax over keys and nothing else carries one token to another; norms where
-each is a module of a known form. Both are proven at load (with every pattern made the identity, the last token's logits depend
-on no other token; norms on numbers drawn at random). With both, `frozen`, `frozen-attention` and `frozen-norm` are measured as
-by a record; `spectra` needs the patterns alone. In latent attention (DeepSeek) a value is a matrix times a normed latent of v:
-with that scale held it is the theorem's W_V. Gates on what attention gives, and the weights of a router, stay live.
+Patterns are known where each block computes one softmax over keys and nothing else carries one token
+to another; norms where each is a module of a known form. Both are proven at load (with every pattern
+made the identity, the last token's logits depend on no other token; norms on numbers drawn at random).
+With both, `frozen`, `frozen-attention` and `frozen-norm` are measured as by a record; `spectra` needs
+the patterns alone. In latent attention (DeepSeek) a value is a matrix times a normed latent of v: with
+that scale held it is the theorem's W_V. Gates on what attention gives, and the weights of a router,
+stay live; a router's choice is held as it is at the prompt. Of state-space and linear-attention blocks
+`full` is the real derivative; the paper's statements are not about them, and the provenance names
+them.
 
-What needs more of the inside (`detached`, `bounds`, `hops`, masks) is refused in one line. Of state-space and linear-attention
-blocks `full` is the real derivative; the paper's statements are not about them, and the provenance names them. The choice of a
-router of experts is held as it is at the prompt; the result names the tokens that are nearest to another choice.
+A model whose own code computes its attention (CodeGen, XGLM) is refused in bfloat16 and float16, where
+scores and softmax are float32, and runs as `bfloat16-eager`, which is what its code does.
 
-In bfloat16 and float16 scores and softmax are float32 where transformers lets an attention function be chosen. A model whose
-own code computes its attention (CodeGen, XGLM) is refused there, and runs as `bfloat16-eager`, which is what its code does.
-
-Each row is a tiny random model, float32, by the route that it takes by itself: the largest difference of its logits from
-Hugging Face's own, and the relative differences of finite differences from the measured `full` and `frozen` derivatives (-:
-rounding is too large for them to say anything). *refused*: of a type with a record, the routes of the table above that it
-lacks; of one without, why `frozen` is (beside what every such type lacks).
+Tiny random models, float32, each by the route that it takes by itself: logits against Hugging Face's
+own, and the measured `full` and `frozen` derivatives against finite differences (relative).
 """
 
 _REFUSED = """
@@ -149,7 +142,7 @@ def _holds(attempt: Callable[[], object]) -> bool:
 
 
 def page(generic: list[str]) -> str:
-    """The page, from the records and the rows of the generic route."""
+    """The page, from the records and the lines of the generic route."""
     loads = [family for family in FAMILIES if family.refused is None]
     refused = [family for family in FAMILIES if family.refused is not None]
     head = ["family", "`architectures`", "logits", *ROUTES]
@@ -158,15 +151,14 @@ def page(generic: list[str]) -> str:
         marks = ["yes" if has else "" for has in one.routes.values()]
         lines.append(_row([one.name, f"`{one.architecture}`", "=" if one.exact else "~", *marks]))
     lines += ["", *(f"- *{name}*: {what}." for name, what in ROUTES.items())]
-    below = [
-        f"- {family.name}: {family.refused}{'; it goes by the generic route' if family.generic_instead else ''}."
-        for family in refused
-    ]
-    below += [
-        f"- {family.name} in bfloat16-eager: {family.not_eager}."
-        for family in loads
-        if family.not_eager is not None
-    ]
+    reasons: dict[str, list[str]] = {}
+    for family in refused:
+        route = "; it goes by the generic route" if family.generic_instead else ""
+        reasons.setdefault(f"{family.refused}{route}", []).append(family.name)
+    for family in loads:
+        if family.not_eager is not None:
+            reasons.setdefault(family.not_eager, []).append(f"{family.name} in bfloat16-eager")
+    below = [f"- {', '.join(names)}: {why}." for why, names in reasons.items()]
     return "\n".join(
         [
             _ABOVE,
@@ -182,23 +174,12 @@ def page(generic: list[str]) -> str:
     )
 
 
-def generic_rows() -> list[str]:
-    """The table of model types, by running: a row for each of `tests.generic_models`, by the route
-    that it takes.
+def generic_lines() -> list[str]:
+    """What each of `tests.generic_models` gets by the route that it takes, by running: the types
+    with one outcome on a line, and how far numbers are off at most.
     """
-    rows = [
-        _row(
-            [
-                "`model_type`",
-                "route",
-                "logits differ by",
-                "full differs by",
-                "frozen differs by",
-                "refused",
-            ]
-        )
-    ]
-    rows.append(_row(["---"] * 6))
+    outcomes: dict[str, list[str]] = {}
+    most = {"logits": 0.0, "full": 0.0, "frozen": 0.0}
     for kind in sorted(GENERIC):
         with tempfile.TemporaryDirectory() as folder:
             own = generic_model(kind)
@@ -213,20 +194,26 @@ def generic_rows() -> list[str]:
                 errors = {name: run["certificate"]["error"] for name, run in runs.items()}
             except InputError as refusal:
                 why = str(refusal).replace(str(folder), "it").split(";")[0]
-                rows.append(_row([f"`{kind}`", "none", "", "", "", why]))
+                outcomes.setdefault(f"refused: {why}", []).append(kind)
                 continue
-        family = family_of(model) if not is_closed(model) else None
-        missing = [] if family is None else [name for name, has in family.routes.items() if not has]
-        refused = unknown_inside(model, "patterns", "norms") or ", ".join(missing)
-        cells = [_error(errors, name) for name in ("full", "frozen")]
-        route = "generic" if family is None else "record"
-        rows.append(_row([f"`{kind}`", route, f"{apart:.1g}", *cells, refused]))
-    return rows
+        for name, error in {"logits": apart, **errors}.items():
+            most[name] = max(most.get(name, 0.0), error or 0.0)
+        record = family_of(model) if not is_closed(model) else None
+        refused = unknown_inside(model, "patterns", "norms")
+        words = "by a record" if record else f"`full` alone: {refused}" if refused else FROZEN
+        outcomes.setdefault(words, []).append(kind)
+    off = ", ".join(f"{name} {error:.0e}" for name, error in most.items())
+    return [
+        f"The greatest differences among them: {off}.",
+        "",
+        *(
+            f"- *{words}*: {', '.join(f'`{kind}`' for kind in outcomes[words])}."
+            for words in outcomes
+        ),
+    ]
 
 
-def _error(errors: dict[str, float | None], name: str) -> str:
-    error = errors.get(name)
-    return "" if name not in errors else "-" if error is None else f"{error:.1g}"
+FROZEN = "`full` and `frozen`"
 
 
 def _row(cells: list[str]) -> str:
@@ -252,4 +239,4 @@ def differences() -> list[str]:
 if __name__ == "__main__":
     if wrong := differences():
         sys.exit("\n".join(wrong))
-    PAGE.write_text(page(generic_rows()), encoding="utf-8")
+    PAGE.write_text(page(generic_lines()), encoding="utf-8")

@@ -5,8 +5,8 @@ and attention knockout.
 
 Each cell (a model, a pair of prompts) is stored in artefacts/patching as it is measured, and is not
 measured again. The tables of the page are written between their marks, and the words around them
-are left alone. Gemma and SmolLM2 take some ten minutes of one core and 3 GB; Qwen, of which the
-gaps alone are measured, five minutes and 9 GB.
+are left alone. Gemma and SmolLM2 take some ten minutes of one core and 3 GB; Qwen five to ten
+minutes and 9 GB.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ OF_QWEN = (
 CARRIED = {
     SMOL: ((CAPITALS, 0, 0), (RETRIEVE, 3, 1)),
     GEMMA: ((CAPITALS, 0, 0), ("copy-first", 11, 0), (RETRIEVE, 3, 0), (BESIDE[0], 5, 0)),
+    QWEN: ((CAPITALS, 0, 0),),
 }
 """Pairs of which both runs have their own answer: name, items, seed."""
 WINDOW = 3
+LARGE = 28 * 1536
+"""Layers times width from which on first order is left out: float32 weights of 6 GB, as much again
+for gradients."""
 Cell = dict[str, Any]
 
 
@@ -106,7 +110,8 @@ def carried(model: TransformerBridge, name: str, items: int, seed: int) -> Cell:
     pair, known = pair_of(name, items, seed), gap(model, name, items, seed)
     last = known["tokens"] - 1
     between = [place for place in range(known["differ"][0], last) if place not in known["differ"]]
-    residual = patched(model, pair, positions=[known["differ"], between, [last]])
+    groups = [known["differ"], between, [last]]
+    residual = patched(model, pair, positions=groups, first_order=small)
     edges = patched(
         model, pair, what="edges", window=WINDOW, positions=[known["differ"]], first_order=False
     )
@@ -118,11 +123,10 @@ def carried(model: TransformerBridge, name: str, items: int, seed: int) -> Cell:
         for way, group in rows.groupby("direction")
     }
     cut = edges.frame.query("quantity == 'logit_difference'")
-    verdicts = (
-        residual.agreement.query("quantity == 'logit_difference'")
-        .set_index("direction")["words"]
-        .to_dict()
-    )
+    verdicts = dict.fromkeys(shares, "not measured")
+    if small:
+        agreement = residual.agreement.query("quantity == 'logit_difference'")
+        verdicts = agreement.set_index("direction")["words"].to_dict()
     return known | {
         "shares": {way: table.to_numpy().tolist() for way, table in shares.items()},
         "knockout": dict(zip(cut["layer"].tolist(), cut["share"].tolist(), strict=True)),

@@ -15,16 +15,19 @@ from scipy.stats import binomtest
 from ostools.measure.bounds.variants import VARIANTS
 
 Cells = dict[str, dict[str, Any]]
+SKETCHES = {"2", "8"}
+"""Numbers of cotangents of which the page has rows: the fewest that have an interval, the default."""
 
 HEAD = """# What holds on real models
 
-Every headline of this tool, measured on three pretrained models that nobody here trained. `make real-models` measures what is not stored
-yet of the two small ones and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32, 48, 64, 96 and 128
-tokens. Qwen was asked less, since a prompt costs minutes: at most one prompt of each kind, of 32 tokens, by sketches of 16 cotangents. It was
-loaded in bfloat16, and its derivatives are float32 with these weights. Its answers, and what mitigations do to them, stand on [a page of their own](behaviour.md).
-Intervals are 95%, by Student's t over prompts or passages. A prompt is one sample. The weights are those of the 4-bit files that
-the package index carries, dequantised. What does not hold stands first.
-"""  # noqa: E501
+Every headline of this tool, on three pretrained models that nobody here trained; what does not hold
+stands first. `make real-models` measures what is not stored yet of the two small ones and writes
+this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32,
+48, 64, 96 and 128 tokens. Qwen was asked less: at most one prompt of each kind, of 32 tokens, by
+sketches of 16 cotangents, float32 derivatives of bfloat16 weights; its answers stand on
+[a page of their own](behaviour.md). Intervals are 95%, by Student's t over prompts or passages; a
+prompt is one sample. The weights are those of the 4-bit files, dequantised.
+"""
 
 
 def page(store: Path, models: Sequence[str], before: str) -> str:
@@ -147,7 +150,7 @@ def _each(
 def _sensitivity(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         made = []
-        for count in sorted(cells[0]["sketch"], key=int):
+        for count in sorted(SKETCHES & set(cells[0]["sketch"]), key=int):
             for linearisation in ("full", "frozen"):
                 pairs = [cell["sketch"][count][linearisation] for cell in cells]
                 ranks = [pair["spearman"] for pair in pairs]
@@ -216,8 +219,8 @@ def _references(stored: dict[str, Cells]) -> str:
     ]
     return (
         "Its reference: these 64 against the exact norms, on the prompts of 32 tokens (median); the share of the tokens whose "
-        "95% interval, of a sketch of 8, holds the reference, which has an error of its own; and the frozen profile (patterns "
-        f"and norm scales held) as a predictor of the full one.\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
+        "95% interval, of a sketch of 8, holds the reference; and the frozen profile as a predictor of the full one."
+        f"\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
     )
 
 
@@ -245,16 +248,13 @@ BASELINES = {
     "value-weighted": "value-weighted attention",
     "alti": "ALTI",
 }
-_REMOVED = {"multi-head": "sum over heads (arXiv 2504.02732), no longer computed"}
 
 
 def _profiles(cells: Cells) -> dict[str, list[dict[str, Any]]]:
     """Words of each form and attention baseline, and its agreement with both norms on every prompt."""
     forms = _of(cells, "sensitivity/")
-    names = [name for name in forms[0]["forms"] if name in VARIANTS or name in _REMOVED]
-    profiles = {
-        _REMOVED.get(name, f"`{name}`"): [cell["forms"][name] for cell in forms] for name in names
-    }
+    names = [name for name in forms[0]["forms"] if name in VARIANTS]
+    profiles = {f"`{name}`": [cell["forms"][name] for cell in forms] for name in names}
     baselines = _of(cells, "attention/")
     return profiles | {
         BASELINES[name]: [cell[name] for cell in baselines] for name in BASELINES if baselines
@@ -276,10 +276,10 @@ def _bounds(stored: dict[str, Cells]) -> str:
     columns += [f"log10 (size / {which})" for which in _NORMS]
     return (
         "".join(_answer(name, profiles, stored[name]) for name, profiles in measured.items())
-        + "\nEach form and attention baseline against the measured norms, token by token: means over prompts. `local` is "
-        "certified: it is a true upper bound of the frozen operator norm. The paper's forms and the attention baselines bound "
-        "nothing. Where no size stands, a form gives an order alone. The four baselines are those of "
-        f"`ost.measure.attention_baselines`.\n\n{table(columns, rows)}\n"
+        + "\nEach form and baseline of `ost.measure.attention_baselines` against the measured norms, token by token: means "
+        "over prompts. `local` is a true upper bound of the frozen operator norm; the others bound nothing. Where no size "
+        "stands, a form gives an order alone."
+        f"\n\n{table(columns, rows)}\n"
     )
 
 
@@ -306,46 +306,26 @@ def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) 
     )
     cells_of_sketches = _of(cells, "sensitivity/")
     sketches = [cell["sketch"]["8"] for cell in cells_of_sketches if "8" in cell["sketch"]]
-    beside = ""
-    if attention is not None:
-        verb = (
-            "orders them better" if means[attention] > means[best] else "does not order them better"
-        )
-        beside = f"; {attention}, which no theorem is about, {verb}: {interval(_ranks(profiles[attention], 'full'))}"
+    beside = f"; {attention} {interval(_ranks(profiles[attention], 'full'))}" if attention else ""
     said = (
-        f"- **{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Over {len(cells_of_sketches)} prompts the best of the printed "
-        f"forms, {best}, has a rank correlation of {interval(_ranks(profiles[best], 'full'))} with the norms of the real "
-        f"derivative and of {interval(_ranks(profiles[best], 'frozen'))} with those of the frozen one that the theorem is "
-        f"about{beside}."
+        f"- **{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Rank correlation with the real norms of the best printed "
+        f"form, {best}: {interval(_ranks(profiles[best], 'full'))}{beside}."
     )
-    held = f" Patterns and norm scales held, norms are {_frozen_size(cells_of_sketches)} the real ones."
-    return (
-        said
-        + _sizes(profiles, printed)
-        + held
-        + (f" {_of_sketches(sketches)}" if sketches else "")
-        + "\n"
-    )
+    sketch = f" A sketch of 8: {interval(_ranks(sketches, 'full'))}." if sketches else ""
+    return f"{said}{_sizes(profiles, printed)}{sketch}\n"
 
 
 def _sizes(profiles: dict[str, list[dict[str, Any]]], printed: Sequence[str]) -> str:
     sized = [form for form in printed if VARIANTS[form.strip("`")].scaled]
     if not sized:
-        return " The forms that have a size need a norm of every MLP, minutes a prompt, and were left out."
+        return ""
     sizes = [
         float(np.mean([cell["frozen"]["log10_size"] for cell in profiles[form]])) for form in sized
     ]
     local = float(np.mean([cell["frozen"]["log10_size"] for cell in profiles["`local`"]]))
     return (
-        f" The printed forms that have a size are off by factors of 10^{min(sizes):.0f} to 10^{max(sizes):.0f}, and the "
-        f"certified `local`, which is true, by 10^{local:.0f}, so that neither says how much a token counts."
-    )
-
-
-def _of_sketches(sketches: list[dict[str, Any]]) -> str:
-    return (
-        f"A sketch of 8 backward passes has a rank correlation of {interval(_ranks(sketches, 'full'))} with the real "
-        "derivative, so we measure and do not bound."
+        f" Sizes of the printed forms are off by 10^{min(sizes):.0f} to 10^{max(sizes):.0f}, that of the certified `local` "
+        f"by 10^{local:.0f}: none says how much a token counts."
     )
 
 
@@ -381,13 +361,9 @@ def _hops(stored: dict[str, Cells]) -> str:
         "sum of sizes / size of sum",
     ]
     return (
-        "The frozen derivative d y_n / d v_i^(0) is a sum over Theorem 5.1's paths. Its parts of exactly 1, 2, 3, ... "
-        "attention "
-        "hops add up as matrices, and so do their signed shares of its squared norm: the median over the tokens before the "
-        "last, "
-        "then the mean over prompts. A path of 1 hop goes straight from i to n, as the last token attends. The last column "
-        "says "
-        "how far parts of different hops cancel: 1 would be not at all.\n\n"
+        "Signed shares of the frozen derivative's squared norm, by Theorem 5.1's paths of 1, 2, 3, ... attention hops: the "
+        "median over the tokens before the last, then the mean over prompts. A path of 1 hop goes straight from i to n. The "
+        "last column says how far parts of different hops cancel: 1 would be not at all.\n\n"
         f"{table(columns, body)}\n"
     )
 
@@ -411,11 +387,9 @@ def _windowed(stored: dict[str, Cells]) -> str:
         "CPU seconds, median",
     ]
     return (
-        "`local` multiplies bounds of single blocks. `windowed(k)` multiplies k blocks at a time exactly, takes the norm for "
-        "every pair of tokens, and multiplies these norms; from as many blocks as the model has it is the measured norm. All "
-        "are true bounds, and what they lose is lost where norms are multiplied. On the first 8 tokens of prompts, the median "
-        "token, against the exact frozen operator norm. The cost is of one core, in float64: a pass over d_model cotangents a "
-        "token and block, and a d_model x d_model norm for every pair of tokens and window.\n\n"
+        "`local` multiplies bounds of single blocks, `windowed(k)` norms of k blocks that were multiplied exactly; from as "
+        "many blocks as the model has it is the measured norm. What they lose is lost where norms are multiplied. On the "
+        "first 8 tokens of prompts, the median token, against the exact frozen operator norm; one core, float64.\n\n"
         f"{table(columns, body)}\n"
     )
 
@@ -433,30 +407,33 @@ _EFFECTS = {
 }
 
 
+def _ranks_of_use(cells: list[dict[str, Any]], effect: str, linearisation: str) -> list[float]:
+    return [
+        row["spearman"]
+        for cell in cells
+        for row in cell["correlations"]
+        if (row["linearisation"], row["effect"]) == (linearisation, effect)
+        and row["kept"] == "without the first and the last"
+        and row["spearman"] is not None
+    ]
+
+
 def _use(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         made = []
-        for linearisation in ("full", "frozen"):
-            for effect, words in _EFFECTS.items():
-                ranks = [
-                    row["spearman"]
-                    for cell in cells
-                    for row in cell["correlations"]
-                    if (row["linearisation"], row["effect"]) == (linearisation, effect)
-                    and row["kept"] == "without the first and the last"
-                    and row["spearman"] is not None
-                ]
-                made.append([name, str(len(ranks)), linearisation, words, interval(ranks)])
+        for effect, words in _EFFECTS.items():
+            ranks = {which: _ranks_of_use(cells, effect, which) for which in ("full", "frozen")}
+            count = str(len(ranks["full"]))
+            made.append([name, count, words, *map(interval, ranks.values())])
         return made
 
     body = _each(stored, "use/", rows)
     if not body:
         return ""
-    columns = ["model", "prompts", "sensitivity", "effect of leaving the token out", "Spearman"]
+    columns = ["model", "prompts", "effect of leaving the token out", "full", "frozen"]
     return (
-        "Rank correlation of a token's sensitivity with what changes when the token is left out. "
-        "Each token before the last is left out once, and the change is ranked beside the token's measured norm. "
-        "The first token, a sink, is not counted. A derivative speaks of small changes; leaving a token out is a large one.\n\n"
+        "Rank correlation of a token's sensitivity, `full` and `frozen`, with what changes when the token is left out. The "
+        "first token, a sink, and the last are not counted.\n\n"
         f"{table(columns, body)}\n"
     )
 
@@ -519,14 +496,10 @@ def _range(stored: dict[str, Cells]) -> str:
     ]
     return (
         "Each token moves towards other real tokens of its kind, v + t (v' - v), on the prompts of 32 tokens "
-        "(`ost.measure.linear_range`). The linear range is the largest t up to which the real derivative predicts y_n within "
-        "10%; at t = 1 the token is replaced, and the error is that of the prediction over its own size, beside the "
-        "rank correlation of "
-        "predicted and real changes. The last two columns certify the measured profile itself, with 95% confidence, at this "
-        "prompt and in this arithmetic: how far all tokens' Jacobians together are from the true ones, by "
-        "finite differences of "
-        "the network; and the norm of a token by a sketch of 8 cotangents, its widest interval included "
-        f"(the median prompt).\n\n{table(columns, body)}\n"
+        "(`ost.measure.linear_range`): the largest t up to which the real derivative predicts y_n within 10%, and the error "
+        "and rank correlation at t = 1, where the token is replaced. The last two columns certify the measured profile, with "
+        "95% confidence: [arithmetic and sampling](../reading-the-numbers.md#the-certificate-of-a-run) (the median prompt)."
+        f"\n\n{table(columns, body)}\n"
     )
 
 
@@ -649,25 +622,21 @@ def _answer_row(name: str, answers: list[dict[str, Any]]) -> list[str]:
 
 def _probes(stored: dict[str, Cells]) -> str:
     def of_model(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
-        return [
-            [
-                name,
-                row["site"],
-                row["test"],
-                row["control"],
-                f"{row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]",
-            ]
-            for row in cells[0]["rows"]
-            if row["site"] in ("y", "length")
-        ]
+        rows: dict[tuple[str, str], dict[str, str]] = {}
+        for row in cells[0]["rows"]:
+            if row["site"] in ("y", "length"):
+                share = f"{row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]"
+                rows.setdefault((row["site"], row["control"]), {})[row["test"]] = share
+        return [[name, *key, *(by_test[test] for test in tests)] for key, by_test in rows.items()]
 
+    tests = ("same lengths", "interpolated", "extrapolated")
     rows = _each(stored, "probes", of_model)
     if not rows:
         return ""
     return (
-        "Can a linear probe read the count of ones off y, of sequences it was not trained on? A probe is worth what it is "
-        "above its controls: the same architecture with random weights, shuffled labels, and the length alone.\n\n"
-        + table(["model", "of", "sequences", "control", "right"], rows)
+        "How often a linear probe reads the count of ones off y, of sequences it was not trained on. It is worth what it is "
+        "above its controls: random weights, shuffled labels, the length alone.\n\n"
+        + table(["model", "of", "control", *tests], rows)
     )
 
 

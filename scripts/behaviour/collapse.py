@@ -4,7 +4,7 @@ what separates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,6 +27,8 @@ from scripts.embedded import header, row
 CELLS = ("ones", "commas", "bits")
 _OF = {"ones-probe": ("ones",), "commas-probe": ("commas",), "bits-probe": ("bits", "fair-bits")}
 _RANDOM = "random-weights"
+TESTS = ("interpolated", "same lengths")
+"""Tests of a probe of which the page has rows: beyond the lengths of training all probes fail."""
 
 
 def stored(name: str) -> Frame:
@@ -187,30 +189,6 @@ def precision_table() -> Table:
         yield row(WORDS[name], len(rows), *counts, f"{moved.mean():.2f}, {moved.max():.2f}")
 
 
-def form_line() -> Table:
-    """How often an answer is the asked line and nothing else, and how often the packed pass writes
-    the same number.
-    """
-    yield from header(
-        "question",
-        "asked",
-        "the asked line and nothing else",
-        "the packed pass writes the same number",
-    )
-    for name in (
-        *measured_states(),
-        *(["fair-bits"] if path_of("fair-bits-states").is_file() else []),
-    ):
-        rows = stored(f"{name}-states").query("asked")
-        same = rows["given_bfloat16"].dropna()
-        yield row(
-            WORDS[name],
-            len(rows),
-            int(rows["form"].astype(bool).sum()),
-            f"{int(same.astype(bool).sum())} of {len(same)}",
-        )
-
-
 def predictions(name: str, site: str, test: str) -> Frame:
     """What the probes of a cell said at a site in one test, without a control."""
     rows = stored(name)
@@ -235,9 +213,9 @@ def nearer(own: Frame, alone: Frame) -> str:
 def probe_table() -> Table:
     """Probes of the right number, beside the model's own answers to the same questions. Of ones in
     a row, whose number is the length of the prompt, the probe at the answer on lengths between."""
-    exact = ("exact: the probe", "shuffled labels", "length alone", "most common number")
+    exact = ("tested", "exact: the probe", "shuffled labels", "length alone")
     errors = ("mean error: the probe", "less than the length alone by", "the model")
-    yield from header("questions", "y at", "test", "tested", *exact, *errors)
+    yield from header("questions", "y at", "test", *exact, *errors)
     for name in (cell for cell in (*_OF, _RANDOM) if path_of(cell).is_file()):
         table, cells = stored(name), _OF.get(name, _OF["bits-probe"])
         drawn = name in ("bits-probe", _RANDOM)
@@ -247,6 +225,7 @@ def probe_table() -> Table:
             (site, test)
             for site, test, control in summary.index
             if control == "none"
+            and test in TESTS
             and site != "length"
             and (drawn or (site, test) == (ANSWER, "interpolated"))
         ]:
@@ -257,14 +236,9 @@ def probe_table() -> Table:
             )
             shares = [f"{at['accuracy']:.0%} [{at['low']:.0%}, {at['high']:.0%}]"]
             shares += [f"{summary.loc[(site, test, 'shuffled'), 'accuracy']:.0%}"]
-            shares += [
-                f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}",
-                f"{at['chance']:.0%}",
-            ]
+            shares += [f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}"]
             model = both["absolute_error"].dropna().astype(float)
-            words = " and ".join(WORDS[cell] for cell in cells) + (
-                ", random weights" if name == _RANDOM else ""
-            )
+            words = named(cells) + (", random weights" if name == _RANDOM else "")
             mine = (
                 f"{model.mean():.1f} ({both['correct'].mean():.0%} of {len(both)} right)"
                 if len(model)
@@ -273,6 +247,11 @@ def probe_table() -> Table:
             error = f"{(own['said'] - own['label']).abs().mean():.1f}"
             less = nearer(own, alone) if drawn else "–"
             yield row(words, f"“{site}”", test, at["tested"], *shares, error, less, mine)
+
+
+def named(cells: Sequence[str]) -> str:
+    """Words of the questions of these cells; bits of both p are bits."""
+    return WORDS[cells[0]] if len(cells) == 1 else "bits"
 
 
 def answers_of(cells: Iterable[str]) -> Frame:
@@ -297,7 +276,7 @@ def unread_table() -> Table:
     )
     for name in (cell for cell in _OF if path_of(cell).is_file()):
         answers = answers_of(_OF[name])
-        for test in stored(name)["test"].unique():
+        for test in TESTS:
             own, alone = predictions(name, ANSWER, test), predictions(name, "length", test)
             both = own.merge(answers, on=["length", "seed", "label"]).merge(
                 alone[["length", "seed", "label", "right"]],
@@ -314,7 +293,7 @@ def unread_table() -> Table:
                 int(part.sum())
                 for part in (both["right"], off < mine, off > mine, both["right_length"])
             ]
-            yield row(" and ".join(WORDS[cell] for cell in _OF[name]), test, len(both), *counts)
+            yield row(named(_OF[name]), test, len(both), *counts)
 
 
 def signals(name: str) -> dict[str, pd.Series]:
@@ -330,26 +309,12 @@ def signals(name: str) -> dict[str, pd.Series]:
     for place in (ANSWER, PARTING):
         ratio = pairs(name, place).set_index(["length", "seed"]).eval("distance / noise")
         found[f"distance / noise, {PLACE_WORDS.get(place, f'“{place}”')}"] = ratio
-    found["log p of the right answer"] = rows["log_p_bfloat16"]
-    probe, test = f"{name}-probe", "same lengths" if name == "bits" else "interpolated"
-    if path_of(probe).is_file():
-        said_by = predictions(probe, ANSWER, test).drop_duplicates(["length", "seed"])
-        found["probe's error, smaller"] = (
-            -said_by.set_index(["length", "seed"]).eval("said - label").abs()
-        )
     return found
 
 
 def separation_table() -> Table:
     """Area under the ROC curve of each signal, over all lengths and within them."""
-    yield from header(
-        "question",
-        "signal",
-        "right, wrong",
-        "over all lengths",
-        "right, wrong, where a length has both",
-        "within lengths",
-    )
+    yield from header("question", "signal", "over all lengths", "within lengths")
     for name in measured_states():
         right = states(name).set_index(["length", "seed"])["right"].dropna().astype(bool)
         for words, signal in signals(name).items():
@@ -360,12 +325,9 @@ def separation_table() -> Table:
             for strata in (None, both.index.get_level_values("length").tolist()):
                 try:
                     area = separation(both["signal"].tolist(), both["right"].tolist(), strata)
-                    cells += [
-                        f"{area.right}, {area.wrong}",
-                        f"{area.area:.2f} [{area.low:.2f}, {area.high:.2f}]",
-                    ]
+                    cells.append(f"{area.area:.2f} [{area.low:.2f}, {area.high:.2f}]")
                 except InputError:
-                    cells += ["–", "–"]
+                    cells.append("–")
             yield row(WORDS[name], words, *cells)
 
 
@@ -385,7 +347,6 @@ def verdict_lines() -> Table:
 
 def tables() -> dict[str, Table]:
     return {
-        "form": form_line(),
         "positions": positions_table(),
         "pairs": pairs_table(),
         "said": said_table(),

@@ -25,11 +25,11 @@ from scripts.embedded import header, row
 PAGE = Path(__file__).parents[2] / "docs" / "findings" / "behaviour.md"
 WORDS = {
     "ones": "ones in a row",
-    "commas": "ones, a comma after each",
-    "threes": "ones, a comma after every third",
+    "commas": "ones with commas",
+    "threes": "ones, commas by threes",
     "sum": "sum of ones",
-    "bits": "ones among bits, p = 0.7",
-    "fair-bits": "ones among bits, p = 0.5",
+    "bits": "bits, p 0.7",
+    "fair-bits": "bits, p 0.5",
     "word": "“car” among words",
     "digits": "last of drawn digits",
     "digits-first": "first of drawn digits",
@@ -38,7 +38,7 @@ WORDS = {
     "copy-first": "first of 01...1",
     "copy-last-hint": "last of 1...10, hint",
     "copy-last-commas": "last of 1,...,1,0",
-    "copy-last-commas-3": "last of 1...10, a comma after every third",
+    "copy-last-commas-3": "last of 1...10, commas by threes",
     "copy-last-interleaved": "last of alternating digits",
     "copy-first-interleaved": "first of alternating digits",
 }

@@ -105,10 +105,10 @@ def test_held_patterns_in_strips_are_those_of_the_first_pass(family: Family, nor
             strips,
             hooks.exact_arithmetic(model),
             holding(model, choices) as holds,
+            holds.imposing([HeldParts(), choices[0], choices[1], choices[0]]),
         ):
-            with holds.imposing([HeldParts(), choices[0], choices[1], choices[0]]):
-                rows = torch.cat([first, moved.expand(3, -1, -1)])
-                return model(rows, start_at_layer=0)[1:]
+            rows = torch.cat([first, moved.expand(3, -1, -1)])
+            return model(rows, start_at_layer=0)[1:]
 
     torch.testing.assert_close(held(4), held(None), rtol=1e-9, atol=1e-9)
     live = model(moved, start_at_layer=0)

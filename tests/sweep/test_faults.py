@@ -25,7 +25,6 @@ from ostools.sweep import executor, results, run, store, sweep_of
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
-from tests.sets import quick as quick_set
 
 SWEEP = {
     "tasks": ["copy-last", "copy-first", "count-ones"],

@@ -101,7 +101,9 @@ def require_left_out(three: Store, broken: Path, why: str) -> None:
     found = read(three.directory, say=three.say)
     assert found.frame["seed"].tolist() == [0] * 4 + [2] * 4
     assert [cell.state for cell in found.cells] == ["measured", "missing", "measured"]
-    assert list(three.files({f"{seed:016x}" for seed in range(3)})) == [f"{seed:016x}" for seed in (0, 2)]
+    assert list(three.files({f"{seed:016x}" for seed in range(3)})) == [
+        f"{seed:016x}" for seed in (0, 2)
+    ]
     for line, after in zip(said, ("", " and measured again"), strict=True):
         assert line == f"{broken}: {why}; it is left out{after}"
     assert not broken.exists()
