@@ -12,7 +12,7 @@
 # make house    count files and rooms; draw docs/architecture.svg
 # make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
 # make studies  train and measure the laboratory's decoders again from nothing, in STUDIES: three hours of one core, resumable
-# make stress   what is too long for the tests: kills, hostile input, memory, threads, interrupts
+# make stress   what is too long for the tests: kills, memory, threads, interrupts, servers
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable
 # make versions  the same numbers with the lowest and the newest versions that pyproject.toml allows: two environments in VERSIONS
 # make scale    write checkpoints of the shapes that people use, 23 GB, and measure them: the tables of docs/scale.md
@@ -101,7 +101,6 @@ scale: $(INSTALLED)
 	$(BIN)/python -m benchmarks.scale
 
 stress: $(INSTALLED)
-	-$(BIN)/pip install --disable-pip-version-check -q atheris==3.0.0
 	$(BIN)/python -m stress
 
 mutants: $(INSTALLED)

@@ -24,6 +24,7 @@ import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themse
 from ostools import measure, models
 from ostools.cli.commands import SUPPLIED
 from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
+from ostools.cli.verbs.models import models as list_models
 from ostools.ground import names
 from ostools.ground.arguments import full_hints, full_signature, is_list, parts_of, words_of
 from ostools.ground.lens import TransformerBridge
@@ -223,7 +224,7 @@ DECLARED = (
     _unmeasured(
         "explore", pages.explore, '--prompt "The capital of France is" --port 8765', runs_model=True
     ),
-    _unmeasured("list models", listings.models),
+    _unmeasured("list models", list_models),
     _unmeasured("list tasks", listings.tasks),
     _unmeasured("list mitigations", listings.mitigations),
     _unmeasured("list measurements", listings.measurements),

@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import pkgutil
 import secrets
 import sys
 import time
 
+import click
+
 import stress
 
+NAMES = sorted(m.name for m in pkgutil.iter_modules(stress.__path__) if m.name[0] != "_")
 
-def main() -> int:
-    known = sorted(
-        found.name for found in pkgutil.iter_modules(stress.__path__) if found.name[0] != "_"
-    )
-    parser = argparse.ArgumentParser(prog="python -m stress", description=__doc__)
-    parser.add_argument(
-        "tests", nargs="*", metavar="TEST", help=f"of {', '.join(known)}; default: all of them"
-    )
-    parser.add_argument(
-        "--cases", type=int, help="how many cases of each; default: each one's full number"
-    )
-    parser.add_argument(
-        "--seed", type=int, help="of the run that is to be repeated; default: another each time"
-    )
-    given = parser.parse_args()
-    if unknown := [name for name in given.tests if name not in known]:
-        parser.error(f"unknown test {unknown[0]!r}; known are {', '.join(known)}")
-    if given.cases is not None and given.cases < 1:
-        parser.error(f"--cases: expected at least 1, found {given.cases}")
-    seed = secrets.randbelow(2**31) if given.seed is None else given.seed
-    failures = 0
-    for name in given.tests or known:
-        test = importlib.import_module(f"stress.{name}")
-        cases, began = given.cases or test.CASES, time.monotonic()
-        print(f"{name}: {cases} cases, seed {seed}", flush=True)
-        failed = test.run(cases, seed)
+
+@click.command(help=__doc__)
+@click.argument("tests", nargs=-1, type=click.Choice(NAMES))
+@click.option("--cases", type=click.IntRange(1), help="Of each; default: each one's full number.")
+@click.option("--seed", type=int, help="Of the run to repeat; default: another each time.")
+def main(tests: tuple[str, ...], cases: int | None, seed: int | None) -> None:
+    seed, failures = secrets.randbelow(2**31) if seed is None else seed, 0
+    for name in tests or NAMES:
+        test, began = importlib.import_module(f"stress.{name}"), time.monotonic()
+        print(f"{name}: {cases or test.CASES} cases, seed {seed}", flush=True)
+        failed = test.run(cases or test.CASES, seed)
         print(f"{name}: {failed} failures in {time.monotonic() - began:.0f} s", flush=True)
         failures += failed
-    return 1 if failures else 0
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="python -m stress")

@@ -33,7 +33,7 @@ def test_the_lock_pins_all_that_is_needed_and_all_of_it_is_here() -> None:
         str(canonicalize_name(name)): str(version).partition("+")[0] for name, version in found
     }
     ours, seen = "oversquashing-tools", set()
-    # `make stress` and `make mutants` install their own, and a virtual environment brings its
+    # `make mutants` installs its own, as `make stress` once did; a virtual environment brings its
     # setuptools.
     extras = frozenset(metadata.metadata(ours).get_all("Provides-Extra") or ()) - {
         "stress",

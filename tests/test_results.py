@@ -5,6 +5,8 @@ numbers.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,20 @@ def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
         write_atomically(tmp_path / "x.csv", half)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_write_left_is_removed_by_the_next_to_the_same_path(tmp_path: Path) -> None:
+    (gone := subprocess.Popen(["true"])).wait()
+    left = tmp_path / f".x.csv.{gone.pid}.abcd_123.csv"
+    of_another = [
+        tmp_path / f".x.csv.{os.getpid()}.abcd_123.csv",
+        tmp_path / f".y.csv.{gone.pid}.abcd_123.csv",
+        tmp_path / ".x.csv.notes",
+    ]
+    for path in (left, *of_another):
+        path.write_text("half")
+    write_atomically(tmp_path / "x.csv", lambda part: part.write_text("whole"))
+    assert {*tmp_path.iterdir()} == {tmp_path / "x.csv", *of_another}
 
 
 def test_provenance_of_a_model_is_plain_json() -> None:

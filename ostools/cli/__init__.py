@@ -6,8 +6,6 @@ once. Results go to stdout, progress and refusals to stderr.
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import sys
 from functools import cache, partial
@@ -17,7 +15,7 @@ import click
 
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import on_one_line
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import unknown_name
 
 # What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130
@@ -37,41 +35,31 @@ class _Leaf(click.Command):
     def __init__(self, command: Command) -> None:
         from ostools.cli.options import declared
 
-        text = f"{command.summary}\n\n{command.description}".replace("`", "")
-        super().__init__(
-            command.name,
-            params=declared(command),
-            help=text.strip(),
-            callback=partial(_run, command),
-        )
+        text = f"{command.summary}\n\n{command.description}".replace("`", "").strip()
+        run = partial(_run, command)
+        super().__init__(command.name, params=declared(command), help=text, callback=run)
         self.command = command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of this measurement, and below them those that all have."""
         from ostools.cli.options import CommonOption
 
-        for title, common in (("Options", False), ("Common options", True)):
-            records = (
-                parameter.get_help_record(ctx)
-                for parameter in self.get_params(ctx)
-                if (isinstance(parameter, CommonOption) or parameter.name == "help") == common
-                and isinstance(parameter, click.Option)
-            )
-            rows = [record for record in records if record is not None]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        rows: dict[str, list[tuple[str, str]]] = {"Options": [], "Common options": []}
+        for parameter in self.get_params(ctx):
+            is_common = isinstance(parameter, CommonOption) or parameter.name == "help"
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                rows["Common options" if is_common else "Options"].append(record)
+        for title, records in rows.items():
+            _write(formatter, title, records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, and the WHATs of a verb behind its default."""
-        if self.command.example_lines:
-            with formatter.section("Example"):
-                for line in self.command.example_lines:
-                    formatter.write(f"  {line}\n")
-        longer = longer_than(self.command.words)
-        if longer and len(self.command.words) == 1:
-            with formatter.section(f"More of ostools {self.name}"):
-                formatter.write_dl([(" ".join(words), _summary(words)) for words in longer])
+        with formatter.section("Example"):
+            for line in self.command.example_lines:
+                formatter.write(f"  {line}\n")
+        if len(self.command.words) == 1:
+            _write(formatter, f"More of ostools {self.name}", _summaries(self.command.words))
 
 
 class _Choice(click.Command):
@@ -83,14 +71,23 @@ class _Choice(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what may stand behind these words."""
-        with formatter.section("What"):
-            formatter.write_dl(
-                [(" ".join(words), _summary(words)) for words in longer_than(self.words)]
-            )
+        _write(formatter, "What", _summaries(self.words))
 
     def _refuse(self) -> None:
         next_words = ", ".join(words[len(self.words)] for words in longer_than(self.words))
         raise click.UsageError(f"Missing word behind {self.name}: expected one of {next_words}")
+
+
+def _write(formatter: click.HelpFormatter, title: str, rows: list[tuple[str, str]]) -> None:
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def _summaries(words: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The commands whose words begin with these, each with what it does."""
+    longer = longer_than(words)
+    return [(" ".join(name), COMMANDS[name].summary.replace("`", "")) for name in longer]
 
 
 class Program(click.Group):
@@ -117,16 +114,14 @@ class Program(click.Group):
         if not count:
             return super().resolve_command(ctx, args)
         words, remaining = tuple(args[:count]), args[count:]
-        takes_words = any(
-            isinstance(parameter, click.Argument) for parameter in _command(words).params
-        )
+        command, name = _command(words), " ".join(words)
+        takes_words = any(isinstance(parameter, click.Argument) for parameter in command.params)
         if remaining and not remaining[0].startswith("-") and not takes_words:
-            next_words = [name[count] for name in longer_than(words)]
-            name = " ".join(words)
-            if not next_words:
+            if not longer_than(words):
                 raise click.UsageError(f"{name} takes options alone, found {remaining[0]!r}", ctx)
+            next_words = [longer[count] for longer in longer_than(words)]
             raise unknown_name(f"word behind {name}", remaining[0], next_words)
-        return " ".join(words), _command(words), remaining
+        return name, command, remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs, each with the WHATs that it has."""
@@ -136,8 +131,7 @@ class Program(click.Group):
             if verb == "reproduce":
                 more.append("figure 2..9")
             rows.append((verb, f"{summary} [{', '.join(more)}]" if more else summary))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        _write(formatter, "Commands", rows)
 
 
 def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -152,10 +146,6 @@ def _begins(words: tuple[str, ...]) -> bool:
 @cache
 def _command(words: tuple[str, ...]) -> click.Command:
     return _Leaf(COMMANDS[words]) if words in COMMANDS else _Choice(words)
-
-
-def _summary(words: tuple[str, ...]) -> str:
-    return COMMANDS[words].summary.replace("`", "")
 
 
 def _run(command: Command, **values: Any) -> None:
@@ -182,7 +172,6 @@ click.version_option(package_name="oversquashing-tools", message="ostools %(vers
 
 def main() -> NoReturn:
     """Run the command line and exit: a refusal is one line on stderr and code 2, no traceback."""
-    _open_streams()
     _quieten_libraries()
     spin_briefly()
     code: Any = 0
@@ -194,51 +183,18 @@ def main() -> NoReturn:
     except click.UsageError as error:
         name = error.ctx.command_path if error.ctx is not None else "ostools"
         code = _refuse(f"{error.format_message()} (see {name} --help)")
+    except BrokenPipeError:
+        # The reader (head, less) left: not our error, and nothing more may be written on exit.
+        _drop_stdout()
+    except OSError as error:  # a name that is too long, a full disk
+        code = _refuse(str(error))
     except ValueError as error:
         if not _is_refusal(error):
             raise
         code = _refuse(str(error))
-    except BrokenPipeError:
-        # The reader (head, less) left: not our error, and nothing more may be written on exit.
-        _drop_stdout()
-    except OSError as error:
-        code = _of_the_system(error)
-    except SystemExit as stopped:
-        code = _refuse(
-            f"a plugin or a library asked to end the program (SystemExit: {stopped.code}), in the midst of its work"
-        )
-    except BaseException as error:
-        # Every library in Rust has one of its own, which is no Exception.
-        if type(error).__name__ != "PanicException":
-            raise
-        code = _refuse(f"a library failed: {type(error).__name__}: {error}")
     if code == _INTERRUPTED:
         sys.stderr.write("ostools: interrupted\n")
     sys.exit(code)
-
-
-def _of_the_system(error: OSError) -> int:
-    """Refuse what the system refuses and the user can mend: a name too long, a full disk, under
-    stdout too.
-    """
-    if error.filename is None:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise error
-        _drop_stdout()
-    place = "stdout" if error.filename is None else os.fsdecode(error.filename)
-    return _refuse(f"{place}: {error.strerror}")
-
-
-def _open_streams() -> None:
-    """Send what is written to a stream that the shell has closed (`>&-`: None in Python) nowhere,
-    and write a character that a stream's encoding lacks (PYTHONIOENCODING=ascii) as its escape."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            # Open for as long as the process lasts.
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_stdout() -> None:
@@ -248,11 +204,8 @@ def _drop_stdout() -> None:
 
 def _is_refusal(error: ValueError) -> bool:
     """InputError, or the own error of the packages below, without importing them (and torch)."""
-    below = (("ostools.hooks", "HookError"), ("ostools.mitigations", "MitigationError"))
-    return isinstance(error, InputError) or any(
-        name in sys.modules and isinstance(error, getattr(sys.modules[name], kind))
-        for name, kind in below
-    )
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"InputError", "HookError", "MitigationError"})
 
 
 def _refuse(message: str) -> int:

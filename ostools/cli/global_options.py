@@ -30,14 +30,8 @@ class GlobalOptions:
     @property
     def of_a_loaded_model(self) -> list[str]:
         """The options of commands that load a model that were given."""
-        values = {
-            "--device": self.device,
-            "--load-dtype": self.load_dtype,
-            "--device-map": self.device_map,
-        }
-        return [name for name, value in values.items() if value is not None] + [
-            "--dry-run"
-        ] * self.dry_run
+        names = ("device", "load_dtype", "device_map", "dry_run")
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
 
 
 GLOBALS = GlobalOptions()

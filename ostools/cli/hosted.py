@@ -26,36 +26,21 @@ def hosted_result(
     loaded here has.
     """
     file, endpoint, name = (values.get(key) for key in ("answers", "endpoint", "model"))
-    if file is None:
-        if endpoint is not None:
-            raise InputError(
-                "--endpoint: expected --answers FILE too, where the answers are kept as they come"
-            )
+    if file is None and endpoint is None:
         return None
-    options = {parameter.name: parameter.option for parameter in command.options}
-    allowed = {
-        *command.of_questions,
-        *command.defaults,
-        *(() if endpoint is None else ("max_new_tokens",)),
-    }
-    if (
-        used := [options[key] for key in arguments if key not in allowed]
-        + GLOBALS.of_a_loaded_model
-    ):
+    if file is None or (endpoint is not None and name is None):
         raise InputError(
-            f"{used[0]} is of a model that is loaded here: leave it out with --answers"
+            "--endpoint: expected --answers FILE too, where the answers are kept, and --model NAME, the model's name there"
         )
+    _refuse_of_a_loaded_model(command, arguments, "" if endpoint is None else "max_new_tokens")
     from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
     is_figure = command.hosted == "figure_questions"
-    questions = hosted_questions(
-        selection, str(command.fixed.get("number", 2)) if is_figure else None
-    )
+    figure = str(command.fixed.get("number", 2)) if is_figure else None
+    questions = hosted_questions(selection, figure)
     if endpoint is None:
         answers = read_answers(file, questions, model=name)
-    elif name is None:
-        raise InputError("--endpoint: expected --model NAME too, the model's name there")
     else:
         limit = arguments.get("max_new_tokens")
         with terminal.progress("asking") as progress:
@@ -65,6 +50,16 @@ def hosted_result(
     if command.words[0] == "evaluate":
         return hosted_evaluation(answers)
     return function(answers, **selection, **command.fixed)
+
+
+def _refuse_of_a_loaded_model(command: Command, arguments: Mapping[str, Any], allowed: str) -> None:
+    """Refuse options that would be ignored: those of a model that is loaded here."""
+    known = {*command.of_questions, *command.defaults, allowed}
+    used = [f"--{key.replace('_', '-')}" for key in arguments if key not in known]
+    if used := used + GLOBALS.of_a_loaded_model:
+        raise InputError(
+            f"{used[0]} is of a model that is loaded here: leave it out with --answers"
+        )
 
 
 def hosted_questions(selection: Mapping[str, Any], figure: str | None = None) -> list[Question]:

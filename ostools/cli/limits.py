@@ -6,10 +6,9 @@ by what is done so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,12 +20,12 @@ from ostools.cli.prompts import Prompts, Value
 from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
-from ostools.ground.out_of_memory import is_out_of_memory, shorter_ways
+from ostools.ground.out_of_memory import is_out_of_memory
 from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
-from ostools.mitigations import Mitigation, MitigationError, optional
+from ostools.mitigations import Mitigation, optional
 from ostools.models.devices import resolve_device
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import AUTO, arithmetic_named
@@ -37,27 +36,10 @@ Memory = Callable[[Unloaded], int]
 """Bytes that the work of a command holds beside the model, at its largest step."""
 
 
-@dataclass(frozen=True)
-class CommandMemory:
-    """The `Memory` of a command with its arguments. savings: options that are not chosen, and what
-    each changes of the arguments. shorter: ways to a shorter prompt in this call."""
-
-    work: Callable[[Unloaded, Mapping[str, Any]], int]
-    savings: Mapping[str, Mapping[str, Any]]
-    shorter: tuple[str, ...]
-
-    def __call__(self, model: Unloaded) -> int:
-        return self.work(model, {})
-
-    def with_options(self, options: Iterable[str]) -> Memory:
-        """The memory with some of the savings."""
-        changes = {
-            name: value for option in options for name, value in self.savings[option].items()
-        }
-        return lambda model: self.work(model, changes)
-
-
 _GIB = 2**30
+_WAYS = (
+    "take shorter input or fewer lengths, load the model with --load-dtype bfloat16, free memory"
+)
 _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone.
 """
@@ -104,14 +86,7 @@ def within_time() -> Iterator[None]:
         raise InputError(str(error)) from None
 
 
-_SAVINGS: dict[str, dict[str, Any]] = {
-    "--dtypes bfloat16": {"dtypes": ["bfloat16"]},
-    "--no-random-weights": {"random_weights": False},
-}
-_LOADED = "--load-dtype bfloat16"
-
-
-def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
+def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model.
 
     The record of a measurement names the function that counts them, which stands beside what is
@@ -119,62 +94,36 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
     `pos` are the tokens of the longest prompt, as a mitigation rewrites it.
     """
     function = command.count_memory
-    defaults = {parameter.name: parameter.default for parameter in command.parameters}
-    defaults = {
-        name: value
-        for name, value in defaults.items()
-        if value is not UNKNOWN and value is not None
-    }
+    given: dict[str, Any] = {parameter.name: parameter.default for parameter in command.parameters}
+    given |= values
     names = full_signature(function).parameters
-    arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}
-    prompts, mitigation = values.get("prompt", values.get("prompts")), values.get("mitigation")
-    savings = {
-        option: changes
-        for option, changes in _SAVINGS.items()
-        if all(
-            name in names and _as_list(arguments.get(name, value)) != value
-            for name, value in changes.items()
-        )
+    arguments = {
+        name: given[name]
+        for name in names
+        if name in given and given[name] is not UNKNOWN and given[name] is not None
     }
-    shorter = tuple(shorter_ways({**defaults, **values}))
-    if "pos" not in names or not isinstance(prompts, Prompts):
+    prompts, acting = values.get("prompt", values.get("prompts")), None
+    counts: list[Memory] = []
+    if "pos" in names and isinstance(prompts, Prompts):
+        acting = optional(values.get("mitigation"))
+        encoding: Any = {
+            name: values[name] for name in EncodingOptions.__annotations__ if name in values
+        }
+        counts = [_tokens_of(value, acting, encoding) for value in prompts.values]
 
-        def of_task(model: Unloaded, changes: Mapping[str, Any]) -> int:
-            _require_layers(model, values)
-            return function(model, **{**arguments, **changes})
-
-        return CommandMemory(of_task, savings, shorter)
-
-    acting = optional(mitigation)
-    encoding: Any = {
-        name: values[name] for name in EncodingOptions.__annotations__ if name in values
-    }
-    counts = [_tokens_of(value, acting, encoding) for value in prompts.values]
-
-    def memory(model: Unloaded, changes: Mapping[str, Any]) -> int:
+    def memory(model: Unloaded) -> int:
         """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
-        _require_layers(model, values)
+        if (layers := values.get("layers")) is not None:  # refused before the model is loaded
+            layers_up_to(model.shape.n_layers, layers)
+        if not counts:
+            return function(model, **arguments)
         pos = max(count(model) for count in counts)
-        return max(
-            acting_bytes(model.shape, pos, acting), function(model, pos, **{**arguments, **changes})
-        )
+        return max(acting_bytes(model.shape, pos, acting), function(model, pos, **arguments))
 
-    return CommandMemory(memory, savings, shorter)
+    return memory
 
 
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _require_layers(model: Unloaded, values: Mapping[str, Any]) -> None:
-    """Refuse layers that the model does not have: its configuration says so before it is loaded."""
-    if values.get("layers") is not None:
-        layers_up_to(model.shape.n_layers, values["layers"])
-
-
-def _tokens_of(
-    prompt: Value, acting: Mitigation | None, encoding: EncodingOptions
-) -> Callable[[Unloaded], int]:
+def _tokens_of(prompt: Value, acting: Mitigation | None, encoding: EncodingOptions) -> Memory:
     """The number of tokens of a prompt as a mitigation rewrites it, by the model; a question's with
     its line begun.
     """
@@ -186,11 +135,9 @@ def _tokens_of(
             return longest.tokens + longest.answer
 
         return tokens
-    instead = "--task NAME --length N"
-    text, _ = rewritten_text(
-        "--mitigation", prompt if isinstance(prompt, str) else None, acting, instead
-    )
-    return lambda model: replace(model, encoding=encoding).pos(text or prompt)
+    text = prompt if isinstance(prompt, str) else None
+    rewritten, _ = rewritten_text("--mitigation", text, acting, "--task NAME --length N")
+    return lambda model: replace(model, encoding=encoding).pos(rewritten or prompt)
 
 
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
@@ -204,27 +151,26 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
         GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     )
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
+    free = _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
     asked = None if dtype == AUTO else arithmetic_named(dtype)[0]
-    source, free = locate(model, None, asked), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
+    source = locate(model, None, asked)
     try:
-        dtype_to_load = asked or source.stored_dtype
         unloaded = Unloaded(
-            source, dtype_to_load, resolved.type, GLOBALS.device_map, GLOBALS.max_memory
+            source,
+            asked or source.stored_dtype,
+            resolved.type,
+            GLOBALS.device_map,
+            GLOBALS.max_memory,
         )
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):
         return None
-    try:
-        forecast = _fitted(unloaded, free, memory)
-    except (InputError, MitigationError):
-        raise
-    except (ValueError, OSError, KeyError):
-        return None
+    forecast = _fitted(unloaded, free, memory)
     terminal.note(
         f"forecast: {in_gib(forecast.memory)} of memory, {in_gib(forecast.work or 0)} of it beside "
         "the model; its first steps measure the time"
     )
-    _require_memory(unloaded, forecast, free, memory)
+    _require_memory(forecast, free)
     return forecast
 
 
@@ -250,77 +196,27 @@ def _free(device: torch.device) -> Free:
     return free_memory()
 
 
-def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: Memory) -> None:
-    work, ways = (
-        forecast.work or 0,
-        list(memory.shorter) if isinstance(memory, CommandMemory) else [],
-    )
-    if (allowed := GLOBALS.max_memory) is not None and work > allowed:
-        saving = _saving_ways(
-            unloaded, free, memory, lambda other: (other.work or 0, other.work or 0), allowed
-        )
+def _require_memory(forecast: Forecast, free: Free) -> None:
+    work, allowed = forecast.work or 0, GLOBALS.max_memory
+    if allowed is not None and work > allowed:
         raise InsufficientMemoryError(
-            f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by "
-            f"--max-memory: {', '.join([*saving, 'allow more', *ways])}"
+            f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by --max-memory: allow more, or {_WAYS}"
         )
-    if forecast.beside_libraries <= free.bytes:
-        return
-    saving = _saving_ways(
-        unloaded, free, memory, lambda other: (other.memory, other.beside_libraries), free.bytes
-    )
-    ways = [*saving, *ways, "free memory"]
-    if unloaded.device_map is None:
-        ways.append("leave weights on disk with --device-map auto")
-    raise InsufficientMemoryError(
-        f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
-        f"work begins, found {free}: {', '.join(ways)}, or take a machine with more"
-    )
-
-
-def _saving_ways(
-    unloaded: Unloaded,
-    free: Free,
-    memory: Memory,
-    sizes: Callable[[Forecast], tuple[int, int]],
-    limit: int,
-) -> list[str]:
-    """The fewest options with which the command fits; where it fits with none, all of them, and
-    what it takes then.
-
-    sizes: of a forecast the bytes that are told, and those that have to be within `limit`.
-    """
-    savings = [_LOADED] if unloaded.dtype.itemsize > 2 else []
-    savings += memory.savings if isinstance(memory, CommandMemory) else []
-    words: list[str] = []
-    for options in (
-        chosen for count in range(1, 1 + len(savings)) for chosen in combinations(savings, count)
-    ):
-        model = replace(unloaded, dtype=torch.bfloat16) if _LOADED in options else unloaded
-        changed = memory
-        if isinstance(memory, CommandMemory):
-            changed = memory.with_options(option for option in options if option != _LOADED)
-        told, needed = sizes(_fitted(model, free, changed))
-        fits = needed <= limit
-        words = [
-            f"with {' '.join(options)} it takes {in_gib(told)}{', which fits' if fits else ''}"
-        ]
-        if fits:
-            break
-    return words
+    if forecast.beside_libraries > free.bytes:
+        raise InsufficientMemoryError(
+            f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
+            f"work begins, found {free}: {_WAYS}, or leave weights on disk with --device-map auto"
+        )
 
 
 @contextmanager
 def within_limits(device: str, forecast: Forecast | None) -> Iterator[None]:
     """Refuse the block where memory runs out in it, in one line with the forecast."""
-    resolved = resolve_device(device)
     try:
         yield
     except Exception as error:
         if isinstance(error, InsufficientMemoryError) or not is_out_of_memory(error):
             raise
         expected = "" if forecast is None else f" forecast {in_gib(forecast.memory)},"
-        dtype, _ = arithmetic_named(GLOBALS.load_dtype or "float32")
-        smaller = f"load the model with {_LOADED}, " if dtype.itemsize > 2 else ""
-        raise InsufficientMemoryError(
-            f"out of memory:{expected} found {_free(resolved)} ({in_words(error)}): {smaller}take shorter input, or free memory"
-        ) from None
+        found = f"found {_free(resolve_device(device))} ({in_words(error)})"
+        raise InsufficientMemoryError(f"out of memory:{expected} {found}: {_WAYS}") from None

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from ostools.cli.commands import UNKNOWN, Command, Parameter
-from ostools.cli.prompts import OF_A_QUESTION, Prompts, read_prompts, require_utf8
+from ostools.cli.prompts import read_prompts
 from ostools.ground.errors import InputError, did_you_mean
-from ostools.ground.whole_numbers import parse_lengths, whole_number
+from ostools.ground.whole_numbers import parse_lengths
 
 MODEL_HELP = (
     "'embedded' (the default) or another of 'ostools list models', a directory, or a hub id."
@@ -72,6 +72,20 @@ _HOSTED = (
     ),
 )
 _TASK = "a task with its options, such as count-ones:mode=cot-zero-shot; see 'ostools list tasks'"
+_PROMPTS = (
+    "--prompts",
+    "FILE",
+    "Many: a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there.",
+)
+_QUESTION = (
+    (
+        "--task",
+        "NAME[:OPTIONS]",
+        f"In place of a prompt {_TASK}; read where the answer is predicted.",
+    ),
+    ("--length", "INTEGER", "Number of items of the task."),
+    ("--seed", "INTEGER", "Seed of the task's sequence, if it draws one."),
+)
 _HELP = {
     "task": _TASK,
     "pairs": _TASK,
@@ -79,6 +93,8 @@ _HELP = {
     "mitigation": "what acts on prompt or pass, such as separator:every=3 ('ostools list mitigations'), or ./mine.py:NAME",
 }
 """Help of the kinds of values that mean the same everywhere."""
+_FROM_ONE = ("lengths", "windows")
+"""Numbers of which none is 0."""
 _METAVARS = {"text": "TEXT", "names": "NAME", "path": "PATH", "numbers": "RANGE", "places": "PART"}
 _METAVARS |= dict.fromkeys(_HELP, "NAME[:OPTIONS]")
 
@@ -119,27 +135,14 @@ def takes_question(command: Command) -> bool:
 
 def _prompt_options(command: Command, prompt: Parameter) -> list[click.Parameter]:
     many = "; repeatable" if prompt.many else ""
-    rows = (
+    rows = [
         ("--prompt", "TEXT", f"The text to measure on{many}."),
         ("--ids", "IDS", f"Token ids in place of a text: 2,40,50{many}."),
-    )
-    text = "a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there."
-    file = (("--prompts", "FILE", f"Many: {text}"),) if prompt.many else ()
-    options = [*_declared(rows, prompt.many, click.Option), *_declared(file, of=click.Option)]
-    if not takes_question(command):
-        return options
-    question = (
-        (
-            "--task",
-            "NAME[:OPTIONS]",
-            f"In place of a prompt {_TASK}; read where the answer is predicted.",
-        ),
-        ("--length", "INTEGER", "Number of items of the task."),
-        ("--seed", "INTEGER", "Seed of the task's sequence, if it draws one."),
-    )
-    rows = [
-        row for row, name in zip(question, OF_A_QUESTION, strict=True) if name not in command.names
     ]
+    options = _declared(rows, prompt.many, click.Option)
+    rows = [_PROMPTS] * prompt.many
+    if takes_question(command):
+        rows += [row for row in _QUESTION if row[0][2:] not in command.names]
     options += _declared(rows, of=click.Option)
     for option in options:
         option.type = click.INT if option.metavar == "INTEGER" else option.type
@@ -148,11 +151,8 @@ def _prompt_options(command: Command, prompt: Parameter) -> list[click.Parameter
 
 def _option(command: Command, parameter: Parameter) -> click.Parameter:
     """The declaration of one parameter, with its choices and its default."""
-    kind, required = (
-        parameter.kind,
-        parameter.required and command.defaults.get(parameter.name) is None,
-    )
-    text = _help(command, parameter)
+    kind, text = parameter.kind, _help(command, parameter)
+    required = parameter.required and command.defaults.get(parameter.name) is None
     if command.loads_model and parameter.by_place:
         argument = click.Argument(
             [parameter.name], metavar=parameter.name.upper(), required=required
@@ -163,19 +163,15 @@ def _option(command: Command, parameter: Parameter) -> click.Parameter:
         negation = f"/--no-{parameter.option[2:]}" if parameter.default is not False else ""
         names = [f"{parameter.option}{negation}", parameter.name]
         return click.Option(names, is_flag=True, default=None, help=text, required=required)
-    beside_words = [] if kind == "word" else [_METAVARS.get(kind, "INTEGER")]
-    choices = (
-        f"[{'|'.join([*map(str, parameter.words), *beside_words])}]" if parameter.words else None
-    )
+    metavar, types = _METAVARS.get(kind), {"number": click.FLOAT, "whole": click.INT}
+    if parameter.words:
+        beside_words = [] if kind == "word" else [metavar or "INTEGER"]
+        metavar, types = f"[{'|'.join([*map(str, parameter.words), *beside_words])}]", {}
     return click.Option(
         [parameter.option, parameter.name],
         multiple=parameter.many,
-        metavar=choices or _METAVARS.get(kind),
-        type=click.FLOAT
-        if kind == "number"
-        else click.INT
-        if kind == "whole" and not choices
-        else click.STRING,
+        metavar=metavar,
+        type=types.get(kind, click.STRING),
         help=text,
         required=required,
     )
@@ -225,34 +221,11 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             value = usual.split(" ") if usual and parameter.many else usual
         if value is not None:
             arguments[parameter.name] = _read(parameter, value)
-            _require_question(
-                parameter,
-                arguments[parameter.name],
-                [arguments.get(p.name) for p in command.prompts],
-            )
     return arguments
-
-
-def _require_question(parameter: Parameter, word: Any, prompts: Iterable[Prompts | None]) -> None:
-    """Refuse a position that a text or ids do not have; their end has a name for all."""
-    if not (parameter.question and isinstance(word, str)) or word == "prompt-end":
-        return
-    if any(
-        isinstance(value, str | tuple)
-        for prompt in prompts
-        if prompt is not None
-        for value in prompt.values
-    ):
-        raise InputError(
-            f"{parameter.option} {word!r}: expected a task's prompt, found a text or ids: give --task instead"
-        )
 
 
 def _read(parameter: Parameter, value: Any) -> Any:
     """The argument that was written, of a list every item."""
-    for text in value if parameter.many else [value]:
-        if isinstance(text, str):
-            require_utf8(parameter.option, text)
     read = _READERS.get(parameter.kind, _as_written)
     if not parameter.many:
         return read(parameter, value)
@@ -277,12 +250,10 @@ def _word(parameter: Parameter, text: str) -> str:
 
 
 def _whole(parameter: Parameter, value: Any) -> Any:
-    """The number, from 0 but for a position, which may count from the end; or one of the words that
-    stand for one.
-    """
+    """The number, or one of the words that stand for one."""
     if not re.fullmatch(r"-?\d{1,19}", str(value), re.ASCII):
         return _word(parameter, value)
-    return int(value) if parameter.words else whole_number(parameter.option, int(value))
+    return int(value)
 
 
 def _numbers(parameter: Parameter, text: str) -> Any:
@@ -291,7 +262,8 @@ def _numbers(parameter: Parameter, text: str) -> Any:
     if parameter.words and not re.fullmatch(r"[\d,:\s]+", text, re.ASCII):
         expected = " or ".join(map(repr, parameter.words))
         raise InputError(f"{parameter.option} {text!r}: expected {expected} or numbers such as 0,2")
-    return tuple(parse_lengths(text, parameter.option, 0))
+    least = 1 if parameter.name in _FROM_ONE else 0
+    return tuple(parse_lengths(text, parameter.option, least))
 
 
 def _place(parameter: Parameter, text: str) -> tuple[Any, ...]:

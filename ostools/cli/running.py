@@ -47,26 +47,33 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
     if command.hosted is not None:
         result = hosted_result(command, function, arguments, values)
     supplied: dict[str, Any] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
-    supplied = {name: value for name, value in supplied.items() if name in names}
-    counts_steps = "progress" in names
-    if result is None and not command.runs_model:
-        with terminal.progress(command.name) as progress:
-            supplied |= {"progress": progress} if counts_steps else {}
-            result = function(**supplied, **arguments, **command.fixed)
-    elif result is None:
-        from ostools.cli.limits import memory_of
-
-        name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
-        with at_work(command.name, name, memory, counts_steps=counts_steps) as (model, progress):
-            supplied |= {"progress": progress} if counts_steps else {}
-            encoded = {key: on_model(model, value) for key, value in arguments.items()}
-            result = function(model, **supplied, **encoded, **command.fixed)
+    options = {name: value for name, value in supplied.items() if name in names} | command.fixed
+    if result is None:
+        with _at_work_of(command, arguments, values) as (models, progress):
+            options |= {"progress": progress} if "progress" in names else {}
+            encoded = {
+                key: value.of(*models) if isinstance(value, Prompts) else value
+                for key, value in arguments.items()
+            }
+            result = function(*models, **options, **encoded)
     give(result)
 
 
-def on_model(model: TransformerBridge, value: Any) -> Any:
-    """An argument as a measurement takes it: a prompt in tokens, anything else as it is."""
-    return value.of(model) if isinstance(value, Prompts) else value
+@contextmanager
+def _at_work_of(
+    command: Command, arguments: Mapping[str, Any], values: Mapping[str, Any]
+) -> Iterator[tuple[list[TransformerBridge], Progress]]:
+    """The model of a command, in a list that is empty where it has none, and its progress."""
+    if not command.runs_model:
+        with terminal.progress(command.name) as progress:
+            yield [], progress
+        return
+    from ostools.cli.limits import memory_of
+
+    name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
+    counts_steps = "progress" in command.names
+    with at_work(command.name, name, memory, counts_steps=counts_steps) as (model, progress):
+        yield [model], progress
 
 
 def _check_output(out: Path | None) -> None:

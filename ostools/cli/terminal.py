@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.global_options import GLOBALS, on_one_line
-from ostools.ground.progress import Progress, announced, bar, is_looked_at, outermost
+from ostools.ground.progress import LogLines, Progress, bar, is_looked_at, outermost
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,16 +31,11 @@ def progress(description: str) -> Iterator[Progress]:
     it is seen, else lines.
     """
 
-    def told() -> AbstractContextManager[Progress]:
-        if GLOBALS.quiet:
-            return nullcontext(False)
-        return (
-            bar(description)
-            if is_looked_at()
-            else announced(lambda line: note(f"{description}: {line}"))
-        )
-
-    with outermost(), told() as report:
+    shown: AbstractContextManager[Progress] = nullcontext(False)
+    if not GLOBALS.quiet:
+        lines = LogLines(lambda line: note(f"{description}: {line}"))
+        shown = bar(description) if is_looked_at() else nullcontext(lines)
+    with outermost(), shown as report:
         yield report
 
 
@@ -66,14 +61,8 @@ def _stdout() -> Console:
     """The console for results. In a pipe lines are as wide as they are, so that nothing is cut."""
     from rich.console import Console
 
-    class Results(Console):
-        """Where the reader has left, who called decides; rich would end the process with 1."""
-
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
     terminal = sys.stdout.isatty()
-    return Results(highlight=False, soft_wrap=not terminal, width=None if terminal else 200)
+    return Console(highlight=False, soft_wrap=not terminal, width=None if terminal else 200)
 
 
 def print_table(

@@ -1,7 +1,5 @@
 """Arguments of a call against the annotations of its function: what is none of them is refused
 before anything is done.
-
-pydantic decides, by an adapter of each annotation, which is made at the first call.
 """
 
 from __future__ import annotations
@@ -9,14 +7,13 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
-import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from ostools.ground.errors import did_you_mean, short_repr
 
@@ -57,35 +54,35 @@ def checked_arguments(
 
     def checking(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
         signature = full_signature(function)
-        hints_of = functools.cache(
-            full_hints
-        )  # at the first call all that the annotations name is there
+        # At the first call all that the annotations name is there.
+        hints_of = functools.cache(full_hints)
+
+        def checked_value(name: str, value: Any) -> Any:
+            hint = hints_of(function).get(name, Any)
+            try:
+                return allowed(hint, value, class_words)
+            except ValueError as wrong:
+                classes = list(filter(_is_class, parts_of(hint)))
+                end = "" if advice is None else advice(value, classes)
+                raise error(f"{name}: {wrong}{end}") from None
 
         @functools.wraps(function)
         def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Returned:
             try:
                 bound = signature.bind(*args, **options)
             except TypeError as wrong:
-                names = signature.parameters
-                strange = next((name for name in options if name not in names), None)
-                suggestion = "" if strange is None else did_you_mean(strange, list(names))
+                names = list(signature.parameters)
+                strange = [did_you_mean(name, names) for name in options if name not in names]
+                suggestion = strange[0] if strange else ""
                 raise error(
                     f"{function.__name__}: {wrong}; {suggestion}it takes {', '.join(names)}"
                 ) from None
             for name, value in bound.arguments.items():
-                hint, kind = hints_of(function).get(name, Any), signature.parameters[name].kind
-                items = () if kind is inspect.Parameter.VAR_KEYWORD else (value,)
-                for item in value if kind is inspect.Parameter.VAR_POSITIONAL else items:
-                    try:
-                        checked_item = allowed(hint, item, class_words)
-                    except ValueError as wrong:
-                        end = (
-                            ""
-                            if advice is None
-                            else advice(item, list(filter(_is_class, parts_of(hint))))
-                        )
-                        raise error(f"{name}: {wrong}{end}") from None
-                    bound.arguments[name] = value if item is not value else checked_item
+                kind = signature.parameters[name].kind
+                if kind is inspect.Parameter.VAR_POSITIONAL:
+                    bound.arguments[name] = tuple(checked_value(name, item) for item in value)
+                elif kind is not inspect.Parameter.VAR_KEYWORD:
+                    bound.arguments[name] = checked_value(name, value)
             return function(*bound.args, **bound.kwargs)
 
         checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -95,13 +92,41 @@ def checked_arguments(
 
 
 def allowed(hint: Any, value: Any, class_words: Mapping[type, str] | None = None) -> Any:
-    """The value, where an annotation allows it. Raises `ValueError`, which says what is expected
-    and what is found.
+    """The value, where an annotation allows it; a list of words as a list. Raises `ValueError`,
+    which says what is expected and what is found.
     """
-    try:
-        return _validator(hint)(value)
-    except ValueError:
-        raise ValueError(_expected(hint, value, class_words or {})) from None
+    for part in parts_of(hint):
+        if is_list(part) and not isinstance(value, str | Mapping):
+            item = typing.get_args(part)[0]
+            if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+                continue
+            if item is not str and not any(isinstance(word, str) for word in words_of(item)):
+                return value  # numbers and tensors are the function's own to check
+            items = list(value)
+            if all(_is_one(item, text) for text in items):
+                return items
+        elif is_list(part) and isinstance(value, str) and _is_one(typing.get_args(part)[0], value):
+            return [value]  # a text is one word
+        elif not is_list(part) and _is_one(part, value):
+            return value
+    raise ValueError(_expected(hint, value, class_words or {}))
+
+
+def _is_one(hint: Any, value: Any) -> bool:
+    """Whether a value is one of the words, an instance of the class, or what nobody can tell."""
+    if len(parts := parts_of(hint)) > 1:
+        return any(_is_one(part, value) for part in parts)
+    kind = typing.get_origin(hint) or hint
+    if kind is Literal:
+        # To Python True and 1.0 are 1.
+        words = typing.get_args(hint)
+        return any(type(value) is type(word) and value == word for word in words)
+    if kind is _FUNCTION:
+        return callable(value)
+    if not _is_class(kind) or kind is tuple:
+        return True
+    is_truth = isinstance(value, bool) and hint in (int, float)  # numbers to Python only
+    return isinstance(value, _CLASSES.get(kind, (kind,))[0]) and not is_truth
 
 
 def words_of(hint: Any) -> tuple[Any, ...]:
@@ -167,47 +192,6 @@ def _group(function: Callable[..., object], parameter: inspect.Parameter) -> typ
     return typing.get_args(annotation)[0]
 
 
-@functools.cache
-def _validator(hint: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(_schema(hint)).validate_python
-
-
-def _schema(hint: Any) -> Any:
-    """The annotation as pydantic is to read it."""
-    from pydantic import AfterValidator, BeforeValidator, Field, GetPydanticSchema
-    from pydantic_core import core_schema
-
-    parts = parts_of(hint)
-    if len(parts) > 1:
-        return Annotated[
-            functools.reduce(operator.or_, map(_schema, parts)), Field(union_mode="left_to_right")
-        ]
-    if typing.get_origin(hint) is Literal:
-        return Annotated[hint, BeforeValidator(functools.partial(_word, typing.get_args(hint)))]
-    if is_list(hint):
-        item = typing.get_args(hint)[0]
-        is_text = item is str or (
-            bool(words_of(item)) and all(isinstance(word, str) for word in words_of(item))
-        )
-        return (
-            Annotated[list[_schema(item)], BeforeValidator(_listed)]
-            if is_text
-            else Annotated[Any, AfterValidator(_items)]
-        )
-    if _FUNCTION in (typing.get_origin(hint), hint):
-        return Callable
-    kind = typing.get_origin(hint) or hint
-    if not _is_class(kind) or kind is tuple:
-        return Any
-    instance = core_schema.is_instance_schema(
-        _CLASSES.get(kind, (kind,))[0]
-    )  # not InstanceOf: that reads dataclasses
-    checks = [AfterValidator(_no_truth)] if hint in (int, float) else []
-    return Annotated[Any, GetPydanticSchema(lambda _source, _handler: instance), *checks]
-
-
 def parts_of(hint: Any) -> tuple[Any, ...]:
     """The annotations of a union; of anything else itself."""
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
@@ -231,42 +215,6 @@ def _is_class(hint: Any) -> bool:
         isinstance(hint, abc.ABCMeta) and not getattr(hint, "_is_protocol", False)
     )
     return is_class and hint is not object
-
-
-def _listed(value: Any) -> Any:
-    """The list of what can be gone through; a text is one word."""
-    if isinstance(value, Mapping):
-        raise ValueError
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return [value] if isinstance(value, str) else value
-    try:
-        return list(value)
-    except TypeError:  # an array without an axis
-        raise ValueError from None
-
-
-def _word(words: tuple[Any, ...], value: Any) -> Any:
-    """The value, where it is one of the words and of its class: to Python True and 1.0 are 1."""
-    if not any(
-        isinstance(value, type(word)) and isinstance(value, bool) == isinstance(word, bool)
-        for word in words
-    ):
-        raise ValueError
-    return value
-
-
-def _items(value: Any) -> Any:
-    """The value, where it has items; a text counts as one value."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError
-    return value
-
-
-def _no_truth(value: Any) -> Any:
-    """True and False are numbers to Python only."""
-    if isinstance(value, bool):
-        raise ValueError
-    return value
 
 
 def _expected(hint: Any, value: Any, class_words: Mapping[type, str]) -> str:

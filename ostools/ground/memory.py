@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,38 +83,19 @@ def cgroup_limits(proc: Path = _PROC, mounted: Path = _CGROUPS) -> Iterator[Free
 
     Cached files count as free where nobody read them lately: the kernel drops those first.
     """
-    try:
-        paths = [
-            line.split("::", 1)[1]
-            for line in proc.read_text().splitlines()
-            if line.startswith("0::")
-        ]
-    except OSError:
-        return
-    for path in paths:
-        # In a container the path may be the host's, of which only the root is mounted here.
-        below = Path(path.lstrip("/"))
-        for part in (below, *below.parents):
-            free_bytes = _free_in_group(mounted / part)
-            if free_bytes is not None:
-                yield Free(free_bytes, "in this control group (container or batch job)")
-
-
-def _free_in_group(group: Path) -> int | None:
-    """None where the group has no limit, or is not there."""
-    try:
-        most, used = (
-            (group / "memory.max").read_text().strip(),
-            int((group / "memory.current").read_text()),
-        )
-        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return (
-            None
-            if most == "max"
-            else max(int(most) - used + int(statistics.get("inactive_file", 0)), 0)
-        )
-    except (OSError, ValueError):
-        return None
+    text = proc.read_text() if proc.exists() else ""
+    # In a container the path may be the host's, of which only the root is mounted here.
+    below = Path(match[1]) if (match := re.search(r"^0::/?(.*)$", text, re.MULTILINE)) else Path()
+    for part in (below, *below.parents):
+        group = mounted / part
+        with suppress(OSError, ValueError):  # no such group, or one without a limit: "max"
+            most = int((group / "memory.max").read_text())
+            used = int((group / "memory.current").read_text())
+            lines = (group / "memory.stat").read_text().splitlines()
+            cached = int(dict(line.split() for line in lines).get("inactive_file", 0))
+            yield Free(
+                max(most - used + cached, 0), "in this control group (container or batch job)"
+            )
 
 
 def keep_freed_memory() -> None:

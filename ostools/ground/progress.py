@@ -1,5 +1,5 @@
 """How a long run is told, as it goes: progress(done, total), from which a bar is drawn or lines are
-logged; what is cheaper.
+logged.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ import logging
 import sys
 import threading
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
-from typing import Any
 
 _LOG = logging.getLogger("ostools")
 Progress = Callable[[int, int], None] | bool
@@ -23,22 +21,8 @@ it, a bar where it is seen.
 _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
 """Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
+_FIRST_SHARE = 0.1
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
-_TENTH = 0.1
-_SEVERAL = (
-    "lengths",
-    "seeds",
-    "samples",
-    "prompts",
-    "linearisations",
-    "layers",
-    "variants",
-    "dtypes",
-    "windows",
-    "orders",
-    "mitigations",
-)
-"""Arguments that hold several things, each of which takes time of its own."""
 _this_thread = threading.local()
 
 
@@ -56,41 +40,24 @@ def outermost() -> Iterator[bool]:
 
 
 @contextmanager
-def watched(
-    name: str, cheaper: Iterable[str] = (), counts_steps: bool = True
-) -> Iterator[Progress]:
+def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
     In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress).
-    Everywhere else it logs lines (`announced`) as warnings, which Python writes to stderr.
-    `cheaper`: what would take less time, for the first line.
+    Everywhere else it logs lines (`LogLines`) as warnings, which Python writes to stderr.
     """
     if counts_steps and is_looked_at():
         with bar(name) as progress:
             yield progress
         return
-    advice = iter([cheaper])
-
-    def say(line: str) -> None:
-        ways = ", ".join(next(advice, ()))
-        _LOG.warning(
-            "ostools.%s: %s%s; progress=False silences this",
-            name,
-            line,
-            ways and f"; cheaper: {ways}",
-        )
-
-    with announced(say) as progress:
-        yield progress
+    yield LogLines(
+        lambda line: _LOG.warning("ostools.%s: %s; progress=False silences this", name, line)
+    )
 
 
 class Clock:
     """How long a work takes: what is left goes at the rate of the later half of the time, from the
     first step's end on.
-
-    The first step is slow where memory is taken and weights are read for the first time. So it
-    counts where it is all there is, and a tenth of the work or more. A step that takes longer than
-    the one before it counts as if it ended now.
     """
 
     def __init__(self) -> None:
@@ -103,6 +70,7 @@ class Clock:
         return time.monotonic() - self._start
 
     def told(self, steps_done: int, total: int) -> None:
+        """Note how much is done now."""
         report = time.monotonic(), steps_done / max(total, 1)
         if self._reports and self._reports[-1][1] == report[1] == 0:  # the work has begun anew
             self._reports[-1] = report
@@ -111,89 +79,44 @@ class Clock:
 
     def seconds_left(self) -> float | None:
         """Seconds until the end; None where that cannot be told yet, and at the end."""
-        now, reports = time.monotonic(), self._reports
-        if (
-            len(reports) < 2
-            or reports[-1][1] >= 1
-            or (len(reports) == 2 and reports[1][1] - reports[0][1] < _TENTH)
-        ):
+        if len(self._reports) < 2 or self._reports[-1][1] >= 1:
             return None
-        (_, before), (last, share) = reports[-2:]
-        return (
-            max(self._end_of(last, share), self._end_of(now, min(1.0, 2 * share - before)), now)
-            - now
-        )
-
-    def _end_of(self, when: float, share: float) -> float:
-        """When the work ends of which that share is done then."""
-        first = 1 if len(self._reports) > 2 else 0
-        middle = (self._reports[first][0] + when) / 2
-        index = bisect_right(self._reports, (middle, 1.0), lo=first + 1, hi=len(self._reports) - 1)
-        since, share_before = self._reports[index - 1]
-        return when + (when - since) * (1 - share) / (share - share_before)
+        when, share = self._reports[-1]
+        if len(self._reports) == 2 and share < _FIRST_SHARE:  # one step may be unlike the others
+            return None
+        reports = self._reports[len(self._reports) > 2 :]  # from the first step's end on
+        middle = (reports[0][0] + when) / 2
+        since, before = [report for report in reports[:-1] if report[0] <= middle][-1]
+        end = when + (when - since) * (1 - share) / (share - before)
+        return max(end - time.monotonic(), 0.0)
 
 
-@contextmanager
-def announced(say: Callable[[str], None]) -> Iterator[Progress]:
-    """How a long work tells into a log where it is, line by line: the progress to call inside the
-    block.
+class LogLines:
+    """How a long work tells into a log where it is: to call it with steps is to tell its progress.
 
     The first line is said as soon as what is done after 5 seconds lets expect more than a minute in
-    all, and after a minute at the latest; from then on one a minute, though no step ends.
-    """
-    announcement, ended = Announcement(say), threading.Event()
-    around, _this_thread.announcement = getattr(_this_thread, "announcement", None), announcement
-
-    def look_every_second() -> None:
-        while not ended.wait(1.0):
-            announcement.look()
-
-    threading.Thread(target=look_every_second, daemon=True).start()
-    try:
-        yield announcement
-    finally:
-        ended.set()
-        _this_thread.announcement = around
-
-
-class Announcement:
-    """The lines of one work. `part`: words on the part that is under way; to call it with steps is
-    to tell its progress.
+    all, and after a minute at the latest; from then on one a minute.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.part = ""
-        self._say, self._clock, self._lock = say, Clock(), threading.Lock()
-        self._steps, self._next = (0, 0), LONG  # seconds after which the next line is due
+        self._say, self._clock, self._next = say, Clock(), LONG
 
     def __call__(self, steps_done: int, total: int) -> None:
-        self._steps = steps_done, total
         self._clock.told(steps_done, total)
-        self.look()
-
-    def look(self) -> None:
-        """Say a line where one is due."""
-        with self._lock:
-            seconds = self._clock.seconds
-            left = self._clock.seconds_left() if seconds >= FIRST_ESTIMATE else None
-            is_long = self._next == LONG and left is not None and seconds + left > LONG
-            if seconds >= self._next or is_long:
-                self._next = seconds + LONG
-                self._say(self._line(seconds, left))
-
-    def _line(self, seconds: float, left: float | None) -> str:
-        steps_done, total = self._steps
-        if not total:
-            return f"{self.part}{', ' * bool(self.part)}runs for {in_time(seconds)} now"
-        steps = "" if total == 100 or self.part else f"{steps_done} of {total}, "
-        rest = "" if left is None else f", about {in_time(left)} left"
-        return f"{self.part}{', ' * bool(self.part)}{steps}{100 * steps_done // total}% done after {in_time(seconds)}{rest}"
+        seconds, left = self._clock.seconds, self._clock.seconds_left()
+        is_long = seconds >= FIRST_ESTIMATE and left is not None and seconds + left > LONG
+        if seconds >= self._next or (is_long and self._next == LONG):
+            self._next = seconds + LONG
+            steps = "" if total == 100 else f"{steps_done} of {total}"
+            part = getattr(_this_thread, "part", "") or steps
+            rest = "" if left is None else f", about {in_time(left)} left"
+            share = 100 * steps_done // max(total, 1)
+            self._say(f"{part}{part and ', '}{share}% done after {in_time(seconds)}{rest}")
 
 
 def name_part(words: str) -> None:
-    """Say in words which part of this thread's work is under way, for the lines of `announced`."""
-    if (announcement := getattr(_this_thread, "announcement", None)) is not None:
-        announcement.part = words
+    """Say in words which part of this thread's work is under way, for the lines of `LogLines`."""
+    _this_thread.part = words
 
 
 def in_time(seconds: float) -> str:
@@ -277,38 +200,3 @@ def rising(progress: Progress | None) -> Progress | None:
         progress(most, total)
 
     return rising_progress
-
-
-def cheaper_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Ways to a call that takes less time, in words; `arguments` of a measurement by name, defaults
-    too.
-    """
-    if arguments.get("prompt") is not None:
-        yield "a shorter prompt"
-    yield from (
-        f"fewer {name}" for name in _SEVERAL if name in arguments and _is_several(arguments[name])
-    )
-    # Of a logit there is one row: it is exact. "auto" is a sketch above d_model 256, where it
-    # matters.
-    if (
-        "cotangents" in arguments
-        and arguments.get("method") in ("exact", "estimate")
-        and arguments.get("logit") is None
-        and arguments.get("accuracy") is None
-    ):
-        yield "method='sketch'"
-    if "max_new_tokens" in arguments:
-        yield "a smaller max_new_tokens"
-
-
-def _is_several(value: Any) -> bool:
-    """Whether an argument holds more than one thing; None stands for all that there are, or for a
-    default of several.
-    """
-    if isinstance(value, str):
-        return value == "all"
-    if isinstance(value, int):
-        return value > 1
-    if getattr(value, "ndim", 1) == 0:  # numpy's number: it has a length, and no len()
-        return False
-    return not isinstance(value, Sized) or len(value) > 1

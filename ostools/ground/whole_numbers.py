@@ -3,6 +3,7 @@ on the command line and in sweep files. One refusal for what is none, whoever as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -12,8 +13,10 @@ from ostools.ground.errors import InputError, short_repr
 _LONGEST = 2**31 - 1
 _LAST_SEED = 2**62
 _LARGEST = 2**63 - 1  # the largest that torch takes
+_NONE = object()
 LONGEST = 1_000_000
-"""The largest length that can be written, and how many of them at most."""
+"""The largest length that can be written."""
+_PART = re.compile(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", re.ASCII)
 
 
 def whole_numbers(
@@ -28,30 +31,24 @@ def whole_numbers(
         numbers: list[Any] = [values] if isinstance(values, str | bytes) else list(values)
     except TypeError:  # a number by itself, also as an array without an axis
         numbers = [values]
-    if not numbers or (wrong := [n for n in numbers if not _is_whole(n) or n < least]):
-        description = short_repr(wrong[0]) if numbers else "none"
-        hint = "" if example is None else f"; for example {example}"
-        raise InputError(
-            f"{what}: expected whole numbers of at least {least}, found {description}{hint}"
-        )
-    if max(numbers) > most:
-        raise InputError(
-            f"{what}: expected whole numbers of at most {most:,}, found {max(numbers)}"
-        )
+    hint = "" if example is None else f"; for example {example}"
+    for number in numbers or [_NONE]:
+        _check(what, number, "whole numbers", least, most, hint)
     return list(dict.fromkeys(map(int, numbers)))
 
 
 def whole_number(what: str, value: Any, least: int = 0, most: int = _LARGEST) -> int:
     """One such number."""
-    if not _is_whole(value) or value < least:
-        raise InputError(
-            f"{what}: expected a whole number of at least {least}, found {short_repr(value)}"
-        )
-    if value > most:
-        raise InputError(
-            f"{what}: expected a whole number of at most {most:,}, found {short_repr(value)}"
-        )
+    _check(what, value, "a whole number", least, most)
     return int(value)
+
+
+def _check(what: str, value: Any, noun: str, least: int, most: int, hint: str = "") -> None:
+    if not _is_whole(value) or value < least:
+        found = "none" if value is _NONE else short_repr(value)
+        raise InputError(f"{what}: expected {noun} of at least {least}, found {found}{hint}")
+    if value > most:
+        raise InputError(f"{what}: expected {noun} of at most {most:,}, found {short_repr(value)}")
 
 
 def checked_lengths(lengths: Any) -> list[int]:
@@ -76,19 +73,18 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
-    count = 0
     for part in text.split(","):
-        first, colon, last = part.partition(":")
-        low = _length(first, text, what, least)
-        high = _length(last, text, what, least) if colon else low
-        if high < low:
+        match = _PART.fullmatch(part)
+        if match is None:
             raise InputError(
-                f"{what} {text!r}: the range {part.strip()!r} runs backwards; write {high}:{low}"
+                f"{what} {text[:60]!r}: expected a range such as 1:512 or a list such as 8,16,32, found {part[:20]!r}"
             )
-        count += high + 1 - low
-        if count > LONGEST:  # a few words name more numbers than a memory holds
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low:
+            raise InputError(f"{what} {text[:60]!r}: the range {part.strip()!r} runs backwards")
+        if low < least or high > LONGEST:
             raise InputError(
-                f"{what}: expected at most {LONGEST} lengths in all, found more in {text[:60]!r}"
+                f"{what} {text[:60]!r}: expected numbers from {least} to {LONGEST}, found {part.strip()}"
             )
         lengths.update(range(low, high + 1))
     return sorted(lengths)
@@ -103,17 +99,3 @@ def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
         else:
             runs.append([n])
     return runs
-
-
-def _length(word: str, text: str, what: str, least: int) -> int:
-    digits = word.strip()
-    if not (digits.isascii() and digits.isdigit()):
-        raise InputError(
-            f"{what} {text!r}: expected a range such as 1:512 or a list such as 8,16,32, found {digits!r}"
-        )
-    # Compared as text first: int() itself refuses thousands of digits.
-    if len(digits) > 9 or not least <= int(digits) <= LONGEST:
-        raise InputError(
-            f"{what} {text!r}: expected numbers from {least} to {LONGEST}, found {digits[:12]}"
-        )
-    return int(digits)

@@ -16,7 +16,7 @@ from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import cheaper_ways, outermost, watched
+from ostools.ground.progress import outermost, watched
 from ostools.measure.prompts import One, OneOrSeveral, Several, encoded, one_of_several
 from ostools.models import Prompt
 from ostools.models.describe import IN_WORDS, checked_once
@@ -110,8 +110,7 @@ def measurement(
       questions are encoded here by those options. Without a prompt the options are the function's
       own to use, for what it asks of a task.
     - A call that takes long says so: a bar in a terminal or a notebook if the function takes
-      `progress`, else one line by `logging`, with what would make it cheaper. `progress=False`
-      silences both.
+      `progress`, else lines by `logging`. `progress=False` silences both.
     """
 
     def decorated(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
@@ -146,11 +145,8 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
                 args, options = _with_encoded_prompts(signature.bind(*args, **options))
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
-            bound = signature.bind(*args, **options)
-            bound.apply_defaults()
-            cheaper = cheaper_ways(bound.arguments)
             progress = stack.enter_context(
-                watched(function.__name__, cheaper, counts_steps="progress" in parameters)
+                watched(function.__name__, counts_steps="progress" in parameters)
             )
             progress_option = {"progress": progress} if "progress" in parameters else {}
             return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]

@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import psutil
 
 from ostools.ground.errors import InputError
 from ostools.ground.files import checked_path
@@ -227,12 +229,12 @@ def checked_output(
 
 def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` fill a temporary file beside `target`, flush it to disk, and rename it into
-    place.
+    place. What a killed write to this path left beside it is removed.
     """
     try:
-        handle, name = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name[:40]}.", suffix=target.suffix
-        )
+        _remove_leftovers(target)
+        prefix = f".{target.name[:40]}.{os.getpid()}."
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=target.suffix)
         os.close(handle)
         part = Path(name)
         try:
@@ -247,3 +249,12 @@ def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     return target
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove temporary files of processes that are gone: their names hold the process's number."""
+    form = rf"\.{re.escape(target.name[:40])}\.(\d+)\.\w{{8}}{re.escape(target.suffix)}"
+    for path in target.parent.iterdir():
+        match = re.fullmatch(form, path.name)
+        if match is not None and not psutil.pid_exists(int(match[1])):
+            path.unlink(missing_ok=True)

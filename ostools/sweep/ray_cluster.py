@@ -36,7 +36,7 @@ what ends its workers.
 _SECONDS = 5.0  # how long an address has to answer; Ray itself would wait for minutes
 
 Amounts: TypeAlias = Mapping[str, float | int]
-"""CPU, GPU and bytes of memory that a node has, or that a worker asks for."""
+"""CPUs and GPUs that a node has, or that a worker asks for."""
 
 
 class RayCluster(Executor):
@@ -48,13 +48,13 @@ class RayCluster(Executor):
             one, a cluster on this machine is started, and ended again.
         workers: how many at most; None: as many as there is room for.
         cpus: how many CPUs a worker asks for, and how many threads it computes with. It also asks
-            for a GPU if the device is cuda (with `device_map: auto`, for all GPUs of a node), and
-            otherwise for the memory that the largest cell is forecast to take.
+            for a GPU if the device is cuda (with `device_map: auto`, for all GPUs of a node).
 
     Every node needs the same versions, plugins and checkpoints: a cell fails on a node that has
-    others. A cell whose worker or node is lost is tried again, twice at most. A cell that raises
-    has failed. Raises `InputError` if Ray is not installed, if no cluster answers, and if none of
-    its nodes has room for a worker.
+    others. A cell whose worker or node is lost is tried again, twice at most; where no node has room
+    for its worker any more, the run waits for one. A cell that raises has failed. Raises
+    `InputError` if Ray is not installed, if no cluster answers, and if none of its nodes has room
+    for a worker.
     """
 
     def __init__(
@@ -91,26 +91,14 @@ class RayCluster(Executor):
         if not jobs:
             return
         with _connected(self.ray, self.address):
-            needs: dict[str, float] = {"CPU": self.cpus, "GPU": self._gpus(terms)}
-            nodes = [node for node in self._nodes() if _room([node], needs)]
-            if not nodes:
+            needs = {"CPU": self.cpus, "GPU": self._gpus(terms)}
+            room = _room(self._nodes(), needs)
+            if not room:
                 raise InputError(
                     f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, found none"
                 )
-            fitting = list(jobs)
-            if not needs["GPU"]:  # the memory of a GPU is its own, of which Ray keeps no account
-                largest = max(node.get("memory", 0) for node in nodes)
-                fitting = [job for job in jobs if job.forecast.memory <= largest]
-                needs["memory"] = max((job.forecast.memory for job in fitting), default=0)
-                for job in set(jobs) - set(fitting):
-                    yield (
-                        job.keyed_cell,
-                        (
-                            f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster "
-                            f"has more than {largest / 2**30:.2f} GiB for workers"
-                        ),
-                    )
-            yield from self._measure(fitting, terms, needs)
+            count = min(room, len(jobs), self.workers or room)
+            yield from self._measure(jobs, terms, needs, count)
 
     def _nodes(self) -> list[Amounts]:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
@@ -122,23 +110,20 @@ class RayCluster(Executor):
         is_spread = terms.device_map == "auto"
         return max(int(node.get("GPU", 0)) for node in self._nodes()) if is_spread else 1
 
-    def _measure(self, jobs: Sequence[Job], terms: Terms, needs: Amounts) -> Iterator[CellOutcome]:
+    def _measure(
+        self, jobs: Sequence[Job], terms: Terms, needs: Amounts, count: int
+    ) -> Iterator[CellOutcome]:
         """Every job once. Those of one model follow each other: a worker mostly keeps the model
         that it has.
         """
-        in_order = sorted(
-            jobs, key=lambda job: (to_load(job.keyed_cell.cell), -job.forecast.memory)
-        )
-        queue = deque(in_order)
+        queue = deque(sorted(jobs, key=lambda job: to_load(job.keyed_cell.cell)))
         kind = self.ray.remote(Worker).options(
             num_cpus=needs["CPU"],
             num_gpus=needs["GPU"],
-            memory=needs.get("memory", 0),
             max_restarts=-1,
             max_task_retries=RETRIES,
             scheduling_strategy="SPREAD",
         )
-        count = min(_room(self._nodes(), needs), len(jobs), self.workers or len(jobs))
         workers = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
         # Workers and their cells, by the references of the results.
         working: dict[Any, tuple[Any, Job]] = {}

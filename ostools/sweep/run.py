@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,6 @@ from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
-from ostools.measure.unloaded import Forecast
-from ostools.models.files.checkpoint import Checkpoint
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
 from ostools.sweep.executor import (
@@ -79,21 +77,8 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     keyed_cells = [
         KeyedCell(cell, base_key(cell, hashes[cell.model], terms.kind)) for cell in cells
     ]
-    failures = [] if retry_failed else store.failures()
-    return plan_of(store, keyed_cells, terms, failures, located)
-
-
-def plan_of(
-    store: Store,
-    keyed_cells: Sequence[KeyedCell],
-    terms: Terms,
-    failures: Sequence[Failure] = (),
-    located: Mapping[str, Checkpoint] | None = None,
-) -> SweepPlan:
-    """What of these cells is to be measured. `failures`: of before, that stay so; `located`: the
-    models, for the forecasts.
-    """
     stored = store.files({keyed_cell.base for keyed_cell in keyed_cells})
+    failures = [] if retry_failed else store.failures()
     failure_by_key = {(record.base, record.lengths): record for record in failures}
     pending, failed = [], []
     for keyed_cell in keyed_cells:
@@ -104,9 +89,7 @@ def plan_of(
         if (failure := failure_by_key.get((missing_cell.base, cell.lengths))) is not None:
             failed.append(failure)
             continue
-        memory = Forecast(0)
-        if located is not None:
-            memory = forecast(cell, located[cell.model], terms.device, terms.device_map)
+        memory = forecast(cell, located[cell.model], terms.device, terms.device_map)
         pending.append(Job(missing_cell, memory))
     return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
@@ -137,11 +120,11 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        return measure_missing(store, plan, executor, progress=progress)
+        return _measure_missing(store, plan, executor, progress)
 
 
-def measure_missing(
-    store: Store, plan: SweepPlan, executor: Executor, *, progress: Progress | None = None
+def _measure_missing(
+    store: Store, plan: SweepPlan, executor: Executor, progress: Progress | None
 ) -> Outcome:
     """Measure and store every cell of a plan that is pending, under the lock of its directory."""
     if replaced := store.ask(list(plan.keyed_cells)):

@@ -39,7 +39,6 @@ def main(
 
     def call(app: Any) -> tuple[int, str]:
         monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
-        monkeypatch.setattr(cli, "_drop_stdout", lambda: None)
         monkeypatch.setattr(cli, "app", app)
         with pytest.raises(SystemExit) as ended:
             cli.main()

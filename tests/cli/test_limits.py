@@ -7,9 +7,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import re
-from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ import torch
 
 from ostools.cli import limits, terminal
 from ostools.cli.commands import MEASURED, Command
-from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import tell
@@ -41,7 +37,7 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     assert_refused(
         found,
         "of it before the work begins, found 0.00 GiB free on this machine",
-        "with --load-dtype bfloat16 it takes",
+        "load the model with --load-dtype bfloat16",
     )
 
 
@@ -82,58 +78,6 @@ def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(
     assert (code, out) == (0, "")
     assert_one_forecast(err)
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
-
-
-@pytest.mark.usefixtures("no_model")
-@pytest.mark.parametrize("line", ASKED)
-def test_a_refusal_names_options_that_the_command_has_and_that_are_not_chosen(
-    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    monkeypatch.setattr(limits, "free_memory", lambda: Free(1 << 10, "on this machine"))
-    (tmp_path / "t.txt").write_text("one two three")
-    names = [command.words for command in MEASURED if line.startswith(command.name)]
-    words = max(names, key=len) if line != "report" else (line,)
-    _, page, _ = run(*words, "--help")
-    known, chosen = set(re.findall(r"--[a-z-]+", page)), line.split()
-    while True:
-        code, _, err = run(*chosen, "--dry-run")
-        assert code == 2
-        assert not set(re.findall(r"--[a-z-]+", err)) & set(chosen), "what is chosen is no advice"
-        assert set(re.findall(r"--[a-z-]+", err)) <= known
-        assert ("shorten the prompt" in err) is ("--prompt" in chosen)
-        if (saving := re.search(r"with (--.*?) it takes", err)) is None:
-            break
-        chosen += saving[1].split()
-    assert "--load-dtype" in chosen
-
-
-@pytest.mark.parametrize(
-    ("gib", "named"),
-    [
-        (20, None),
-        (10, "with --no-random-weights it takes 9.55 GiB, which fits"),
-        (8, "with --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, which fits"),
-        (
-            1,
-            "with --load-dtype bfloat16 --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, shorten the prompt",
-        ),
-    ],
-)
-def test_the_fewest_options_that_fit_are_named(gib: int, named: str | None) -> None:
-    def work(model: Unloaded, changes: Mapping[str, Any]) -> int:
-        return (17 - 8 * ("random_weights" in changes) - 5 * ("dtypes" in changes)) << 30
-
-    savings = {
-        "--dtypes bfloat16": {"dtypes": ["bfloat16"]},
-        "--no-random-weights": {"random_weights": False},
-    }
-    memory = limits.CommandMemory(work, savings, ("shorten the prompt",))
-    model, free = (
-        Unloaded(locate(None, None), torch.float32, "cpu"),
-        Free(gib << 30, "on this machine"),
-    )
-    with pytest.raises(InputError, match=named) if named else nullcontext():
-        limits._require_memory(model, model.forecast(memory(model)), free, memory)
 
 
 def _forecast(run, *asked: str) -> dict[str, float]:

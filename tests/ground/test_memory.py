@@ -12,7 +12,7 @@ import pytest
 
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import cgroup_limits, collector_at_rest
-from ostools.ground.out_of_memory import chunk, chunks_that_fit
+from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 
 GIB = 1 << 30
 
@@ -52,14 +52,10 @@ def test_every_group_up_the_tree_limits_a_process(
         assert left("0::/job/step\n") == expected
 
 
-@pytest.mark.parametrize("content", ["", "nonsense\n", "0::/\n", "0::\n4:memory\n"])
-def test_what_is_not_there_is_no_limit(
-    left: Callable[[str], list[int]], tmp_path: Path, content: str
-) -> None:
-    assert left(content) == []
+def test_what_is_not_there_is_no_limit(left: Callable[[str], list[int]], tmp_path: Path) -> None:
+    assert left("nonsense\n") == []
     group(tmp_path / "fs", "much", 1, 1)
-    assert left(content) == []
-    assert [*cgroup_limits(tmp_path / "missing", tmp_path / "fs")] == []
+    assert left("0::/\n") == []
 
 
 def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
@@ -68,13 +64,17 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
     """
     tried: list[int] = []
 
-    def work() -> None:
+    @in_smaller_chunks
+    def work(least: int) -> str:
         tried.append(chunk(4096))
-        if tried[-1] > 1024:
+        if tried[-1] > least:
             raise InsufficientMemoryError(f"forecast {tried[-1]} bytes")
+        return "done"
 
-    assert chunks_that_fit(work, lambda error: InsufficientMemoryError(str(error))) == (None, 0.25)
+    assert work(1024) == "done"
     assert tried == [4096, 2048, 1024]
+    with pytest.raises(InsufficientMemoryError, match="forecast 256 bytes"):
+        work(0)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

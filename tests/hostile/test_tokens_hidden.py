@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from huggingface_hub import errors
 
+from tests.checkpoints import write_checkpoint
 from tests.hostile.attempts import attempt
-from tests.hostile.targets import Ground
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +25,10 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, SECRET)
 
 
-def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> None:
-    (tmp_path / "tiny").symlink_to(ground.directory / "tiny")
-    (tmp_path / "sweep.yaml").write_bytes(
-        (ground.directory / "sweep.yaml").read_bytes().replace(b", 200]", b"]")
-    )
+def test_nothing_that_is_written_holds_it(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "tiny", "gemma")
+    sweep = "models: ./tiny\ntasks: copy-last\nlengths: [3]\nmeasurements: bounds\ndevice: cpu\n"
+    (tmp_path / "sweep.yaml").write_text(sweep)
     prompt = ["bounds", "--prompt", "a b", "--model", "tiny"]
     calls = [
         ["doctor"],
@@ -47,7 +46,7 @@ def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> Non
         said = attempt(call, tmp_path)
         assert SECRET not in said.out + said.err, call
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len([path for path in files if path.suffix == ".parquet"]) >= 4
+    assert len([path for path in files if path.suffix == ".parquet"]) >= 3
     for path in files:
         assert SECRET.encode() not in path.read_bytes(), path
         if path.suffix == ".parquet":  # its pages are packed
@@ -57,7 +56,7 @@ def test_nothing_that_is_written_holds_it(ground: Ground, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", [errors.GatedRepoError, OSError])
 def test_no_refusal_of_the_hub_holds_it(
-    monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path, kind: Any
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Any
 ) -> None:
     def refused(*given: object, **options: object) -> None:
         said = f"401 for https://user:{SECRET}@hub with Authorization: Bearer {SECRET}"

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 import ostools as ost
 from ostools import hooks
-from ostools.cli.verbs.listings import checked_route
+from ostools.cli.verbs.models import checked_route
 from ostools.ground.errors import InputError
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.sensitivity import jacobian

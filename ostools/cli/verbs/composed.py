@@ -81,18 +81,13 @@ def faithfulness(
     """
     from ostools import measure
 
-    common: dict[str, Any] = {"max_memory": max_memory, "mitigation": mitigation}
-    common |= {
-        name: options.pop(name) for name in ("bos", "chat", "system", "thinking") if name in options
-    }
-    measured = measure.sensitivity(
-        model, prompt, linearisations=linearisations, position=position, **common
-    )
-    place: dict[str, Any] = (
-        {"positions": "all"} if isinstance(position, int) else {"position": position}
-    )
-    profiles: Any = [measured]
+    names = ("bos", "chat", "system", "thinking")
+    common: dict[str, Any] = {name: options.pop(name) for name in names if name in options}
+    common |= {"max_memory": max_memory, "mitigation": mitigation}
+    how: Any = {"linearisations": linearisations, "position": position}
+    profiles: Any = [measure.sensitivity(model, prompt, **how, **common)]
     if variants:
+        place: Any = {"positions": "all"} if isinstance(position, int) else {"position": position}
         profiles.append(measure.bounds(model, prompt, variants=variants, **place, **common))
     return measure.faithfulness(model, profiles, mitigation=mitigation, **options)
 
@@ -231,33 +226,28 @@ def difference(
     from ostools import measure
     from ostools.cli.commands import COMMANDS
     from ostools.cli.limits import memory_of
-    from ostools.cli.running import EMBEDDED, at_work, give, on_model
+    from ostools.cli.running import EMBEDDED, at_work, give
 
-    options = {"prompt": prompt, "task": task, "length": length, "seed": seed, **encoding}
-    arguments = {name: value for name, value in options.items() if value is not None}
-    if (
-        second_runs := sum(run is not None for run in (mitigation, against_prompt, against_model))
-    ) != 1:
+    second_runs = [run for run in (mitigation, against_prompt, against_model) if run is not None]
+    if len(second_runs) != 1:
         raise InputError(
             "expected one of --mitigation, --against-prompt and --against-model, which says what the second run is, found "
-            f"{second_runs}"
+            f"{len(second_runs)}"
         )
-    memory, doing = memory_of(COMMANDS["attention",], arguments), "reading the patterns"
-
-    def patterns(model_name: str) -> list[Any]:
-        """Patterns of the first run, and of the second where the same model makes both."""
-        with at_work(doing, model_name, memory, counts_steps=False) as (loaded, _):
-            encoded: Any = {name: on_model(loaded, value) for name, value in arguments.items()}
-            results = [measure.attention(loaded, **encoded)]
+    options = {"prompt": prompt, "task": task, "length": length, "seed": seed, **encoding}
+    arguments = {name: value for name, value in options.items() if value is not None}
+    memory = memory_of(COMMANDS["attention",], arguments)
+    results: list[Any] = []
+    for model_name in [model or EMBEDDED] + [against_model] * (against_model is not None):
+        with at_work("reading the patterns", model_name, memory, counts_steps=False) as (loaded, _):
+            encoded: dict[str, Any] = dict(arguments)
+            if prompt is not None:
+                encoded["prompt"] = prompt.of(loaded)
+            results.append(measure.attention(loaded, **encoded))
             if mitigation is not None:
                 results.append(measure.attention(loaded, **encoded, mitigation=mitigation))
             elif against_prompt is not None:
                 results.append(measure.attention(loaded, against_prompt, **encoding))
-        return results
-
-    results = patterns(model or EMBEDDED)
-    if against_model is not None:
-        results += patterns(against_model)
     first, second = results
     if GLOBALS.out is not None and GLOBALS.out.suffix.lower() == ".html":
         # Side by side, also where nothing can be subtracted.

@@ -46,22 +46,16 @@ def report(
         quick: a first look: fewer lengths, answers and sections; the page says which.
         run: the directory of a sweep, finished or not; nothing is measured.
     """
+    from ostools.cli.limits import within_time
     from ostools.models import encode
     from ostools.reporting.report.report import report as write_report
     from ostools.results import checked_output
 
+    options: dict[str, Any] = {"sections": sections, "lengths": lengths, "quick": quick}
     if run is not None:
-        measured = {
-            "model": model,
-            "prompt": prompt,
-            "sections": sections,
-            "lengths": lengths,
-            "quick": quick,
-        }
-        if (
-            used := [f"--{name}" for name, value in measured.items() if value]
-            + GLOBALS.of_a_loaded_model
-        ):
+        measured = {"model": model, "prompt": prompt, **options}
+        used = [f"--{name}" for name, value in measured.items() if value]
+        if used := used + GLOBALS.of_a_loaded_model:
             raise InputError(
                 "--run reports on cells that are there and measures nothing: leave out "
                 f"{' and '.join(used)}; what a sweep measures stands in its file"
@@ -71,42 +65,37 @@ def report(
     checked_output(out, (".html",), option="--out")
     prompts: Any = prompt
     names = list(model or [EMBEDDED])
+    if encoding and prompts is None:
+        raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
+    memory = _report_memory(prompts, lengths, sections, quick)
+    if len(names) == 1:
+        with at_work("measuring", names[0], memory) as (loaded, progress):
+            text: Any = None if prompts is None else prompts.of(loaded)
+            text = encode(loaded, text, **encoding) if encoding else text
+            page = write_report(loaded, prompt=text, progress=progress, out=out, **options)
+    else:
+        text = _plain_text_of_two(names, prompts, encoding)
+        loading, progress = each_at_work("measuring", names, memory)
+        with within_time():
+            page = write_report(models=loading, prompt=text, progress=progress, out=out, **options)
+    terminal.tell_written(page)
+
+
+def _plain_text_of_two(
+    names: Sequence[str], prompts: Prompts | None, encoding: Mapping[str, Any]
+) -> str | None:
+    """The text that two models read. Refuses what is of one model alone: token ids, a chat
+    template, and its BOS."""
     if len(names) > 2 or len({*names}) < len(names):
         raise InputError(
             f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out"
         )
-    if len(names) == 2 and prompts is not None:
-        _require_plain_text(prompts, encoding)
-    options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
-    if prompts is None and encoding:
-        raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
-    memory = _report_memory(prompts, lengths, sections, quick)
-    if len(names) == 2:
-        from ostools.cli.limits import within_time
-
-        text = None if prompts is None else prompts.values[0]
-        loading, progress = each_at_work("measuring", names, memory)
-        with within_time():
-            page = write_report(models=loading, prompt=text, progress=progress, **options)
-    else:
-        with at_work("measuring", names[0], memory) as (loaded, progress):
-            encoded: Any = None if prompts is None else prompts.of(loaded)
-            encoded = encode(loaded, encoded, **encoding) if encoding else encoded
-            page = write_report(loaded, prompt=encoded, progress=progress, **options)
-    terminal.tell_written(page)
-
-
-def _require_plain_text(prompts: Prompts, encoding: Mapping[str, Any]) -> None:
-    """Refuse what is of one model alone: token ids, a chat template, and its BOS."""
-    if not isinstance(prompts.values[0], str):
+    text = None if prompts is None else prompts.values[0]
+    if encoding or not isinstance(text, str | None):
         raise InputError(
-            "--ids: expected one --model, found two, which may number tokens differently: give --prompt"
+            "--ids, --chat and --bos: expected one --model, found two, each with tokens of its own: give --prompt alone"
         )
-    if encoding:
-        option, owned = ("--chat", "a template") if "chat" in encoding else ("--bos", "a tokenizer")
-        raise InputError(
-            f"{option}: expected one --model, found two, each with {owned} of its own: leave it out"
-        )
+    return text
 
 
 def _report_memory(
@@ -176,25 +165,20 @@ def reproduce(
     settings = Recipe() if recipe is None else read_recipe(recipe)
     store, arguments = Parts(out), checked_arguments(settings.arguments)
     store.require_ours()
-    parts = {
-        part.name: arguments[part.name] for part in parts_of(claims) if not store.has(part.name)
-    }
-    device = GLOBALS.device or settings.device
-    dtype = GLOBALS.load_dtype or settings.dtype or ""
+    missing = [part.name for part in parts_of(claims) if not store.has(part.name)]
 
     def memory(unloaded: Unloaded) -> int:
-        return reproduction_memory(unloaded, parts)
+        return reproduction_memory(unloaded, {name: arguments[name] for name in missing})
 
     name = model or settings.model or EMBEDDED
-    with at_work("measuring", name, memory, device=device, dtype=dtype) as (loaded, progress):
+    place: Any = {
+        "device": GLOBALS.device or settings.device,
+        "dtype": GLOBALS.load_dtype or settings.dtype or "",
+    }
+    with at_work("measuring", name, memory, **place) as (loaded, progress):
+        options: Any = {"arguments": settings.arguments, "recipe": recipe and str(recipe)}
         reproduction = write_reproduction(
-            loaded,
-            numbers,
-            out=out,
-            arguments=settings.arguments,
-            recipe=None if recipe is None else str(recipe),
-            progress=progress,
-            say=terminal.note,
+            loaded, numbers, out=out, progress=progress, say=terminal.note, **options
         )
     _show_claims(reproduction)
 

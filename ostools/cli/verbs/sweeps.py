@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.sweep import Executor, Outcome, SweepPlan
+    from ostools.sweep import Executor, SweepPlan
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -50,31 +50,24 @@ def run(
 
     checked_sweep = read_sweep(sweep)
     executor = _executor(workers, ray_address, worker_cpus)
-    options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed, "say": note}
+    options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed}
+    options |= {"say": terminal.note}
     if dry_run:
         _show_plan(plan(checked_sweep, out, **options))
         return
     if executor is not None:
-        place = (
-            "Ray on this machine" if ray_address is None else f"the Ray cluster at {ray_address}"
-        )
-        terminal.note(f"measuring on {place}")
+        terminal.note(f"measuring on the Ray cluster at {ray_address or 'this machine'}")
     # Ended by a signal, it leaves out the cell in the making: its file appears whole or not at all.
     with terminal.progress("measuring cells") as progress:
         outcome = run_sweep(checked_sweep, out, **options, progress=progress)
-    try:
-        _show_outcome(outcome, out)
-    except BrokenPipeError:
-        if not outcome.failed:
-            raise
+    counts = asdict(outcome) | {"failed": list(outcome.failed)}
+    if GLOBALS.json:
+        terminal.print_json(counts)
+    elif not GLOBALS.quiet:
+        words = f"{outcome.measured} cells measured, {outcome.present} were there before, {len(outcome.failed)} failed"
+        terminal.print_text([f"{words}; 'ostools sweep results {out}' shows them"])
     if outcome.failed:
         raise click.exceptions.Exit(1)
-
-
-def note(text: str) -> None:
-    """Write a note; where whoever reads them has left, the sweep goes on without."""
-    with suppress(BrokenPipeError):
-        terminal.note(text)
 
 
 def _executor(
@@ -91,48 +84,32 @@ def _executor(
     return RayCluster(ray_address, workers=workers, cpus=1 if worker_cpus is None else worker_cpus)
 
 
-def _show_outcome(outcome: Outcome, out: Path) -> None:
-    measured, present, failed = outcome.measured, outcome.present, list(outcome.failed)
-    if GLOBALS.json:
-        terminal.print_json({"measured": measured, "present": present, "failed": failed})
-    elif not GLOBALS.quiet:
-        was_there = f"{present} {'was' if present == 1 else 'were'} there before"
-        counts = (
-            f"{measured} cell{'s' * (measured != 1)} measured, {was_there}, {len(failed)} failed"
-        )
-        terminal.print_text([f"{counts}; ostools sweep results {out}"])
-
-
 def _show_plan(plan: SweepPlan) -> None:
     """Print every missing cell with its forecast memory; the title sets the largest beside what is
     free.
     """
-    names, rows = [*_CELL_COLUMNS, "lengths", "from", "to", "forecast_bytes"], []
+    rows: list[dict[str, Any]] = []
     for job in plan.pending:
-        cell, forecast = job.keyed_cell.cell, job.forecast
-        size = None if forecast.work is None else forecast.memory
-        columns = (cell.columns[name] for name in _CELL_COLUMNS)
-        rows.append((*columns, len(cell.lengths), cell.lengths[0], cell.lengths[-1], size))
+        cell = job.keyed_cell.cell
+        row = {name: cell.columns[name] for name in _CELL_COLUMNS}
+        row |= {"lengths": len(cell.lengths), "from": cell.lengths[0], "to": cell.lengths[-1]}
+        is_known = job.forecast.work is not None
+        rows.append(row | {"forecast_bytes": job.forecast.memory if is_known else None})
     if GLOBALS.json:
-        terminal.print_json([dict(zip(names, row, strict=True)) for row in rows])
+        terminal.print_json(rows)
         return
-    title = f"{len(plan.pending)} of {len(plan.keyed_cells)} cells are missing"
+    title = f"{len(rows)} of {len(plan.keyed_cells)} cells are missing"
     if rows:
         from ostools.ground.memory import free_memory
 
         largest = max(job.forecast.memory for job in plan.pending) / 2**30
-        bound = "least" if any(row[-1] is None for row in rows) else "most"
         # A GPU may be a worker's, of which nothing is known here.
-        place = (
-            f"found {free_memory()}" if plan.terms.device == "cpu" else f"on {plan.terms.device}"
-        )
-        title += (
-            f"; forecast {largest:.2f} GiB at {bound}, {place}; the first cells measure the time"
-        )
-    printed = [
-        (*row[:-1], "unknown" if row[-1] is None else f"{row[-1] / 2**30:.2f}") for row in rows
-    ]
-    terminal.print_table(title, [*names[:-1], "forecast GiB"], printed, text_columns=6)
+        is_here = plan.terms.device == "cpu"
+        place = f"found {free_memory()}" if is_here else f"on {plan.terms.device}"
+        title += f"; forecast {largest:.2f} GiB at most, {place}; the first cells measure the time"
+    names = [*_CELL_COLUMNS, "lengths", "from", "to", "forecast_bytes"]
+    cells = ([row[name] for name in names] for row in rows)
+    terminal.print_table(title, names, cells, text_columns=6)
 
 
 # ---- results

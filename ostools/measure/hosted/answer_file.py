@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ostools import tasks
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.files import TABLE_LIMIT, read_text
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.reading import UNANSWERED
@@ -170,7 +169,7 @@ def questions_by_id(questions: Iterable[Question]) -> dict[str, Question]:
 def read_rows(file: Path, question_by_id: Mapping[str, Question]) -> list[AnswerRow]:
     """Read the rows of a file of answers. Raises `InputError` as `read_answers` does for one row."""
     try:
-        text = read_text(file, TABLE_LIMIT)
+        text = file.read_text("utf-8")
     except (InputError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: expected answers in JSON Lines: {error}") from None
     rows: dict[str, AnswerRow] = {}

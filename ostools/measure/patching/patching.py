@@ -146,7 +146,7 @@ def patch(
     layers: Literal["all"] | Iterable[int] = "all",
     window: int = 1,
     positions: Sequence[int | Sequence[int]] | None = None,
-    queries: Sequence[int] | None = None,
+    query_positions: Sequence[int] | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     first_order: bool = True,
     position: Position | None = None,
@@ -170,7 +170,7 @@ def patch(
             the last one decides.
         positions: positions, or lists of positions that are patched together; None: all of them,
             each by itself.
-        queries: of edges, the positions that look; None: the last one.
+        query_positions: of edges, the positions that look; None: the last one.
         logit: the answer's token, or two for the difference of their logits: the clean answer and
             the corrupt one. None: the first tokens of the two questions' right answers; of texts,
             the tokens that the model ranks first.
@@ -194,7 +194,7 @@ def patch(
             "the tokenizer makes as many tokens of"
         )
     patches = list(_patches(model, what, layers, window, positions, len(clean_ids)))
-    query_list = _queries(what, queries, len(clean_ids))
+    query_list = _queries(what, query_positions, len(clean_ids))
     answer = _answer(model, mitigated, logit)
     texts = [token_text(model.tokenizer, token) for token in answer]
     about: dict[str, Any] = {
@@ -333,7 +333,7 @@ def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[t
 def _queries(what: str, queries: Sequence[int] | None, pos: int) -> tuple[int, ...]:
     if what != EDGES:
         if queries is not None:
-            raise InputError(f"queries: expected what='edges', found {what!r}: leave queries out")
+            raise InputError(f"query_positions: expected what='edges', found {what!r}: leave query_positions out")
         return ()
     (group,) = _groups([(pos - 1,) if queries is None else tuple(queries)], pos)
     return group

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError, short_repr
-from ostools.ground.files import JSON_LIMIT, read_text
 
 
 def one_line(error: object) -> str:
@@ -22,7 +21,7 @@ def one_line(error: object) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or the refusal that says which file is broken and how."""
     try:
-        content = json.loads(read_text(path, JSON_LIMIT), object_pairs_hook=_each_once)
+        content = json.loads(path.read_text("utf-8"), object_pairs_hook=_each_once)
     except FileNotFoundError:
         raise InputError(
             f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"

@@ -202,7 +202,7 @@ def test_the_edges_of_a_set_over_a_window() -> None:
     an effect of 0.
     """
     model = tiny_model("gemma3", n_layers=3)
-    frame = patched(model, what="edges", window=2, positions=[[1, 2], [5]], queries=[3, 4])
+    frame = patched(model, what="edges", window=2, positions=[[1, 2], [5]], query_positions=[3, 4])
     assert list(frame["part"].unique()) == ["0-1 at 1,2", "0-1 at 5", "1-2 at 1,2", "1-2 at 5"]
     assert (frame.loc[frame["position"] == 5, "effect"] == 0).all()
     seen = torch.ones(N, N, dtype=torch.bool)
@@ -281,7 +281,7 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
         ({"positions": 3}, "positions: expected .*, found 3"),
         ({"positions": [1, 1]}, "positions: expected each position or group once"),
         ({"positions": [[3, 3]]}, "positions: expected each position or group once"),
-        ({"what": "edges", "queries": 5}, "queries: expected .*, found 5"),
+        ({"what": "edges", "query_positions": 5}, "query_positions: expected .*, found 5"),
         ({"layers": [3]}, "layers: expected 'all' or numbers out of 0..2"),
         ({"what": "mlp-out", "layers": [2]}, "layers: expected 'all' or numbers out of 0..1"),
         (
@@ -289,8 +289,8 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
             "layers: expected 'all' or numbers out of 0..0",
         ),
         ({"window": 2}, "window: expected a whole number of at most 1"),
-        ({"queries": [3]}, "queries: expected what='edges'"),
-        ({"what": "edges", "queries": [9]}, "positions: expected some out of 0..5, found 9"),
+        ({"query_positions": [3]}, "query_positions: expected what='edges'"),
+        ({"what": "edges", "query_positions": [9]}, "positions: expected some out of 0..5, found 9"),
         ({"logit": (7, 7)}, "expected two different tokens"),
         ({"what": "neurons"}, "what: expected .*, found 'neurons'"),
     ],

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import ostools as ost
-from ostools.cli.verbs.listings import checked_route
+from ostools.cli.verbs.models import checked_route
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from ostools.models.files import gguf, gguf_cache

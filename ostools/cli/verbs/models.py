@@ -1,0 +1,118 @@
+"""`ostools list models`: what there is to load, and by which route a model goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download
+
+from ostools.cli import terminal
+from ostools.cli.global_options import GLOBALS
+from ostools.cli.verbs.listings import give_tables
+from ostools.ground.errors import InputError, in_words
+from ostools.models.families import EMBEDDED, FAMILIES, ROUTES, Family
+from ostools.models.files.checks import read_json
+from ostools.models.files.config import family_of_settings, quiet, refuse_quantised
+from ostools.models.files.gguf import describe_gguf
+from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
+from ostools.models.files.gguf_format.header import gguf_file_at, read_header
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES
+
+_NAMES_OF_YOUR_OWN = {
+    "./my-model": "a directory with config.json, *.safetensors and a tokenizer",
+    "./my-model.gguf": "a GGUF file, or a directory with one, dequantised; needs the package gguf",
+    "google/gemma-7b": "a hub id; a gated one needs HF_TOKEN, one in the local cache no network",
+}
+
+
+def models(*, check: str | None = None) -> None:
+    """List what can be loaded: the embedded models, real ones in packages, the families of models,
+    and how to name a model.
+
+    Args:
+        check: a directory with a config.json, a GGUF file or a directory with one, or a hub id: say
+            instead by which route that model goes, and what is refused of it. No weights are read.
+    """
+    if check is not None:
+        terminal.print_text(checked_route(check))
+        return
+    families: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for family in FAMILIES:
+        if family.refused is None:
+            row = {"family": family.name, "architecture": family.architecture}
+            families.append(row | family.routes)
+        else:
+            loaded = "by the generic route" if family.generic_instead else "no"
+            others.append({"family": family.name, "loaded": loaded, "why": family.refused})
+    names = [{"name": name, "what": what} for name, what in _named_models()]
+    give_tables({"Models": names, "Families": families, "Others": others})
+    if not GLOBALS.json:
+        lines = (f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items())
+        terminal.print_text(
+            [*lines, "Whatever else transformers loads goes by the generic route; see --check."]
+        )
+
+
+def _named_models() -> Iterator[tuple[str, str]]:
+    """Names that --model takes, and what they are."""
+    for name, directory in EMBEDDED_DIRECTORIES.items():
+        card = json.loads((directory / "card.json").read_text("utf-8"))
+        tasks_by_length: dict[int, list[str]] = {}
+        for task, length in card["trained_lengths"].items():
+            tasks_by_length.setdefault(length, []).append(task)
+        trained = "; ".join(f"{', '.join(t)} to {length}" for length, t in tasks_by_length.items())
+        what = (
+            f"{card['architecture']}, {card['parameters']:,} parameters, stored in {card['recipe']['stored']}, in this "
+            f"package; trained, by items of the sequence, on {trained}"
+        )
+        yield name, f"{what}; the default" if name == EMBEDDED else what
+    for name, model in PACKAGED_MODELS.items():
+        missing = f"not installed: {model.install}, or {model.make}"
+        state = "installed" if is_installed(name) else missing
+        yield name, f"{model.about} ({model.licence}); {state}"
+    yield from _NAMES_OF_YOUR_OWN.items()
+
+
+def checked_route(name: str) -> list[str]:
+    """Route of the model with that config.json, or of that GGUF file, in sentences. `InputError`
+    for one that goes by none.
+    """
+    directory = Path(name).expanduser()
+    if (gguf := gguf_file_at(directory)) is not None:
+        header = read_header(gguf)
+        with quiet():
+            _, family, tokenizer = describe_gguf(header, gguf.name)
+        bos = tokenizer.bos_token if tokenizer.add_bos_token else "nothing"
+        return [
+            f"{gguf.name}: {header.architecture}, {header.quantisation}, {sum(header.sizes):,} weights; its tokenizer puts {bos} "
+            "in front of a text.",
+            *_in_words(family),
+        ]
+    is_local = directory.is_dir()
+    try:
+        file = Path(directory / "config.json" if is_local else hf_hub_download(name, "config.json"))
+        config = read_json(file)
+    except Exception as error:  # of the hub: of many kinds
+        raise InputError(
+            f"check: expected a directory or a hub id with a config.json, or a GGUF file, found {name!r}: {in_words(error)}"
+        ) from None
+    refuse_quantised(config, directory)
+    return _in_words(family_of_settings(config, str(file)))
+
+
+def _in_words(family: Family) -> list[str]:
+    """What is measured of a family, and what is refused."""
+    if family.generic:
+        return [
+            f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
+            "Measured: sensitivity and attribution (linearisation full, of a logit too), collapse, evaluate, probe, "
+            "faithfulness.",
+            "Where each block has one softmax over keys, and known norms, both proven at load: frozen and spectra too.",
+            "Refused: detached, bounds, hops and masks, which need more of the inside of a block.",
+        ]
+    missing = [route for route, has in family.routes.items() if not has]
+    return [f"{family.name}: by its record. Refused or slower: {', '.join(missing) or 'nothing'}."]
