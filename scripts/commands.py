@@ -22,7 +22,7 @@ import ostools.measure
 import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import measure, models
-from ostools.cli.commands import SUPPLIED
+from ostools.cli.commands import SUPPLIED, read_command
 from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
 from ostools.cli.verbs.models import models as list_models
 from ostools.ground import names
@@ -52,6 +52,7 @@ from ostools.paper.synthetic import figure_8, figure_9
 from ostools.tasks import AppendixTask, CollapseTask, Task
 from ostools.tasks.questions import Question
 from ostools.theory import distances
+from scripts.command_options import common_of, common_options, options_of
 
 Function = Callable[..., Any]
 FOR_TYPE_CHECKERS: dict[str, Any] = {
@@ -244,7 +245,7 @@ def table() -> dict[str, Any]:
     in_order = [
         command for verb in VERBS for command in commands if command["name"].split(" ")[0] == verb
     ]
-    return {"verbs": VERBS, "commands": in_order}
+    return {"verbs": VERBS, "common": common_options(), "commands": in_order}
 
 
 def _of_record(record: MeasurementRecord) -> dict[str, Any]:
@@ -275,7 +276,12 @@ def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
     )
     fields |= {"runs_model": runs_model, "loads_model": declared.get("loads_model", False)}
     fields = {key: value for key, value in fields.items() if value}
-    return fields | {key: False for key in ("draws", "measures") if not declared.get(key, True)}
+    fields |= {key: False for key in ("draws", "measures") if not declared.get(key, True)}
+    lines = {parameter["name"]: parameter.pop("line", "") for parameter in parameters}
+    by_place = [parameter["name"] for parameter in parameters if parameter.pop("by_place", False)]
+    command = read_command(fields)
+    fields["options_written"] = options_of(command, lines, by_place)
+    return fields | {"common": common_of(command)}
 
 
 def _target(function: Function) -> str:

@@ -26,23 +26,19 @@ SUPPLIED = ("progress", "say", "max_memory")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a function, as the command line reads it, and the first sentence that the
-    docstring has on it.
+    """One parameter of a function, as the command line reads it.
 
     kind: what is read, by the annotation (`scripts.commands`): model, prompt, task, pairs,
     repeating (a task of such pairs), mitigation, word (one of `words`), names, text, numbers,
     whole, number, places (parts of a model), path, flag, supplied.
     many: a list of them; one: or one by itself. question: the prompt may be a task's question, and
         the words are of one.
-    by_place: it may be given without its name, as those before `*`.
     """
 
     name: str
     kind: str
     required: bool = False
     default: Any = UNKNOWN
-    line: str = ""
-    by_place: bool = False
     words: tuple[str, ...] = ()
     many: bool = False
     one: bool = False
@@ -69,6 +65,8 @@ class Command:
     runs_model: it runs a model. loads_model: the function loads it itself, and is given what was
         written.
     draws: the result is saved by --out. measures: it runs a measurement, and gives a result.
+    options_written, common: its own options as the command line declares them, and the sets of
+        `COMMON_OPTIONS` that it has.
     """
 
     name: str
@@ -87,6 +85,8 @@ class Command:
     loads_model: bool = False
     draws: bool = True
     measures: bool = True
+    options_written: tuple[Mapping[str, Any], ...] = ()
+    common: tuple[str, ...] = ()
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -131,7 +131,8 @@ def _imported(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _read_command(stored: Mapping[str, Any]) -> Command:
+def read_command(stored: Mapping[str, Any]) -> Command:
+    """The command of an entry of `commands.json`."""
     fields: dict[str, Any] = _read_lists(stored)
     return Command(
         **{**fields, "parameters": tuple(map(_read_parameter, stored.get("parameters", ())))}
@@ -153,7 +154,9 @@ def _read_lists(stored: Mapping[str, Any]) -> dict[str, Any]:
 _STORED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 VERBS: Mapping[str, str] = _STORED["verbs"]
 """The fourteen verbs with what each does, in the order of `ostools --help`."""
-COMMANDS = {command.words: command for command in map(_read_command, _STORED["commands"])}
+COMMON_OPTIONS: Mapping[str, Any] = _STORED["common"]
+"""Options that mean the same in all commands that have them, in sets."""
+COMMANDS = {command.words: command for command in map(read_command, _STORED["commands"])}
 """Every command by its words, in the order of the verbs."""
 MEASURED = tuple(command for command in COMMANDS.values() if command.measures)
 """The commands that measure, and give a result."""

@@ -25,10 +25,10 @@ def hosted_result(
     values: of all options, by name. Raises `InputError` for options that only a model that is
     loaded here has.
     """
-    file, endpoint, name = (values.get(key) for key in ("answers", "endpoint", "model"))
+    file, endpoint, name = values.get("answers"), values.get("endpoint"), values.get("model")
     if file is None and endpoint is None:
         return None
-    if file is None or (endpoint is not None and name is None):
+    if file is None or (endpoint is not None and not name):
         raise InputError(
             "--endpoint: expected --answers FILE too, where the answers are kept, and --model NAME, the model's name there"
         )

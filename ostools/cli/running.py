@@ -47,7 +47,8 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
     if command.hosted is not None:
         result = hosted_result(command, function, arguments, values)
     supplied: dict[str, Any] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
-    options = {name: value for name, value in supplied.items() if name in names} | command.fixed
+    options = {name: value for name, value in supplied.items() if name in names}
+    options |= command.fixed
     if result is None:
         with _at_work_of(command, arguments, values) as (models, progress):
             options |= {"progress": progress} if "progress" in names else {}

@@ -84,7 +84,7 @@ def in_smaller_chunks(
         while True:
             try:
                 with smaller_chunks(share):
-                    result = measurement(*positional, **named)
+                    result = measurement(*positional, **named)  # pyright: ignore[reportCallIssue]
                 return result if share == 1.0 else _with_share(result, share)
             except Exception as error:
                 if not is_out_of_memory(error):

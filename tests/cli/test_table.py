@@ -15,10 +15,11 @@ import pytest
 
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import parse_bytes, parse_seconds
-from ostools.cli.options import _read, declared, shown_default
+from ostools.cli.options import _read, declared
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import parse_lengths
 from scripts import commands
+from scripts.command_options import shown_default
 from tests.cli.asking import in_a_process, parsed
 
 HEAVY = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.terminal import tell_written
@@ -238,11 +238,12 @@ def difference(
     arguments = {name: value for name, value in options.items() if value is not None}
     memory = memory_of(COMMANDS["attention",], arguments)
     results: list[Any] = []
-    for model_name in [model or EMBEDDED] + [against_model] * (against_model is not None):
+    names = [name for name in (model or EMBEDDED, against_model) if name is not None]
+    for model_name in names:
         with at_work("reading the patterns", model_name, memory, counts_steps=False) as (loaded, _):
             encoded: dict[str, Any] = dict(arguments)
             if prompt is not None:
-                encoded["prompt"] = prompt.of(loaded)
+                encoded["prompt"] = cast("Any", prompt).of(loaded)
             results.append(measure.attention(loaded, **encoded))
             if mitigation is not None:
                 results.append(measure.attention(loaded, **encoded, mitigation=mitigation))

@@ -333,7 +333,9 @@ def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[t
 def _queries(what: str, queries: Sequence[int] | None, pos: int) -> tuple[int, ...]:
     if what != EDGES:
         if queries is not None:
-            raise InputError(f"query_positions: expected what='edges', found {what!r}: leave query_positions out")
+            raise InputError(
+                f"query_positions: expected what='edges', found {what!r}: leave query_positions out"
+            )
         return ()
     (group,) = _groups([(pos - 1,) if queries is None else tuple(queries)], pos)
     return group

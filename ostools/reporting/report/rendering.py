@@ -23,7 +23,7 @@ from ostools.reporting.charts.answers import right_chart
 from ostools.reporting.charts.collapse import distance_chart
 from ostools.reporting.charts.effects.position import position_layers
 from ostools.reporting.findings.answers import answer_counts, task_of
-from ostools.reporting.findings.collapse import cases, nearest_to_noise
+from ostools.reporting.findings.collapse import by_first_hidden, nearest_to_noise
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import (
@@ -238,10 +238,11 @@ def overview(measured: Measurements) -> list[Figure]:
 
 def _leading(results: list[Collapse]) -> tuple[Collapse, str, str] | None:
     """The prompt and precision of the first headline, and why it is that one."""
-    hidden = [case for case in cases(results) if case.verdict.ranges]
+    hidden = [case for case in by_first_hidden(results) if case[2].ranges]
     if hidden:
-        result = next(result for result in results if task_of(result) == hidden[0].task)
-        return result, hidden[0].dtype, "Of all ranges that are hidden the one that begins first."
+        task, dtype, _ = hidden[0]
+        result = next(result for result in results if task_of(result) == task)
+        return result, dtype, "Of all ranges that are hidden the one that begins first."
     nearest = nearest_to_noise(results)
     why = "Of all prompts and precisions the one that comes nearest to the noise."
     return None if nearest is None else (nearest[0], nearest[1]["dtype"], why)

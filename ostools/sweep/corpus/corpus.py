@@ -179,7 +179,7 @@ class CorpusRun:
             for first in range(0, len(window_set.windows), step):
                 part = window_set.windows[first : first + step]
                 windows = digest([asdict(window) for window in part])
-                options = self.provenance.parameters | {"batch": number, "windows": windows}
+                options = {**self.provenance.parameters, "batch": number, "windows": windows}
                 cell = Cell(
                     str(described["name"]),
                     "corpus",
@@ -217,8 +217,8 @@ class CorpusRun:
                 seed = self.seed + batch.number
                 start = time.perf_counter()
                 rows = self.what.rows(self.model, batch.windows, batch.first, seed)
-                took = {"cell_seconds": time.perf_counter() - start}
-                source = replace(self.provenance, parameters=self.provenance.parameters | took)
+                took = {**self.provenance.parameters, "cell_seconds": time.perf_counter() - start}
+                source = replace(self.provenance, parameters=took)
                 content = file_of(
                     batch.keyed_cell, rows, source, code=code_version(), checkpoint=""
                 )

@@ -105,10 +105,9 @@ def read_texts(texts: str | Path | Sequence[str]) -> list[str]:
     Raises `InputError` for what cannot be read, for a value that is no text, and where there are
     none.
     """
-    where, values = "texts", texts
-    if isinstance(texts, str | Path):
-        where, values = str(texts), _of_file(Path(texts))
-    text_list: list[Any] = list(values)
+    is_file = isinstance(texts, str | Path)
+    where = str(texts) if is_file else "texts"
+    text_list: list[Any] = _of_file(Path(texts)) if is_file else list(texts)
     if wrong := [place for place, text in enumerate(text_list) if not isinstance(text, str)]:
         raise InputError(
             f"{where}: expected texts, found {short_repr(text_list[wrong[0]])} at {wrong[0]}"

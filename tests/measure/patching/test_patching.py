@@ -290,7 +290,10 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
         ),
         ({"window": 2}, "window: expected a whole number of at most 1"),
         ({"query_positions": [3]}, "query_positions: expected what='edges'"),
-        ({"what": "edges", "query_positions": [9]}, "positions: expected some out of 0..5, found 9"),
+        (
+            {"what": "edges", "query_positions": [9]},
+            "positions: expected some out of 0..5, found 9",
+        ),
         ({"logit": (7, 7)}, "expected two different tokens"),
         ({"what": "neurons"}, "what: expected .*, found 'neurons'"),
     ],
