@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,45 +58,28 @@ def on_one_line(text: object) -> str:
     return " ".join("".join(words).split())
 
 
-def _number_and_unit(text: str) -> tuple[str, str]:
-    """A number without an exponent and its unit, which may be empty. Raises `ValueError` for
-    anything else.
-    """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*", text)
-    if match is None:  # pydantic leaves out what follows, and pandas a comma: 4,5 would be 4, or 45
-        raise ValueError
-    return f"{Decimal(match[1]):f}", match[2]
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def parse_bytes(text: str) -> int:
     """`4GiB`, `500 MB` or a number of bytes. Raises `InputError` for others."""
-    from pydantic import ByteSize, TypeAdapter
-
-    try:
-        size = int(TypeAdapter(ByteSize).validate_python("".join(_number_and_unit(text))))
-    except (ValueError, OverflowError):
-        size = 0
-    if not 1 <= size < 2**62:
-        raise InputError(
-            f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes"
-        )
-    return size
+    return int(_amount("--max-memory", text, _BYTES, "a size such as 4GiB, 500MB"))
 
 
 def parse_seconds(text: str) -> float:
     """`90s`, `30min`, `6h` or a number of seconds. Raises `InputError` for others."""
-    import pandas as pd
+    return _amount("--max-time", text, _SECONDS, "a time such as 90s, 30min, 6h")
 
-    try:
-        number, unit = _number_and_unit(text)
-        seconds = pd.Timedelta(number + unit).total_seconds() if unit else float(number)
-    except (ValueError, OverflowError):
-        seconds = float("nan")
-    if not 0 < seconds < float("inf"):
-        raise InputError(
-            f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds"
-        )
-    return seconds
+
+def _amount(option: str, text: str, units: Mapping[str, int], expected: str) -> float:
+    form = r"\s*(\d*\.?\d+(?:e\d{1,2})?)\s*([a-z]*)\s*"
+    match = re.fullmatch(form, text.lower(), re.ASCII)
+    amount = float(match[1]) * units.get(match[2], 0) if match else 0.0
+    if not 0 < amount < 2**62:
+        raise InputError(f"{option} {text!r}: expected {expected} or a number alone")
+    return amount
 
 
 def parse_size(text: str) -> str | float:

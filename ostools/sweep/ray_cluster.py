@@ -48,7 +48,7 @@ class RayCluster(Executor):
             one, a cluster on this machine is started, and ended again.
         workers: how many at most; None: as many as there is room for.
         cpus: how many CPUs a worker asks for, and how many threads it computes with. It also asks
-            for a GPU if the device is cuda (with `device_map: auto`, for all GPUs of a node).
+            for a GPU if the device is cuda.
 
     Every node needs the same versions, plugins and checkpoints: a cell fails on a node that has
     others. A cell whose worker or node is lost is tried again, twice at most; where no node has room
@@ -91,7 +91,7 @@ class RayCluster(Executor):
         if not jobs:
             return
         with _connected(self.ray, self.address):
-            needs = {"CPU": self.cpus, "GPU": self._gpus(terms)}
+            needs = {"CPU": self.cpus, "GPU": int(terms.device == "cuda")}
             room = _room(self._nodes(), needs)
             if not room:
                 raise InputError(
@@ -102,13 +102,6 @@ class RayCluster(Executor):
 
     def _nodes(self) -> list[Amounts]:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-
-    def _gpus(self, terms: Terms) -> int:
-        """GPUs of a worker: one; all that a node has, where a model's weights may lie on several."""
-        if terms.device != "cuda":
-            return 0
-        is_spread = terms.device_map == "auto"
-        return max(int(node.get("GPU", 0)) for node in self._nodes()) if is_spread else 1
 
     def _measure(
         self, jobs: Sequence[Job], terms: Terms, needs: Amounts, count: int

@@ -24,7 +24,6 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.sweep import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
-from ostools.sweep.executor import Terms
 from ostools.sweep.ray_cluster import Worker
 from stress._runs import table
 from tests.sweep.test_run import SHORT, asked
@@ -162,17 +161,6 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     pd.testing.assert_frame_equal(
         table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True
     )
-
-
-@pytest.mark.parametrize(("where", "gpus"), [(None, 1), ("disk", 1), ("auto", 8)])
-def test_a_model_on_several_devices_takes_all_gpus_of_a_node(
-    monkeypatch: pytest.MonkeyPatch, where: str | None, gpus: int
-) -> None:
-    monkeypatch.setattr(
-        RayCluster, "_nodes", lambda self: [{"CPU": 4.0, "GPU": 2.0}, {"GPU": 8.0}, {"CPU": 1.0}]
-    )
-    assert RayCluster()._gpus(Terms("cuda", {}, "", where)) == gpus
-    assert RayCluster()._gpus(Terms("cpu", {}, "", where)) == 0
 
 
 @pytest.mark.slow
