@@ -23,7 +23,7 @@ from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
-    cases,
+    by_first_hidden,
     collapse_summary,
     longest,
     pair_verdict,
@@ -139,7 +139,7 @@ CURVES = Step(40, _measure_curves, _curves_memory)
 
 
 def _verdict(measured: Measurements) -> StripField:
-    kinds = {case.verdict.kind for case in cases(measured.casts or measured.collapses)}
+    kinds = {case[2].kind for case in by_first_hidden(measured.casts or measured.collapses)}
     state = OPEN if UNDECIDED in kinds else NOT_FOUND
     if kinds & {TO_THE_END, IN_A_RANGE}:
         state = FOUND
