@@ -15,14 +15,14 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.hooks import Edge, Head, Sublayer
-from ostools.measure.ablation.effects import (
+from ostools.measure.ablation import ablation as module
+from ostools.measure.ablation.questions import (
     JacobianNorm,
-    LogProbability,
-    Measure,
-    PairDistance,
-    require_finite,
+    ScalarMeasure,
+    log_probability,
+    of_task,
+    pair_distance,
 )
-from ostools.measure.ablation.questions import of_task
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.task_prompt import render_prompt
@@ -32,10 +32,10 @@ from tests.checkpoints import Family, make_model, tiny_model
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4, "scale": 1.5}
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70])
 LONGER = torch.tensor([2, 40, 50, 60, 60, 60, 61, 70])
-MEASURES: dict[str, Measure] = {
-    "answers": LogProbability(IDS, torch.tensor([80, 81]), None),
-    "answers-ended": LogProbability(IDS, torch.tensor([80, 81]), torch.tensor([1, 33])),
-    "collapse": PairDistance(IDS, LONGER),
+MEASURES: dict[str, ScalarMeasure | JacobianNorm] = {
+    "answers": log_probability(IDS, torch.tensor([80, 81]), None),
+    "answers-ended": log_probability(IDS, torch.tensor([80, 81]), torch.tensor([1, 33])),
+    "collapse": pair_distance(IDS, LONGER),
     "sensitivity": JacobianNorm(IDS, (3, 5)),
 }
 TARGETS: dict[str, Sequence[Any]] = {
@@ -125,25 +125,20 @@ def test_distances_and_probabilities_against_hugging_face(family: Family) -> Non
 def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
     model = tiny_model("llama", seed=6, **TINY)
     posed = render_prompt(model, ost.tasks.task("copy-first"), 5, chat=False)
-    question = of_task(model, posed.task, 5, 0, prefilled=False, chat=False, measures=["answers"])
-    (judged,) = question.measures(["answers"])
-    (found,) = judged.values(model).values()
-    assert found == pytest.approx(
-        answer_log_probability(model, [posed.prompt], [answer_text(posed)])[0], rel=1e-5
-    )
-    begun = of_task(
-        model, posed.task, 5, 0, prefilled=True, chat=False, measures=["answers", "collapse"]
-    )
-    line = line_ids(model, posed.prompt, answer_text(posed))
-    assert begun.answer is not None
-    assert begun.extended is not None
-    whole = [*posed.prompt.ids.tolist(), *line]
-    assert [*begun.prompt.tolist(), *begun.answer.tolist()] == whole
+    question = of_task(model, posed.task, 5, 0, ["answers"], prefilled=False, chat=False)
+    (found,) = question.measures["answers"].values(model).values()
+    text = answer_text(posed)
+    expected = answer_log_probability(model, [posed.prompt], [text])[0]
+    assert found == pytest.approx(expected, rel=1e-5)
+    begun = of_task(model, posed.task, 5, 0, ["answers"], prefilled=True, chat=False)
+    line = [*posed.prompt.ids.tolist(), *line_ids(model, posed.prompt, text)]
+    assert begun.prompt.tolist() == line[: len(begun.prompt)]
     assert model.tokenizer.decode(begun.prompt).endswith("question is: ")  # pyright: ignore[reportOptionalMemberAccess]
-    assert begun.prompt.tolist()[-6:] == begun.extended.tolist()[-6:]
-    assert len(begun.extended) == len(begun.prompt) + 1
 
 
 def test_what_is_not_finite_is_refused() -> None:
-    with pytest.raises(ost.InputError, match="the pair_distance here is not finite"):
-        require_finite({"pair_distance": float("nan")}, "here")
+    model = tiny_model("llama", seed=6, **TINY)
+    broken = ScalarMeasure("pair_distance", lambda _: torch.tensor(float("nan")))
+    prompt = module.AblatedPrompt("t", 1, 0, IDS, {"collapse": broken})
+    with pytest.raises(ost.InputError, match="the pair_distance with nothing taken out is not fin"):
+        list(module._rows(model, prompt, [Head(0, 1)], "zero", None))

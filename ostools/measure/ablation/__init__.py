@@ -1,3 +1,1 @@
-"""Ablations: `ablation` (the measurement), `targets` (parts), `questions` (prompts), `effects`
-(first order).
-"""
+"""Ablations: `ablation` (the measurement), `targets` (parts), `questions` (prompts and measures)."""

@@ -12,27 +12,29 @@ Cost: for each part one forward pass a prompt (answers), two (collapse), or d_mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Unpack
 
 import pandas as pd
 import torch
 
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.ablation.effects import Measure, require_finite
 from ostools.measure.ablation.questions import (
     MEASURES,
+    AblatedPrompt,
     AnsweredPrompt,
     MeasureName,
-    Question,
     of_prompt,
     of_task,
+    require_apart,
 )
 from ostools.measure.ablation.targets import (
     TOP,
@@ -42,8 +44,7 @@ from ostools.measure.ablation.targets import (
     checked_method,
     checked_targets,
     columns_of,
-    gates_on,
-    taken_out,
+    means_of,
 )
 from ostools.measure.first_order import first_order_agreement
 from ostools.measure.measurement import measurement
@@ -53,7 +54,7 @@ from ostools.measure.task_prompt import in_tokens_already
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -118,7 +119,7 @@ class Ablation(Result):
         return ablation_findings(self)
 
 
-def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
+def _grouped(frame: Frame) -> Iterator[tuple[Any, Frame]]:
     yield from frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
 
 
@@ -173,79 +174,67 @@ def ablation(
     float64 for a float64 model (`computed_in`), log p of the right line too: an effect stands
     beside its derivative. That of `ost.evaluate` is in the model's own dtype. Raises `InputError`
     for unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps
-    apart, and numbers that are not finite.
+    apart, and numbers that are not finite; `HookError` for parts that the model does not have.
     """
     checked_method(what, method)
-    names = _checked_measures(what, measures, task)
+    names = _measure_names(what, measures)
     whole_number("top", top, 1)
-    parts = None if targets is None else checked_targets(model, what, targets)
+    parts = None if targets is None else checked_targets(what, targets)
     work = full_precision(model, "ablation")
-    questions = _questions(
-        work, task, lengths, seeds, names, prefilled=prefilled, encoding=encoding
+    prompts = list(
+        _prompts(work, task, lengths, seeds, names, measures is not None, prefilled, encoding)
     )
     settings: dict[str, Any] = {
-        "task": questions[0].task,
-        "lengths": [question.length for question in questions],
-    }
-    settings |= {
+        "task": prompts[0].task,
+        "lengths": [prompt.length for prompt in prompts],
         "seeds": list(seeds),
         "what": what,
         "targets": parts,
         "top": top,
         "method": method,
         "begun": prefilled,
-    }
-    settings |= {
-        "measures": names,
+        "measures": list(prompts[0].measures),
         **encoding,
         **(task.provenance if isinstance(task, AnsweredPrompt) else {}),
+        "computed_in": str(next(work.parameters()).dtype).removeprefix("torch."),
     }
-    settings |= {"computed_in": str(next(work.parameters()).dtype).removeprefix("torch.")}
-    ids = tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None
+    ids = tuple(prompts[0].prompt.tolist()) if len(prompts) == 1 else None
     provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
-        for index, question in enumerate(questions):
-            question_parts = parts or all_targets(work, what, question.prompt, top)
-            part_progress = part_of(progress, index, index + 1, len(questions))
-            rows += _rows(
-                work,
-                question,
-                question_parts,
-                method,
-                _measures(question, what, names),
-                part_progress,
-            )
-    frame: Any = pd.DataFrame(rows).assign(what=what, method=method)[list(_COLUMNS)]
+        for index, prompt in enumerate(prompts):
+            prompt_parts = parts or all_targets(work, what, prompt.prompt, top)
+            part_progress = part_of(progress, index, index + 1, len(prompts))
+            rows += _rows(work, prompt, prompt_parts, method, part_progress)
+    frame: Frame = pd.DataFrame(rows).assign(what=what, method=method)[list(_COLUMNS)]
     return Ablation(
         frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance
     )
 
 
-def _checked_measures(
-    what: str, measures: Sequence[str] | None, task: object
-) -> tuple[str, ...] | None:
-    """Names of the measures; None: all that a prompt's user has given what they need for."""
-    names = None if measures is None else distinct("measures", measures)
-    if what == "edges" and names is not None and "collapse" in names:
+def _measure_names(what: str, measures: Sequence[str] | None) -> tuple[str, ...]:
+    """The measures that are asked for, or that a kind of part can have."""
+    if measures is None:
+        return ("sensitivity", "answers") if what == "edges" else MEASURES
+    names = distinct("measures", measures)
+    if what == "edges" and "collapse" in names:
         raise InputError(
             "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "
             "edge of one is not an edge of the other; leave 'collapse' out"
         )
-    of_task = isinstance(task, str | Task)
-    return ("sensitivity", "answers") if what == "edges" and names is None and of_task else names
+    return names
 
 
-def _questions(
+def _prompts(
     model: TransformerBridge,
     task: str | Task | Prompt | AnsweredPrompt,
     lengths: Iterable[int] | None,
     seeds: Sequence[int],
-    names: Sequence[str] | None,
-    *,
+    names: Sequence[str],
+    all_of: bool,
     prefilled: bool,
     encoding: EncodingOptions,
-) -> list[Question]:
+) -> Iterator[AblatedPrompt]:
     """The prompts that the parts are taken out on."""
     if isinstance(task, Prompt | AnsweredPrompt):
         if encoding:
@@ -255,83 +244,73 @@ def _questions(
                 "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--prefilled) out"
             )
         answered_prompt = AnsweredPrompt(task) if isinstance(task, Prompt) else task
-        return [of_prompt(model, answered_prompt, paired=names is None or "collapse" in names)]
+        yield of_prompt(model, answered_prompt, names, all_of=all_of)
+        return
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
     form = tasks.task(task)
-    return [
-        of_task(
-            model, form, length, seed, prefilled=prefilled, measures=names or MEASURES, **encoding
-        )
-        for length in checked_lengths(lengths)
-        for seed in seeds_of(form, seeds)
-    ]
-
-
-def _measures(question: Question, what: str, names: Sequence[str] | None) -> list[Measure]:
-    measures = [
-        measure
-        for measure in question.measures(names)
-        if what != "edges" or measure.name != "collapse"
-    ]
-    if not measures:
-        raise InputError(
-            "ablation of edges: expected carriers or an answer for the prompt, found neither"
-        )
-    return measures
+    for length in checked_lengths(lengths):
+        for seed in seeds_of(form, seeds):
+            yield of_task(model, form, length, seed, names, prefilled=prefilled, **encoding)
 
 
 def _rows(
     model: TransformerBridge,
-    question: Question,
+    prompt: AblatedPrompt,
     targets: Sequence[Target],
     method: str,
-    measures: Sequence[Measure],
     progress: Progress | None,
 ) -> Iterator[dict[str, Any]]:
     """Rows of one prompt: the prediction for all parts at once, then each taken out in turn."""
-    n = len(question.prompt)
-    if beyond := [query for target in targets if (query := getattr(target, "query", 0)) >= n]:
-        raise InputError(
-            f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0]}"
-        )
-    where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
-    baseline = {
-        measure.name: require_finite(measure.values(model), "with nothing taken out")
-        for measure in measures
-    }
+    where = {"task": prompt.task, "length": prompt.length, "seed": prompt.seed}
+    where["tokens"] = len(prompt.prompt)
+    baseline = _numbers(model, prompt, "with nothing taken out")
+    if ("collapse", "pair_distance") in baseline:
+        require_apart(model, prompt.prompt, baseline["collapse", "pair_distance"])
     weight = next(model.parameters())
     gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
+    means = means_of(model, targets, method, prompt.prompt)
+    gated = partial(hooks.gated, model, targets, means=means)
     slopes = {
-        measure.name: measure.slopes(
-            model, gates_on(model, targets, method, question.prompt), gates
-        )
-        for measure in measures
+        (name, quantity): slope
+        for name, measure in prompt.measures.items()
+        for quantity, slope in measure.slopes(model, gated, gates).items()
     }
     for index, target in enumerate(targets):
-        with taken_out(model, target, method, question.prompt):
-            real = {
-                measure.name: require_finite(measure.values(model), f"without {target}")
-                for measure in measures
+        with hooks.gated(model, [target], torch.zeros_like(weight[0, :1]), means=means):
+            real = _numbers(model, prompt, f"without {target}")
+        for (name, quantity), ablated in real.items():
+            value = baseline[name, quantity]
+            yield {
+                **where,
+                **columns_of(target),
+                "measure": name,
+                "quantity": quantity,
+                "value": value,
+                "ablated": ablated,
+                "effect": ablated - value,
+                "predicted_effect": -float(slopes[name, quantity][index]),
             }
-        for measure_name, numbers in real.items():
-            for quantity, ablated in numbers.items():
-                value = baseline[measure_name][quantity]
-                yield (
-                    where
-                    | columns_of(target)
-                    | {
-                        "measure": measure_name,
-                        "quantity": quantity,
-                        "value": value,
-                        "ablated": ablated,
-                    }
-                    | {
-                        "effect": ablated - value,
-                        "predicted_effect": -float(slopes[measure_name][quantity][index]),
-                    }
-                )
         tell(progress, index + 1, len(targets))
+
+
+def _numbers(
+    model: TransformerBridge, prompt: AblatedPrompt, where: str
+) -> dict[tuple[str, str], float]:
+    """The numbers of a prompt by measure and quantity. Raises `InputError` for one that is not
+    finite.
+    """
+    numbers = {
+        (name, quantity): value
+        for name, measure in prompt.measures.items()
+        for quantity, value in measure.values(model).items()
+    }
+    for (_, quantity), value in numbers.items():
+        if not math.isfinite(value):
+            raise InputError(
+                f"ablation: the {quantity} {where} is not finite; the model's weights or its dtype are broken"
+            )
+    return numbers
 
 
 def ablation_memory(

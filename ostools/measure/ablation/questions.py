@@ -1,34 +1,59 @@
-"""The prompts that an ablation is judged on: a task's question, or any prompt with its carriers and
-answer.
+"""The prompts that an ablation is judged on, and the measures m on each with their first-order
+effects d m / d g, a gate g on each part.
+
+Three numbers m of a forward pass: the log probability of the right answer, the distance of a pair,
+and the norm of the Jacobian of the last token with respect to the tokens that carry the answer. For
+the last, d m / d g is a second derivative:
+
+    J_C = d y_n / d v_C^(0)     d ||J_C||_F / d g = <J_C, d J_C / d g> / ||J_C||_F     d ||J_C||_2 / d g = a^T (d J_C / d g) b
+
+with a, b the leading singular vectors; rows of J_C come from a backward pass that is differentiated
+once more.
+
+Cost: of a value one forward pass (a pair: two; a Jacobian: d_model backward passes); of all slopes
+together two to four times that, however many parts carry a gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.measure.ablation.effects import (
-    Ids,
-    JacobianNorm,
-    LogProbability,
-    Measure,
-    PairDistance,
-)
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import line_ends
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.position import read_at
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions, fitted
 from ostools.tasks import Task, label
 
+Ids: TypeAlias = Int[Tensor, " _"]
+"""Token ids, on the model's device."""
+Numbers: TypeAlias = dict[str, float]
+Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
+Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
+"""From gates to the context that puts them on a model."""
+
 MeasureName = Literal["sensitivity", "collapse", "answers"]
 MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
+NEEDS = {
+    "sensitivity": "AnsweredPrompt(carriers=), the positions of the tokens that carry the answer",
+    "answers": "AnsweredPrompt(answer=), the text or its tokens",
+}
+_TOKENS = 1024
+"""Tokens times cotangents that go back together."""
+_ROUNDINGS = 16
+"""A distance up to this many steps of the dtype, relative to ||y||, is rounding."""
 
 
 @dataclass(frozen=True)
@@ -49,42 +74,147 @@ class AnsweredPrompt:
 
 
 @dataclass(frozen=True)
-class Question:
-    """`prompt`: the tokens whose last one is read. A field that no measure needs is None.
+class ScalarMeasure:
+    """A number that a forward pass gives as it is, with its graph."""
 
-    carriers: the tokens that carry the answer; answer: the tokens of the right answer after the
-    prompt; ends: those that may end it (None: it goes on as it likes); extended: the other prompt
-    of the pair.
+    quantity: str
+    number: Callable[[TransformerBridge], Float[Tensor, ""]]
+
+    def values(self, model: TransformerBridge) -> Numbers:
+        with torch.no_grad():
+            return {self.quantity: float(self.number(model))}
+
+    def slopes(
+        self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]
+    ) -> Slopes:
+        """d m / d g at the values of `gates`, which require a gradient and which `gated` puts on
+        the model.
+        """
+        with torch.enable_grad(), gated(gates):
+            number = self.number(model)
+        return {self.quantity: _gradient(number, gates)}
+
+
+def log_probability(prompt: Ids, answer: Ids, ends: Ids | None) -> ScalarMeasure:
+    """log p(answer | prompt) in nats: the sum over the answer's tokens, each after the right ones
+    before it.
+
+    With `ends`, the probability that one of them follows is in it: what
+    `measure.answers.probability` scores.
     """
+
+    def number(model: TransformerBridge) -> Float[Tensor, ""]:
+        logits = model(torch.cat([prompt, answer])[None], logits_to_keep=len(answer) + 1)[0]
+        scores = logits.log_softmax(-1).double()
+        right = scores[:-1].gather(-1, answer[:, None]).sum()
+        return right if ends is None else right + scores[-1, ends].logsumexp(0)
+
+    return ScalarMeasure("log_probability", number)
+
+
+def pair_distance(prompt: Ids, extended: Ids) -> ScalarMeasure:
+    """||y - y*||_2 of the last tokens of two prompts, after the final norm (Theorem 4.2's distance,
+    in L2).
+    """
+    return ScalarMeasure(
+        "pair_distance",
+        lambda model: (_last_token(model, prompt) - _last_token(model, extended)).norm(),
+    )
+
+
+def require_apart(model: TransformerBridge, prompt: Ids, distance: float) -> None:
+    """Raises `InputError` for a pair that rounding alone keeps apart: there is no distance to take
+    anything from.
+    """
+    with torch.no_grad():
+        size = float(_last_token(model, prompt).norm())
+    dtype = next(model.parameters()).dtype
+    if not distance > _ROUNDINGS * torch.finfo(dtype).eps * size:
+        raise InputError(
+            f"ablation: expected a pair that is apart, found ||y - y*|| = {distance:.2g} at ||y|| = {size:.3g}, which is "
+            f"rounding in {str(dtype).removeprefix('torch.')}: use a shorter length, or dtype='float64'"
+        )
+
+
+@dataclass(frozen=True)
+class JacobianNorm:
+    """||J_C||_F and ||J_C||_2 of J_C = d y_n / d v_C^(0), the tokens C at `carriers` side by side;
+    the real derivative.
+    """
+
+    prompt: Ids
+    carriers: tuple[int, ...]
+
+    def values(self, model: TransformerBridge) -> Numbers:
+        linear = self._linearised(model)
+        rows = [linear.pull(part)[:, list(self.carriers)].double() for part in _basis(linear)]
+        jacobian = torch.cat(rows).flatten(1)
+        return {
+            "frobenius_norm": float(jacobian.norm()),
+            "operator_norm": float(torch.linalg.matrix_norm(jacobian, 2)),
+        }
+
+    def slopes(
+        self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]
+    ) -> Slopes:
+        with gated(gates):
+            linear = self._linearised(model)
+        parts, frobenius = [], torch.zeros_like(gates)
+        for part in _basis(linear):
+            rows = linear.pull_with_graph(part)[:, list(self.carriers)]
+            frobenius += _gradient(rows.square().sum(), gates)
+            parts.append(rows.detach().double())
+        jacobian = torch.cat(parts).flatten(1)
+        if not bool((jacobian != 0).any()):
+            raise InputError(
+                "ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one"
+            )
+        leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
+        # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
+        at_leading = linear.pull_with_graph(leading[None])[:, list(self.carriers)]
+        return {
+            "frobenius_norm": frobenius / (2 * float(jacobian.norm())),
+            "operator_norm": _gradient(at_leading.norm(), gates),
+        }
+
+    def _linearised(self, model: TransformerBridge) -> Linearised:
+        with torch.no_grad():
+            embedded = model.input_to_embed(self.prompt[None])[0][0]
+        return Linearised(model, embedded)
+
+
+Measures: TypeAlias = Mapping[str, ScalarMeasure | JacobianNorm]
+
+
+def _basis(linear: Linearised) -> tuple[Float[Tensor, "row d_model"], ...]:
+    """The cotangents whose pulls are the rows of J, as many at a time as go back together."""
+    y = linear.base.y
+    return torch.eye(len(y), dtype=y.dtype, device=y.device).split(max(1, _TOKENS // linear.pos))
+
+
+def _last_token(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:
+    """y_n in float64, with its graph."""
+    with hooks.capture(model, "final_norm", detach=False) as record:
+        model(ids[None], logits_to_keep=1)
+    return record["final_norm"][0, -1].double()
+
+
+def _gradient(number: Float[Tensor, ""], gates: Float[Tensor, " gate"]) -> Float[Tensor, " gate"]:
+    if not number.requires_grad:  # an active edit cuts every gate off
+        return torch.zeros_like(gates)
+    (slope,) = torch.autograd.grad(number, gates, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(gates) if slope is None else slope
+
+
+@dataclass(frozen=True)
+class AblatedPrompt:
+    """A prompt with the measures on it. `prompt`: the tokens whose last one is read."""
 
     task: str
     length: int | None
     seed: int | None
     prompt: Ids
-    carriers: tuple[int, ...] | None
-    answer: Ids | None
-    extended: Ids | None
-    ends: Ids | None
-
-    def measures(self, names: Sequence[str] | None) -> list[Measure]:
-        """The measures of those names, all that can be for None; `InputError` for one that lacks
-        what it needs.
-        """
-        possible: dict[str, Measure] = {}
-        if self.carriers is not None:
-            possible["sensitivity"] = JacobianNorm(self.prompt, self.carriers)
-        if self.extended is not None:
-            possible["collapse"] = PairDistance(self.prompt, self.extended)
-        if self.answer is not None:
-            possible["answers"] = LogProbability(self.prompt, self.answer, self.ends)
-        needs = {
-            "sensitivity": "AnsweredPrompt(carriers=), the positions of the tokens that carry the answer",
-            "answers": "AnsweredPrompt(answer=), the text or its tokens",
-        }
-        for name in names or ():
-            if name not in possible:
-                raise InputError(f"ablation: the measure {name!r} on a prompt needs {needs[name]}")
-        return [possible[name] for name in names or possible]
+    measures: Measures
 
 
 def of_task(
@@ -92,11 +222,11 @@ def of_task(
     task: Task,
     length: int,
     seed: int,
+    names: Sequence[str],
     *,
     prefilled: bool,
-    measures: Sequence[str],
     **encoding: Unpack[EncodingOptions],
-) -> Question:
+) -> AblatedPrompt:
     """A task's question; `prefilled`: with the right line begun, so that the last token is the one
     the answer is read from.
     """
@@ -106,53 +236,56 @@ def of_task(
             "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
             "model thinks first: ask without it, chat=False"
         )
-    carriers = carrier_positions(model, task_prompt) if "sensitivity" in measures else None
     prompt, answer = _split(model, task_prompt, prefilled)
-    extended = None
-    if "collapse" in measures:
-        extended, _ = _split(
-            model, render_prompt(model, task, length + 1, seed=seed, **encoding), prefilled
-        )
-    ends = _tensor(model, sorted(line_ends(model)))
-    return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
+    possible: dict[str, ScalarMeasure | JacobianNorm] = {}
+    if "sensitivity" in names:
+        possible["sensitivity"] = JacobianNorm(prompt, carrier_positions(model, task_prompt))
+    if "collapse" in names:
+        longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
+        possible["collapse"] = pair_distance(prompt, _split(model, longer, prefilled)[0])
+    if "answers" in names:
+        ends = _tensor(model, sorted(line_ends(model)))
+        possible["answers"] = log_probability(prompt, answer, ends)
+    measures = {name: possible[name] for name in names}
+    return AblatedPrompt(label(task), length, seed, prompt, measures)
 
 
 def of_prompt(
-    model: TransformerBridge, answered_prompt: AnsweredPrompt, *, paired: bool
-) -> Question:
-    """Any prompt; its pair is the theorem's: the last token once more."""
-    prompt, carriers, answer = (
-        fitted(model, answered_prompt.prompt),
-        answered_prompt.carriers,
-        answered_prompt.answer,
-    )
-    n = len(prompt.ids)
-    if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
-        raise InputError(
-            f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}"
-        )
+    model: TransformerBridge, answered_prompt: AnsweredPrompt, names: Sequence[str], *, all_of: bool
+) -> AblatedPrompt:
+    """Any prompt; its pair is the theorem's: the last token once more.
+
+    all_of: whether every measure of `names` is needed; else those that can be. Raises `InputError`
+    for one that lacks what it needs, and where none can be.
+    """
+    prompt, carriers = fitted(model, answered_prompt.prompt), answered_prompt.carriers
+    answer = answered_prompt.answer
     ids = prompt.ids.tolist()
-    answer_ids = None
+    tokens = _tensor(model, ids)
+    possible: dict[str, ScalarMeasure | JacobianNorm] = {}
+    if carriers is not None:
+        if not carriers or any(not 0 <= place < len(ids) for place in carriers):
+            raise InputError(
+                f"ablation: expected carriers out of 0..{len(ids) - 1}, found {list(carriers) or 'none'}"
+            )
+        possible["sensitivity"] = JacobianNorm(tokens, tuple(carriers))
+    if "collapse" in names:
+        extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()
+        possible["collapse"] = pair_distance(tokens, _tensor(model, extended))
     if answer is not None:
-        suffix = (
-            line_ids(model, prompt, answer)
-            if isinstance(answer, str)
-            else fitted(model, answer).ids.tolist()
-        )
+        is_text = isinstance(answer, str)
+        suffix = line_ids(model, prompt, answer) if is_text else fitted(model, answer).ids.tolist()
         Prompt.from_ids(model, [*ids, *suffix])  # refused here where it is longer than the context
-        answer_ids = _tensor(model, suffix)
-    return Question(
-        task="prompt",
-        length=None,
-        seed=None,
-        prompt=_tensor(model, ids),
-        carriers=None if carriers is None else tuple(carriers),
-        answer=answer_ids,
-        extended=_tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist())
-        if paired
-        else None,
-        ends=None,
-    )
+        possible["answers"] = log_probability(tokens, _tensor(model, suffix), None)
+    measures = {name: possible[name] for name in names if name in possible}
+    lacking = [name for name in names if name not in possible]
+    if lacking and all_of:
+        raise InputError(
+            f"ablation: the measure {lacking[0]!r} on a prompt needs {NEEDS[lacking[0]]}"
+        )
+    if not measures:
+        raise InputError("ablation: expected carriers or an answer for the prompt, found neither")
+    return AblatedPrompt("prompt", None, None, tokens, measures)
 
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:

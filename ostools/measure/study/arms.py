@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,24 +34,12 @@ from ostools.measure.task_prompt import (
 from ostools.mitigations import Mitigation, changes_pass, label, running
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions, context_length
+from ostools.results import Frame, frame_of
 from ostools.tasks import Task
 
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
 
-Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
-
-
-@dataclass(frozen=True)
-class StudyCell:
-    """One number. `rounding`: below which size it is rounding; `status`, `reason` and `kind` as in
-    a `Study`'s table.
-    """
-
-    value: float
-    status: str = ACTIVE
-    rounding: float = 0.0
-    reason: str = ""
-    kind: str = "measured"
+KEYS = ["quantity", "dtype", "length", "seed"]
 
 
 @dataclass(frozen=True)
@@ -76,15 +65,15 @@ class Arm:
     """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64
     where sensitivity is measured.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed). `next_tokens`: of each question
-        whose distance was measured.
+    `rows`: what was measured, each of `KEYS` once. `next_tokens`: of each question whose distance
+        was measured.
     """
 
     model: TransformerBridge
     work: TransformerBridge
     plan: StudyPlan
     mitigation: Mitigation | None
-    cells: dict[Key, StudyCell] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -98,12 +87,11 @@ class Arm:
             (n, seed): self._task_prompt(n, seed) for n in plan.lengths for seed in plan.seeds
         }
         self.asked = self._task_answers()
-        self.read = {}
-        if {"collapse", "sensitivity"} & set(plan.measures):
-            self.read = {
-                key: read_at(self.model, question, plan.position)
-                for key, question in self.questions.items()
-            }
+        self.read = {
+            key: read_at(self.model, question, plan.position)
+            for key, question in self.questions.items()
+            if {"collapse", "sensitivity"} & set(plan.measures)
+        }
         self.no_pair: str | None = None
         pairs = RenderedPairs(self.model, plan.form, self.mitigation, plan.position, plan.encoding)
         try:
@@ -111,14 +99,35 @@ class Arm:
                 list(pairs.pairs(ModelEncoder(self.model), plan.lengths, seed))
         except OtherEndError as error:
             self.no_pair = str(error)
-        self.extended = {}
-        if "collapse" in self.plan.measures and self.no_pair is None:
-            self.extended = {
-                (n, seed): self.questions.get((n + 1, seed)) or self._task_prompt(n + 1, seed)
-                for n, seed in self.questions
-            }
         self.acted = EffectStatus(self.model, self.mitigation)
-        self.status(self.plan.lengths[-1], self.plan.seeds[0])
+        self.acted.status(self.questions[plan.lengths[-1], plan.seeds[0]])
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.rows).astype({"dtype": "str"})
+
+    def _add(
+        self,
+        quantity: str,
+        dtype: str | None,
+        question: tuple[int, int],
+        value: float,
+        status: str = ACTIVE,
+        *,
+        rounding: float = 0.0,
+        reason: str = "",
+        kind: str = "measured",
+    ) -> None:
+        """Add a number. `rounding`: below which size it is rounding; the others as in a `Study`."""
+        length, seed = question
+        key = {"quantity": quantity, "dtype": dtype, "length": length, "seed": seed}
+        columns = {"kind": kind, "value": value, "rounding": rounding}
+        self.rows.append(key | columns | {"status": status, "reason": reason})
+
+    def _refuse(self, quantity: str, dtypes: Iterable[str | None], reason: str) -> None:
+        for dtype in dtypes:
+            for question in self.questions:
+                self._add(quantity, dtype, question, math.nan, REFUSED, reason=reason)
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(
@@ -166,46 +175,35 @@ class Arm:
     def measure(self, progress: Progress | None) -> None:
         """Measure what the plan asks for."""
         dtypes = list(dict.fromkeys(("float64", *self.plan.dtypes)))
-        close = [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
         steps: list[Callable[[], None]] = []
-        steps += (
-            [self._measure_answers]
-            if {"answers", "log_probability"} & set(self.plan.measures)
-            else []
-        )
-        steps += (
-            [partial(self._measure_collapse, dtypes)] if "collapse" in self.plan.measures else []
-        )
-        steps += [partial(self._measure_sensitivity, n, seed) for n, seed in close]
+        if {"answers", "log_probability"} & set(self.plan.measures):
+            steps.append(self._measure_answers)
+        if "collapse" in self.plan.measures:
+            steps.append(partial(self._measure_collapse, dtypes))
+        steps += [
+            partial(self._measure_sensitivity, n, seed)
+            for n in self.plan.sensitivity_lengths
+            for seed in self.plan.seeds
+        ]
         for step_count, step in enumerate(steps, start=1):
             step()
             tell(progress, step_count, len(steps))
-
-    def status(self, length: int, seed: int) -> str:
-        """Effect status of the mitigation on that question: whether it changed its text, or a logit
-        of the user's model.
-        """
-        return self.acted.status(self.questions[length, seed])[0]
 
     def _measure_answers(self) -> None:
         """Measure answers: right or not, and, where the plan asks for it, how likely the right line
         was.
         """
-        rows = _answer_rows(self.asked)
         quantities = ["correct"] if "answers" in self.plan.measures else []
         quantities += ["log_probability"] if self.asked.scored else []
-        for row in rows:
+        for row in _answer_rows(self.asked):
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             for quantity in (*quantities, "tokens"):
-                self.cells[quantity, None, int(row["length"]), int(row["seed"])] = StudyCell(
-                    float(row[quantity]), status
+                self._add(
+                    quantity, None, (row["length"], row["seed"]), float(row[quantity]), status
                 )
         if self.asked.probability and self.asked.task_prompts[0].counts:
             reason = "the model writes counts before the answer line, which has no probability right after the prompt"
-            refused = StudyCell(float("nan"), REFUSED, reason=reason)
-            self.cells |= {
-                ("log_probability", None, n, seed): refused for n, seed in self.questions
-            }
+            self._refuse("log_probability", [None], reason)
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
@@ -215,73 +213,51 @@ class Arm:
         """
         plan = self.plan
         if self.no_pair is not None:
-            self._refuse_distances(dtypes, self.no_pair)
+            self._refuse("collapse_distance", dtypes, self.no_pair)
             return
+        how: dict[str, Any] = {"dtypes": dtypes, "position": plan.position, **plan.encoding}
+        how |= {"lengths": plan.lengths, "seeds": plan.seeds, "mitigation": self.mitigation}
         try:
-            result = collapse(
-                self.model,
-                plan.form,
-                lengths=plan.lengths,
-                dtypes=dtypes,
-                seeds=plan.seeds,
-                mitigation=self.mitigation,
-                position=plan.position,
-                **plan.encoding,
-            )
+            result = collapse(self.model, plan.form, **how)
         except InputError as error:
             if not changes_pass(self.mitigation):
                 raise
             if len(dtypes) == 1:
-                self._refuse_distances(dtypes, str(error))
-                return
-            for name in dtypes:
-                self._measure_collapse([name])
+                self._refuse("collapse_distance", dtypes, str(error))
+            else:
+                for name in dtypes:
+                    self._measure_collapse([name])
             return
         self._keep_distances(result)
-
-    def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
-        refused = StudyCell(float("nan"), REFUSED, reason=reason)
-        self.cells |= {
-            ("collapse_distance", name, n, seed): refused
-            for name in dtypes
-            for n, seed in self.questions
-        }
 
     def _keep_distances(self, result: Collapse) -> None:
         self.next_tokens += next_tokens(result)
         for dtype, reason in result.overflowing().items():
-            self._refuse_distances([dtype], reason)
-        exact: Any = reference_at_y(result.reference)
-        frame: Any = result.measured()
-        frame = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
+            self._refuse("collapse_distance", [dtype], reason)
+        exact: Frame = reference_at_y(result.reference)
+        at_y = result.measured().query("site == 'y' and per == 'vector' and norm == 'l2'")
         tables = {"float64": exact.assign(mean=exact["distance"], pair_noise=exact["rounding"])}
-        tables |= dict(iter(frame[frame["dtype"] != "float64"].groupby("dtype")))
+        tables |= dict(iter(at_y[at_y["dtype"] != "float64"].groupby("dtype")))
+        columns = ["length", "seed", "mean", "pair_noise"]
         for dtype, table in tables.items():
             statuses = self._pair_statuses(dtype)
-            for n, seed, distance, noise in table[
-                ["length", "seed", "mean", "pair_noise"]
-            ].itertuples(index=False):
+            for n, seed, distance, noise in table[columns].itertuples(index=False):
                 status, reason = statuses[n, seed]
-                value = float("nan") if status == REFUSED else float(distance)
-                self.cells["collapse_distance", dtype, n, seed] = StudyCell(
-                    value, status, float(noise), reason
-                )
+                value = math.nan if status == REFUSED else float(distance)
+                how: dict[str, Any] = {"rounding": float(noise), "reason": reason}
+                self._add("collapse_distance", dtype, (int(n), int(seed)), value, status, **how)
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and
         the reason of a refusal.
         """
-        copy = (
-            Precision.of_name(dtype).prepared(self.model)
-            if changes_pass(self.mitigation)
-            else self.model
-        )
-        questions = {
-            (task_prompt.length, task_prompt.seed): task_prompt
-            for task_prompt in (*self.questions.values(), *self.extended.values())
-        }
+        copy = self.model
+        if changes_pass(self.mitigation):
+            copy = Precision.of_name(dtype).prepared(self.model)
+        needed = {(n + more, seed) for n, seed in self.questions for more in (0, 1)}
         statuses = {
-            key: self.acted.status(task_prompt, copy) for key, task_prompt in questions.items()
+            key: self.acted.status(self.questions.get(key) or self._task_prompt(*key), copy)
+            for key in sorted(needed)
         }
         return {
             (n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed])
@@ -293,25 +269,27 @@ class Arm:
         a large model a sketch.
 
         A sketch's cotangents are drawn by the length: the same with a mitigation and without,
-        others at the next length.
+        others at the next length. A token that cannot be seen any more has 0, up to the rounding of
+        the greatest value.
         """
-        task_prompt = self.questions[n, seed]
+        task_prompt, value, rounding = self.questions[n, seed], math.nan, 0.0
         status, reason = self.acted.status(task_prompt, self.work)
         exact = sensitivity_method(int(self.work.cfg.d_model)) == "exact"
         kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
         how: dict[str, Any] = {"method": "exact"} if exact else {"method": "sketch", "seed": n}
-        unmeasured = reason or "not measured again: the mitigation changed nothing here"
-        cell = StudyCell(float("nan"), status, reason=unmeasured, kind=kind)
         if status == ACTIVE:
             try:
                 positions = list(carrier_positions(self.model, task_prompt))
                 prompt = self.read[n, seed].prompt(self.model)
                 with running(self.work, self.mitigation):
-                    rows: Any = sensitivity(self.work, prompt, linearisations="full", **how).frame
-                cell = _mean_at(rows, norm, positions, status, kind)
+                    rows = frame_of(sensitivity(self.work, prompt, linearisations="full", **how))
+                value, rounding = mean_at(rows, norm, positions)
             except InputError as error:
-                cell = StudyCell(float("nan"), REFUSED, reason=str(error), kind=kind)
-        self.cells["sensitivity", None, n, seed] = cell
+                status, reason = REFUSED, str(error)
+        elif not reason:
+            reason = "not measured again: the mitigation changed nothing here"
+        about: dict[str, Any] = {"rounding": rounding, "reason": reason, "kind": kind}
+        self._add("sensitivity", None, (n, seed), value, status, **about)
 
 
 @in_smaller_chunks
@@ -336,11 +314,20 @@ def sensitivity_method(d_model: int) -> str:
     return choose_method(d_model, exact_fits=True).method
 
 
-def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind: str) -> StudyCell:
-    """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the
-    greatest value.
-    """
+def mean_at(rows: Frame, column: str, positions: Sequence[int]) -> tuple[float, float]:
+    """Mean over positions, and the rounding of it: that of the greatest value of all tokens."""
     values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
-    return StudyCell(
-        float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind
-    )
+    return float(values[list(positions)].mean()), _EPSILON * float(values.max())
+
+
+def beside(arm: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
+    """Each number of an arm beside the one of the same question without the mitigation; refused
+    where one of the two is.
+    """
+    both: Frame = arm.merge(plain, on=KEYS, how="left", suffixes=("", "_plain"), validate="1:1")
+    refused = both["status_plain"] == REFUSED
+    others_reason = refused & (both["status"] != REFUSED)
+    both["reason"] = both["reason"].mask(others_reason, both["reason_plain"])
+    both["status"] = both["status"].mask(refused, REFUSED)
+    both["rounding"] = both[["rounding", "rounding_plain"]].max(axis=1)
+    return both.rename(columns={"value_plain": "baseline"})

@@ -8,8 +8,7 @@ with measures=["answers"] the answers alone.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
@@ -31,20 +30,18 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position, reading
 from ostools.measure.study import verdicts as judging
-from ostools.measure.study.arms import Arm, Key, StudyCell, StudyPlan, within_training
+from ostools.measure.study.arms import Arm, StudyPlan, beside, within_training
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
-from ostools.theory.statistics.intervals import fewest_at
 
-_LOG = logging.getLogger("ostools")
 COLUMNS = [
     *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),
     *("status", "reason", "within_training"),
@@ -152,20 +149,20 @@ def study(
         raise InputError(
             f"study: expected a level between 0 and 1, found {level!r}; for example 0.95"
         )
-    mitigation_by_name = _checked_mitigations(mitigations)
+    if isinstance(mitigations, str | Mitigation):
+        mitigations = [mitigations]
+    names = checked_list("mitigations", mitigations, "['separator:every=3']")
+    mitigation_by_name = {m.label(value): value for value in map(m.mitigation, names)}
     form, length_list = tasks.task(task), checked_lengths(lengths)
     measure_names = judging.ABOUT if measures is None else distinct("measures", measures)
     seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
-    close_lengths = close_lengths if "sensitivity" in measure_names else []
+    if "sensitivity" not in measure_names:
+        close_lengths = []
     require_batch_size(batch_size)
-    dtype_list = (
-        ()
-        if dtypes in ((), [])
-        else tuple(precision.name for precision in checked_precisions(dtypes))
-    )
-    resolved = elicitation_for(
-        form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, encoding.get("chat")
-    )
+    precisions = () if dtypes in ((), []) else checked_precisions(dtypes)
+    dtype_list = tuple(precision.name for precision in precisions)
+    trained = metadata_of(model).trained_lengths
+    resolved = elicitation_for(form, model.tokenizer, trained, elicitation, encoding.get("chat"))
     plan = StudyPlan(
         form,
         length_list,
@@ -184,103 +181,42 @@ def study(
         name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()
     }
     verdict_level = judging.corrected(level, len(arms) * len(plan.measures))
-    if progress is not False:
-        _tell_if_too_few(plan, fewest_at(verdict_level))
     for index, arm in enumerate((plain, *arms.values())):
         arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
-    frame = _frame(arms, plain)
+    tables = [beside(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()]
+    frame: Frame = pd.concat(tables, ignore_index=True)
+    frame["within_training"] = within_training(model, form, frame["length"])
+    frame = frame[COLUMNS]
     effects = judging.effects(frame, level, verdict_level)
+    first = plain.questions[length_list[0], seed_list[0]]
     settings: dict[str, Any] = {
         "task": tasks.label(form),
         "mitigations": list(arms),
         "lengths": length_list,
-    }
-    settings |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
-    settings |= {
+        "seeds": seed_list,
+        "dtypes": list(dtype_list),
+        "elicitation": resolved,
         "sensitivity_lengths": close_lengths,
         "level": level,
         "verdict_level": verdict_level,
-    }
-    settings |= {
         "measures": list(plan.measures),
         "batch_size": batch_size,
         "answer_tokens": plain.asked.room,
+        "chat": first.chat,
+        **first.prompt.provenance,
+        "resamples": judging.RESAMPLES,
     }
     if plain.read:
-        settings |= {
-            "read_at": reading(model, list(plain.read.values())),
-            "next_tokens": plain.next_tokens,
-        }
-    first = plain.questions[length_list[0], seed_list[0]]
-    settings |= {"chat": first.chat, **first.prompt.provenance, "resamples": judging.RESAMPLES}
+        settings["read_at"] = reading(model, list(plain.read.values()))
+        settings["next_tokens"] = plain.next_tokens
     provenance = Provenance.collect(model, measurement="study", **settings)
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
-
-
-def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
-    """The mitigations by their labels."""
-    if isinstance(mitigations, str | Mitigation):
-        mitigations = [mitigations]
-    parsed = [
-        m.mitigation(value)
-        for value in checked_list("mitigations", mitigations, "['separator:every=3']")
-    ]
-    names = [m.label(mitigation) for mitigation in parsed]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"study: found {twice!r} twice: give each mitigation once")
-    return dict(zip(names, parsed, strict=True))
 
 
 def _spread(lengths: list[int], count: int) -> list[int]:
     """At most `count` of the lengths, evenly spread, the last among them."""
     count = min(whole_number("sensitivity_lengths", count, 1), len(lengths))
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
-
-
-def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
-    """Say, before anything is measured, that so few lengths decide nothing."""
-    counts = dict.fromkeys(plan.measures, len(plan.lengths))
-    counts |= {"sensitivity": len(plan.sensitivity_lengths)} if plan.sensitivity_lengths else {}
-    short = [judging.ABOUT_WORDS[name] for name, count in counts.items() if count < fewest]
-    if short:
-        _LOG.warning(
-            "ostools.study: a verdict takes %d lengths here; there are fewer for %s, which will have effects and no verdict",
-            fewest,
-            ", ".join(short),
-        )
-
-
-def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
-    """`Study.frame`: each measured number beside the one of the same question without the
-    mitigation.
-    """
-    rows = [
-        _row(name, key, cell, plain.cells.get(key, cell))
-        for name, arm in arms.items()
-        for key, cell in arm.cells.items()
-    ]
-    frame: Any = pd.DataFrame(rows)
-    frame["within_training"] = within_training(plain.model, plain.plan.form, frame["length"])
-    return frame[COLUMNS]
-
-
-def _row(name: str, key: Key, cell: StudyCell, plain: StudyCell) -> dict[str, Any]:
-    quantity, dtype, length, seed = key
-    refused = next((side for side in (cell, plain) if side.status == judging.REFUSED), None)
-    return {
-        "mitigation": name,
-        "length": length,
-        "seed": seed,
-        "dtype": dtype,
-        "quantity": quantity,
-        "kind": cell.kind,
-        "value": cell.value,
-        "baseline": plain.value,
-        "rounding": max(cell.rounding, plain.rounding),
-        "status": cell.status if refused is None else judging.REFUSED,
-        "reason": cell.reason if refused is None else refused.reason,
-    }
 
 
 def study_memory(

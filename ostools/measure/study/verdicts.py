@@ -8,9 +8,8 @@ this model and task; nothing about others.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -112,28 +111,20 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
 
 
 def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
-    counts = {
-        status: int((group["status"] == status).sum()) for status in (ACTIVE, INACTIVE, REFUSED)
-    }
-    active_rows = group[group["status"] == ACTIVE]
-    # A failure at a length never trained says nothing of over-squashing: left out, unless nothing
-    # else was asked.
-    within = group["within_training"].astype("boolean").fillna(True).astype(bool)
-    beyond = not bool(within.any())
-    used = active_rows if beyond else active_rows[within[active_rows.index]]
-    change = _changes(quantity, used)
+    status, dtype = group["status"], group["dtype"].iloc[0]
+    used, beyond = _used(group)
+    change, is_ratio = _changes(quantity, used), quantity.scale == RATIO
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
-    refusals = group[group["status"] == REFUSED]["reason"]
-    changed = (
-        (int((change == 1).sum()), int((change == -1).sum()), len(used))
-        if quantity.name == "correct"
-        else None
-    )
-    interval = partial(_interval, of_length, changed)
-    low, high = interval(level)
-    dtype = group["dtype"].iloc[0]
+    changed = None
+    if quantity.name == "correct":
+        changed = int((change == 1).sum()), int((change == -1).sum()), len(used)
     judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
-    verdict_low, verdict_high = interval(verdict_level) if judged else (np.nan, np.nan)
+    low, high = _interval(of_length, changed, level)
+    verdict_low, verdict_high, p_value = np.nan, np.nan, np.nan
+    if judged and len(of_length):
+        verdict_low, verdict_high = _interval(of_length, changed, verdict_level)
+        p_value = sign_flip(torch.tensor(of_length))
+    floored = {name: used[name] < used["rounding"] for name in ("value", "baseline")}
     return {
         "kind": group["kind"].iloc[0],
         "scale": quantity.scale,
@@ -143,16 +134,27 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
         "high": high,
         "verdict_low": verdict_low,
         "verdict_high": verdict_high,
-        "p_value": sign_flip(torch.tensor(of_length)) if judged and len(of_length) else np.nan,
-        "value": float(used["value"].mean()) if len(used) else np.nan,
-        "baseline": float(used["baseline"].mean()) if len(used) else np.nan,
+        "p_value": p_value,
+        "value": float(used["value"].mean()),
+        "baseline": float(used["baseline"].mean()),
         "lengths": len(of_length),
         "pairs": len(used),
-        **{f"{name}_floored": _floored(quantity, used, name) for name in ("value", "baseline")},
-        **counts,
-        "reason": str(refusals.iloc[0]) if len(refusals) else "",
+        **{f"{name}_floored": is_ratio * int(below.sum()) for name, below in floored.items()},
+        **{name: int((status == name).sum()) for name in (ACTIVE, INACTIVE, REFUSED)},
+        "reason": next(iter(group["reason"][status == REFUSED]), ""),
         "beyond_training": beyond,
     }
+
+
+def _used(group: Frame) -> tuple[Frame, bool]:
+    """The active pairs that count, and whether every length is beyond training.
+
+    A failure at a length never trained says nothing of over-squashing: left out, unless nothing
+    else was asked.
+    """
+    within = group["within_training"].astype("boolean").fillna(True).astype(bool)
+    beyond = not bool(within.any())
+    return group[(group["status"] == ACTIVE) & (within | beyond)], beyond
 
 
 def _changes(quantity: Quantity, used: Frame) -> Any:
@@ -163,11 +165,6 @@ def _changes(quantity: Quantity, used: Frame) -> Any:
         return used["value"] - used["baseline"]
     value, baseline = (np.maximum(used[name], used["rounding"]) for name in ("value", "baseline"))
     return np.log10(value / baseline)
-
-
-def _floored(quantity: Quantity, used: Frame, name: str) -> int:
-    """Number of values smaller than their rounding, which then stands in their place."""
-    return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
 def _interval(
@@ -286,17 +283,14 @@ def in_words(row: Mapping[str, Any], lower: str = "low", upper: str = "high") ->
 
     A bound has no interval: its would be that of the rounding.
     """
-    quantity, effect, low, high = row["quantity"], row["effect"], row[lower], row[upper]
     if limit := bound(row):
-        return f"{limit} ×{number(10**effect)}"
-    if quantity == "correct":
-        return _interval_words(
-            [f"{100 * value:+.1f}" for value in (effect, low, high)], " points", low
-        )
-    if QUANTITIES[quantity].scale == RATIO:
-        return _interval_words([f"×{number(10**value)}" for value in (effect, low, high)], "", low)
-    return _interval_words([f"{value:+.3g}" for value in (effect, low, high)], "", low)
-
-
-def _interval_words(words: Sequence[str], unit: str, low: float) -> str:
-    return words[0] + unit + (f" [{words[1]}, {words[2]}]" if np.isfinite(low) else "")
+        return f"{limit} ×{number(10 ** row['effect'])}"
+    values, unit = [row[name] for name in ("effect", lower, upper)], ""
+    if row["quantity"] == "correct":
+        words, unit = [f"{100 * value:+.1f}" for value in values], " points"
+    elif QUANTITIES[row["quantity"]].scale == RATIO:
+        words = [f"×{number(10**value)}" for value in values]
+    else:
+        words = [f"{value:+.3g}" for value in values]
+    interval = f" [{words[1]}, {words[2]}]" if np.isfinite(row[lower]) else ""
+    return words[0] + unit + interval

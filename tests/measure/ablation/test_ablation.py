@@ -16,7 +16,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.ablation.questions import AnsweredPrompt, of_prompt, of_task
-from ostools.measure.ablation.targets import all_targets, gates_on
+from ostools.measure.ablation.targets import all_targets, means_of
 from ostools.models import Prompt
 from ostools.reporting.findings.effects import beliefs
 from tests.checkpoints import tiny_model
@@ -75,17 +75,17 @@ def test_a_small_ablation_does_what_is_predicted(what: Any, method: Any) -> None
     prompt = Prompt.from_ids(model, IDS)
     known = AnsweredPrompt(prompt, [3], " the")
     found = ost.ablation(model, known, what=what, method=method, top=4)
-    question = of_prompt(model, known, paired=True)
+    names = ["sensitivity", "answers", *([] if what == "edges" else ["collapse"])]
+    question = of_prompt(model, known, names, all_of=True)
     targets = all_targets(model, what, question.prompt, 4)
-    for measure in question.measures(None):
-        if what == "edges" and measure.name == "collapse":
-            continue
+    means = means_of(model, targets, method, question.prompt)
+    for measure in question.measures.values():
         for index in (0, len(targets) - 1):
             gates = torch.ones(len(targets), dtype=torch.float64)
             gates[index] = 1 - eps
             with (
                 hooks.exact_arithmetic(model),
-                gates_on(model, targets, method, question.prompt)(gates),
+                hooks.gated(model, targets, gates, means=means),
             ):
                 moved = measure.values(model)
             for quantity, value in moved.items():
@@ -160,9 +160,8 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
     spec, how = "copy-first:hint=true", {"what": "edges", "top": 6, "measures": ["answers"]}
     found = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how)
     frame: Any = found.frame
-    question = of_task(
-        embedded, ost.tasks.task(spec), 8, 0, prefilled=begun, chat=None, measures=["answers"]
-    )
+    form = ost.tasks.task(spec)
+    question = of_task(embedded, form, 8, 0, ["answers"], prefilled=begun, chat=None)
     with torch.no_grad(), hooks.capture(embedded, "pattern") as record:
         embedded(question.prompt[None])
     weights = torch.stack([record["pattern"][layer][0, :, -1] for layer in range(4)])
@@ -172,7 +171,7 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
     assert (frame["query"] == len(question.prompt) - 1).all()
     for row in frame.to_dict("records"):
         with hooks.ablate_edges(embedded, [(row["layer"], row["head"], row["query"], row["key"])]):
-            (measure,) = question.measures(["answers"])
+            measure = question.measures["answers"]
             assert measure.values(embedded)["log_probability"] == row["ablated"]
 
 
@@ -199,14 +198,18 @@ def test_refusals(tiny: TransformerBridge) -> None:
             {"measures": ["answers"]},
         ),
         (r"carriers out of 0\.\.6, found \[7\]", AnsweredPrompt(prompt, [7]), {}),
-        (r"layers out of 0\.\.1, found 2", prompt, {"targets": [(2, 0)]}),
+        (r"layers out of 0\.\.1, found \[2\]", prompt, {"targets": [(2, 0)]}),
         (r"expected \(layer, head\), found \(0,\)", prompt, {"targets": [(0,)]}),
         (
             "0 <= key <= query, found query 2, key 3",
-            prompt,
+            AnsweredPrompt(prompt, [1]),
             {"what": "edges", "targets": [(0, 0, 2, 3)]},
         ),
-        ("unknown part of a layer 'both'", prompt, {"what": "layers", "targets": [(0, "both")]}),
+        (
+            "'attention' or 'mlp', found 'both'",
+            prompt,
+            {"what": "layers", "targets": [(0, "both")]},
+        ),
         ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
         (
             "at most 256 tokens",
@@ -214,13 +217,13 @@ def test_refusals(tiny: TransformerBridge) -> None:
             {"lengths": [300], "measures": ["answers"], "chat": False},
         ),
         (
-            "edges within the prompt's 7 tokens, found the query 9",
+            "with query 9 in it, found 7 queries",
             AnsweredPrompt(prompt, [1]),
             edge,
         ),
     ]
     for match, task, options in cases:
-        with pytest.raises(InputError, match=match):
+        with pytest.raises((InputError, hooks.HookError), match=match):
             ost.ablation(tiny, task, **options)
 
 

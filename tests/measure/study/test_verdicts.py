@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ostools.measure.study import arms, study
+from ostools.measure.study import arms
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.verdicts import corrected, effects, verdicts
 from ostools.theory.statistics.paired import paired_difference
@@ -266,12 +266,14 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
     """A ratio's floor is the larger rounding of its sides; a mean's is the rounding of the largest
     norm, not of its own.
     """
-    key = ("collapse_distance", "float64", 4, 0)
+    key = {"quantity": "collapse_distance", "dtype": "float64", "length": 4, "seed": 0}
+    about = {"kind": "measured", "status": "active", "reason": ""}
     for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
-        row = study._row(
-            "m", key, arms.StudyCell(1.0, rounding=with_it), arms.StudyCell(3.0, rounding=without)
+        arm, plain = (
+            pd.DataFrame([key | about | {"value": value, "rounding": rounding}])
+            for value, rounding in ((1.0, with_it), (3.0, without))
         )
-        assert row["rounding"] == 5e-7
-    norms = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
-    found = arms._mean_at(norms, "norm", [0, 2], "active", "measured")
-    assert (found.value, found.rounding) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
+        (row,) = arms.beside(arm, plain).to_dict("records")
+        assert (row["value"], row["baseline"], row["rounding"]) == (1.0, 3.0, 5e-7)
+    norms: Any = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
+    assert arms.mean_at(norms, "norm", [0, 2]) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
