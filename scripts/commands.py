@@ -39,7 +39,6 @@ from ostools.measure import (
     sensitivity,
 )
 from ostools.measure.collapse import verdicts
-from ostools.measure.faithfulness.deletion import faithfulness_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.position import POSITIONS
@@ -189,7 +188,7 @@ DECLARED = (
         examples=['--prompt "Once upon a time, a girl named Ann had a" --out use.png'],
         lines_of=[faithfulness, sensitivity, bounds],
         options_of={faithfulness: ["profiles"], encode: ["text"]},
-        memory=faithfulness_memory,
+        memory=sensitivity_memory,
     ),
     _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", figure_2_memory),
     _figure(3, figure_3, "--answers answers.jsonl --out figure3.pdf", figure_3_memory),

@@ -34,14 +34,14 @@ from ostools.measure.position import (
     read_with_next,
     require_prompt_end,
 )
-from ostools.measure.prompts import as_prompt, by_token, token_columns
+from ostools.measure.prompts import as_prompt, token_columns
 from ostools.measure.task_prompt import encoding_of, item_positions, render_prompt, render_question
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.questions import Question, question
@@ -85,15 +85,6 @@ class Attention(Result):
     def last(self) -> Float[Tensor, "layer head key"]:
         weights = torch.tensor(self.frame["weight"].to_numpy())
         return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
-
-    @property
-    def by_token(self) -> Frame:
-        """The last token's weights, mean over layers and heads: position, token, source
-        ("attention"), norm, kind.
-        """
-        table: Frame = self.frame
-        rows = table[["position", "token"]].iloc[: self.bins[-1][1]]
-        return by_token(rows, ATTENTION, self.last.mean((0, 1)).numpy(), "measured")
 
     def view(self, against: Attention | None = None) -> Any:
         """The patterns of all heads to click through; beside those of another prompt, model or

@@ -34,12 +34,12 @@ from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision
-from ostools.measure.prompts import by_token, token_columns
+from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory.path_sum import chunks
@@ -58,12 +58,6 @@ class AttentionBaselines(Result):
     """
 
     tables: ClassVar = (TableHead(columns="position token value", across="baseline"),)
-
-    @property
-    def by_token(self) -> Frame:
-        """The values: position, token, source (the baseline), norm, kind."""
-        table: Frame = self.frame
-        return by_token(table, table["baseline"], table["value"], "measured")
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import attention_baselines_chart

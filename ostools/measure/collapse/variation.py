@@ -33,12 +33,10 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits, require_no_edits, true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import PROMPT_END
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation, changes_pass, label, optional, running
 from ostools.models import Prompt
 from ostools.results import Chart, Frame, Provenance, Result
@@ -215,7 +213,6 @@ class AttentionVariation(Result):
     command="collapse variation",
     examples=("--task figure-5c --lengths 1:200 --out variation.png",),
     defaults={"lengths": "1:128"},
-    memory=lambda: variation_memory,
     in_chunks=True,
 )
 def attention_variation(
@@ -279,9 +276,3 @@ def require_float64_views(caller: str, model: TransformerBridge) -> None:
         raise InputError(
             f"{caller} needs float64, which mps lacks: load the model with device='cpu'"
         )
-
-
-def variation_memory(model: Unloaded, task: CollapseTask | str, lengths: Sequence[int]) -> int:
-    """Bytes of a pass in float64 with its attention weights."""
-    form = tasks.repeating(task) if isinstance(task, str) else task
-    return patterns_bytes(model.shape, model.longest(form, lengths, chat=False).tokens, element=8)

@@ -34,13 +34,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
-from ostools.measure.bounds.bounds import bounds_memory
-from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.passes.batches import TOKENS, batches, in_full, pass_bytes
+from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import contiguous_head, true_arithmetic
-from ostools.measure.passes.output import read_up_to
-from ostools.measure.unloaded import Unloaded
-from ostools.models.shape import Shape
 from ostools.models.tokens import control_ids
 
 
@@ -206,15 +201,6 @@ def prompts_per_pass(d_vocab: int) -> int:
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
-def cases_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that the cases of one pass hold, of a prompt of `pos` tokens: the pass, and log
-    probabilities in float64.
-    """
-    work = in_full(shape)
-    rows = min(max(1, TOKENS // pos), prompts_per_pass(shape.d_vocab))
-    return pass_bytes(work, rows, pos, 1, work.element) + 4 * 8 * rows * shape.d_vocab
-
-
 def _pass(
     model: TransformerBridge, cases: Sequence[Case]
 ) -> tuple[Float[Tensor, "case d_model"], Float[Tensor, "case d_vocab"]]:
@@ -295,19 +281,3 @@ def deletion_tables(
         for name, area in zip(profiles, aopc(profile_drops), strict=True)
     ]
     return pd.concat(tables, ignore_index=True), pd.DataFrame(areas)
-
-
-def faithfulness_memory(
-    model: Unloaded,
-    pos: int,
-    *,
-    linearisations: str | Sequence[str] | None = None,
-    variants: str | Sequence[str] = (),
-    position: int | str | None = None,
-) -> int:
-    """Bytes of the profiles of a prompt, and of the prompts without a token."""
-    profiles = sensitivity_memory(model, pos, linearisations=linearisations, position=position)
-    deletions = cases_bytes(
-        model.shape, read_up_to(position if isinstance(position, int) else None, pos)
-    )
-    return max(profiles, deletions, bounds_memory(model, pos, variants=variants) if variants else 0)

@@ -34,11 +34,10 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised, differentiated
-from ostools.measure.jacobian.memory import graph_bytes
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.prompts import by_token, token_columns
-from ostools.measure.unloaded import Unloaded
+from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions, token_text
@@ -77,12 +76,6 @@ class LinearRange(Result):
         return frame.groupby(["position", "token"], sort=False)[columns].median().reset_index()
 
     @property
-    def by_token(self) -> Frame:
-        """The median range of each token: position, token, source, norm, kind."""
-        table: Frame = self.tokens
-        return by_token(table, "linear range", table["linear_range"], "measured")
-
-    @property
     def spearman(self) -> float:
         """Rank correlation, over all moves, of the predicted change of y_n with the change."""
         frame: Frame = self.frame[self.frame["change"].notna()]
@@ -104,7 +97,7 @@ class LinearRange(Result):
 @measurement(
     command="sensitivity range",
     examples=('--prompt "The capital of France is" --draws 2 --out range.png',),
-    memory=lambda: linear_range_memory,
+    memory=lambda: sensitivity_memory,
     in_chunks=True,
 )
 def linear_range(
@@ -238,11 +231,3 @@ def _ranges(
             holding[failed] = False
         tell(progress, index + 1, len(SCALES))
     return ranges
-
-
-def linear_range_memory(model: Unloaded, pos: int, *, draws: int = 2) -> int:
-    """Bytes of the graphs of a derivative's derivative, and of every move's prompt."""
-    shape = model.shape
-    return (3 + _ROWS) * graph_bytes(
-        shape, pos
-    ) + 4 * draws * pos * pos * shape.d_model * shape.element

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from ostools import mitigations, tasks
+from ostools import mitigations
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
@@ -24,12 +24,11 @@ from ostools.measure.answers.prefilled import (
     running,
 )
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import RenderedPairs
-from ostools.measure.collapse.verdicts import is_hidden
+from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
-from ostools.measure.passes.batches import batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.probe import COLUMNS as PROBED
 from ostools.measure.probes.probe import (
@@ -39,8 +38,7 @@ from ostools.measure.probes.probe import (
     ProbeTask,
     Target,
     probe,
-    probes_bytes,
-    seeds_asked,
+    probe_memory,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
 from ostools.measure.swept import Cell, Rows, Swept
@@ -65,36 +63,17 @@ VERDICTS = (READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
 STAGES = (SAME_VECTOR, UNDECODABLE, NOT_READ, READ)
 """How far an answer comes, the least first."""
 REPAIRS, BREAKS = "repairs", "breaks"
-COLUMNS = {
-    **{
-        "task": "str",
-        "target": "str",
-        "mitigation": "str",
-        "dtype": "str",
-        "length": "int64",
-        "verdict": "str",
-    },
-    **{"prompts": "int64", "read": "float64", "unread": "float64", "undecodable": "float64"},
-    **{
-        "answered": "float64",
-        "decoded": "float64",
-        "site": "str",
-        "layer": "int64",
-        "test": "str",
-        "trained": "int64",
-    },
-    **{
-        "distance": "float64",
-        "pair_noise": "float64",
-        "indistinguishable": "boolean",
-        "status": "str",
-    },
-    **{"reason": "str"},
-}
+COLUMNS = (
+    dict.fromkeys(("task", "target", "mitigation", "dtype"), "str")
+    | {"length": "int64", "verdict": "str", "prompts": "int64"}
+    | dict.fromkeys(("read", "unread", "undecodable", "answered", "decoded"), "float64")
+    | {"site": "str", "layer": "int64", "test": "str", "trained": "int64"}
+    | {"distance": "float64", "pair_noise": "float64", "indistinguishable": "boolean"}
+    | {"status": "str", "reason": "str"}
+)
 
 PAIR_SEEDS = 3
 """Sequences of which the pairs of n and n + 1 items are compared."""
-_ANSWER_TOKENS = 8  # tokens after a begun line: the answer itself, and the end of the line
 _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is there
 
 
@@ -261,14 +240,10 @@ def _mitigations(
     mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None,
 ) -> list[Mitigation]:
     """Mitigations of the argument, each once. Raises `InputError` for what is none."""
-    if mitigations_or_names is None:
-        return []
-    is_single = isinstance(mitigations_or_names, str | Mitigation) or not isinstance(
-        mitigations_or_names, Sequence
-    )
-    candidates: Any = [mitigations_or_names] if is_single else mitigations_or_names
+    is_single = isinstance(mitigations_or_names, str | Mitigation)
+    candidates: Any = [mitigations_or_names] if is_single else mitigations_or_names or ()
     return list(
-        {mitigations.label(part): part for part in map(mitigations.mitigation, candidates)}.values()
+        {mitigations.label(one): one for one in map(mitigations.mitigation, candidates)}.values()
     )
 
 
@@ -284,35 +259,32 @@ def arm(
     a prompt, and the probes.
     """
     part_progress = partial(part_of, progress, shares=4, units=100)
-    if (
-        probe_task.target == "token"
-    ):  # a probe of the first token is held against answers that are read whole
-        require_telling_first_tokens(probe_task.model, probe_task.prompts)
-    model, form, seeds = probe_task.model, probe_task.form, probe_task.described["seeds"]
-    common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names}
-    common["mitigation"] = probe_task.mitigation
+    model, form, described = probe_task.model, probe_task.form, probe_task.described
+    if probe_task.target == "token":
+        # A probe of the first token is held against answers that are read whole.
+        require_telling_first_tokens(model, probe_task.prompts)
+    mitigation, seeds = probe_task.mitigation, described["seeds"]
+    common: dict[str, Any] = {"lengths": described["lengths"], "dtypes": names}
+    common["mitigation"] = mitigation
     options: dict[str, Any] = {"target": probe_task.target, "random_weights": random_weights}
-    probes = probe(
-        model, form, **common, **options, **encoding, seeds=seeds, progress=part_progress(0, 2)
-    )
+    options |= {"seeds": seeds, "progress": part_progress(0, 2)}
+    probes = probe(model, form, **common, **options, **encoding)
     answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
-    answer_tables = [
-        _answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)
-    ]
-    answer_rows = pd.concat(answer_tables, ignore_index=True)
-    pairs = RenderedPairs(model, form, probe_task.mitigation, encoding=encoding)
+    answer_rows: Frame = pd.concat(
+        [
+            _answer_rows(probe_task, name, answers_progress(k, k + 1))
+            for k, name in enumerate(names)
+        ],
+        ignore_index=True,
+    )
+    pairs = RenderedPairs(model, form, mitigation, encoding=encoding)
     curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
-    frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(
         lambda statuses: min(statuses, key=_STATUS.index)
     )
-    frame = frame.join(status, on=["dtype", "length"])
-    names_of_task = probe_task.names
-    return (
-        frame.assign(**names_of_task, target=probe_task.target),
-        answer_rows.assign(**names_of_task),
-        probes,
-    )
+    rows = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve))))
+    frame = rows.join(status, on=["dtype", "length"]).assign(target=probe_task.target)
+    return frame.assign(**probe_task.names), answer_rows.assign(**probe_task.names), probes
 
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
@@ -339,18 +311,18 @@ def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) ->
     return pd.DataFrame(rows)
 
 
-def _pairs(frame: Frame) -> Frame:
+def _pairs(curve: Collapse) -> Frame:
     """Mean distance and noise at y for every dtype and length, and whether all pairs are below the
     noise.
     """
-    at_y = frame[(frame["site"] == "y") & (frame["per"] == "vector") & (frame["norm"] == "l2")]
-    hidden = is_hidden(at_y["float64_distance"], at_y["pair_noise"], at_y["mean"])
+    rows: Frame = curve.summary
+    hidden = rows["hidden"].fillna(rows["distance"] == 0).astype(bool)  # NA: of float64 itself
     columns = {
-        "distance": ("float64_distance", "mean"),
-        "pair_noise": ("pair_noise", "mean"),
+        "distance": ("exact_distance", "mean"),
+        "pair_noise": ("noise", "mean"),
         "indistinguishable": ("hidden", "all"),
     }
-    return at_y.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
+    return rows.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
 
 
 def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, Any]]:
@@ -412,46 +384,35 @@ def untrained_as_good(probes: Decodability, best: Row) -> str:
 
 def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
     tested = prompts[prompts["right"].notna()]
-    counted_rows = tested if len(tested) else prompts
-    correct, right = (
-        counted_rows["correct"].to_numpy(bool),
-        counted_rows["right"].eq(True).to_numpy(bool),
-    )
-    shares = {
-        READ: correct.mean(),
-        NOT_READ: (~correct & right).mean(),
-        UNDECODABLE: (~correct & ~right).mean(),
-    }
-    row: dict[str, Any] = {
-        "prompts": len(tested),
-        **shares,
-        "answered": correct.mean(),
-        "decoded": right.mean(),
-    }
-    row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
-    if not len(tested):
-        row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
-    verdict_name, reason = (
-        _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0),
-        "",
-    )
-    if verdict_name == NOT_READ and as_good:
-        verdict_name, reason = UNDECIDED, as_good
-    elif verdict_name == SAME_VECTOR and len(tested) and right.mean() > 0.5:
-        reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
+    is_tested = len(tested) > 0
+    counted_rows = tested if is_tested else prompts
+    correct = counted_rows["correct"].to_numpy(bool)
+    right = counted_rows["right"].eq(True).to_numpy(bool)
+    read, unread = float(correct.mean()), float((~correct & right).mean())
+    undecodable = float((~correct & ~right).mean())
+    most, reason = max(read, unread, undecodable), ""
+    if read == most:
+        verdict_name = READ
+    elif is_tested and best["finding"] == DECODABLE and unread == most:
+        verdict_name, reason = (UNDECIDED, as_good) if as_good else (NOT_READ, "")
+    elif hidden and is_tested and right.mean() > 0.5:
         verdict_name = UNDECIDED
-    return row | {"verdict": verdict_name, "reason": reason}
-
-
-def _verdict_name(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:
-    most = max(shares.values())
-    if shares[READ] == most:
-        return READ
-    if tested and decodable and shares[NOT_READ] == most:
-        return NOT_READ
-    if hidden:
-        return SAME_VECTOR
-    return UNDECODABLE if tested else UNTESTED
+        reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
+    elif hidden:
+        verdict_name = SAME_VECTOR
+    else:
+        verdict_name = UNDECODABLE if is_tested else UNTESTED
+    return {
+        "prompts": len(tested),
+        READ: read,
+        NOT_READ: unread if is_tested else np.nan,
+        UNDECODABLE: undecodable if is_tested else np.nan,
+        "answered": read,
+        "decoded": right.mean() if is_tested else np.nan,
+        "test": str(tested["test"].iloc[0]) if is_tested else UNTESTED,
+        "verdict": verdict_name,
+        "reason": reason,
+    }
 
 
 def failure_stage_memory(
@@ -465,24 +426,14 @@ def failure_stage_memory(
     random_weights: bool = True,
     **encoding: Unpack[EncodingOptions],
 ) -> int:
-    """Bytes of the probes, of a batch of answers or of the pairs, under the mitigation that makes
-    the longest prompt.
-    """
-    form = tasks.task(task)
-    seed_list = seeds_asked(form, seeds)
-    arms: Sequence[Any] = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
-    prompts = [
-        model.longest(form, lengths, mitigation=arm, seed=seed_list[0], **encoding)
-        for arm in (None, *arms)
-    ]
-    longest = max(prompts, key=lambda prompt: prompt.tokens)
-    counts = {"lengths": len(lengths), "seeds": len(seed_list)}
-    probes = probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
-    pos, answers = longest.tokens + longest.answer, len(lengths) * len(seed_list)
-    answer_bytes = batch_bytes(
-        model.shape, answers, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS
-    )
-    return max(probes, answer_bytes, collapse_bytes(model.shape, pos, len(lengths), dtypes))
+    """Bytes of the probes or of the pairs, under the mitigation that makes the longest prompt."""
+    common: dict[str, Any] = {"dtypes": dtypes, **encoding}
+    sizes = []
+    for one in (None, *_mitigations(mitigation)):
+        weights: dict[str, Any] = {"seeds": seeds, "random_weights": random_weights}
+        sizes.append(probe_memory(model, task, lengths, mitigation=one, **weights, **common))
+        sizes.append(collapse_memory(model, task, lengths, mitigation=one, **common))
+    return max(sizes)
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:

@@ -22,7 +22,7 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.batches import LongestPrompt, batch_bytes
+from ostools.measure.passes.batches import batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, reading
 from ostools.measure.probes.scores import (
@@ -40,7 +40,6 @@ from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
-from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import token_texts
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import bytes_with_untrained, untrained_model
@@ -51,20 +50,15 @@ from ostools.tasks.base import seeds_of
 
 Target = Literal["number", "token"]
 FLOAT32 = "float32"
-COLUMNS = {
-    **{
-        "task": "str",
-        "target": "str",
-        "mitigation": "str",
-        "dtype": "str",
-        "site": "str",
-        "layer": "Int64",
-    },
-    **{"test": "str", "control": "str", "trained": "int64", "tested": "int64", "groups": "int64"},
-    **{"accuracy": "float64", "low": "float64", "high": "float64", "chance": "float64"},
-    **{"selectivity": "float64", "selectivity_low": "float64", "selectivity_high": "float64"},
-    **{"penalty": "float64", "finding": "str"},
-}
+_NUMBERS = ("accuracy", "low", "high", "chance")
+_SELECTIVITY = ("selectivity", "selectivity_low", "selectivity_high")
+COLUMNS = (
+    dict.fromkeys(("task", "target", "mitigation", "dtype", "site"), "str")
+    | {"layer": "Int64", "test": "str", "control": "str"}
+    | dict.fromkeys(("trained", "tested", "groups"), "int64")
+    | dict.fromkeys((*_NUMBERS, *_SELECTIVITY, "penalty"), "float64")
+    | {"finding": "str"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,28 +314,6 @@ class ProbeTask:
         }
 
 
-def probes_bytes(
-    shape: Shape,
-    longest: LongestPrompt,
-    dtypes: Sequence[str],
-    *,
-    lengths: int,
-    seeds: int,
-    random: bool = True,
-) -> int:
-    """Bytes that probes hold, of so many lengths and sequences of each: a batch of prompts of one
-    length, and of each prompt the last token at every place. `random`: the control on random
-    weights, whose model stands beside the other."""
-    prompts, places = lengths * seeds, 2 * shape.n_layers + 3
-    pos = longest.tokens + longest.answer
-    batch = max(
-        batch_bytes(shape, seeds, pos, element=Precision.of_name(name).dtype.itemsize)
-        for name in dtypes
-    )
-    base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
-    return bytes_with_untrained(base_bytes, shape) if random else base_bytes
-
-
 def probe_memory(
     model: Unloaded,
     task: Task | str,
@@ -353,12 +325,20 @@ def probe_memory(
     random_weights: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> int:
-    """Bytes of the captured representations and of fitting the probes."""
-    form = tasks.task(task)
+    """Bytes of a batch of prompts of one length, and of each prompt the last token at every place;
+    with `random_weights` a second model stands beside.
+    """
+    form, shape = tasks.task(task), model.shape
     seed_list = seeds_asked(form, seeds)
     longest = model.longest(form, lengths, mitigation=mitigation, seed=seed_list[0], **encoding)
-    counts = {"lengths": len(lengths), "seeds": len(seed_list)}
-    return probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
+    pos, elements = (
+        longest.tokens + longest.answer,
+        [Precision.of_name(name).dtype.itemsize for name in dtypes],
+    )
+    batch = max(batch_bytes(shape, len(seed_list), pos, element=size) for size in elements)
+    numbers = (2 * shape.n_layers + 3) * shape.d_model + 2 * shape.d_vocab
+    held = batch + 8 * len(lengths) * len(seed_list) * numbers
+    return bytes_with_untrained(held, shape) if random_weights else held
 
 
 def _swept_rows(result: Decodability, cell: Cell) -> Frame:
@@ -373,8 +353,8 @@ def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
     several.
     """
     names = {name: the_one(rows, name) for name in ("task", "mitigation", "target")}
-    columns = [name for name in rows if name in _PREDICTION_COLUMNS]
-    predictions: Any = rows[columns].rename(columns={"sequence": "seed"}).astype({"layer": "Int64"})
+    columns = {"sequence": "seed"}
+    predictions: Any = rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
     # The length alone is in no dtype: every cell has the same rows of it.
     of_length = predictions["site"] == LENGTH.site
     alone = (
@@ -386,22 +366,6 @@ def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
     return of_predictions(predictions, names, tasks.task(names["task"]).random, provenance)
 
 
-_PREDICTION_COLUMNS = (
-    *(
-        "dtype",
-        "test",
-        "length",
-        "sequence",
-        "group",
-        "label",
-        "said",
-        "right",
-        "common",
-        "trained",
-        "penalty",
-    ),
-    *("control", "depth", "site", "layer"),
-)
 SWEPT_SEQUENCES = {SEQUENCES: (Annotated[int, Field(ge=FEWEST_GROUPS, le=10_000)], 24)}
 
 

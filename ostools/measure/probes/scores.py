@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -151,20 +152,27 @@ def splits(
     """
     distinct_lengths, rank = np.unique(lengths, return_inverse=True)
     distinct_groups, group = np.unique(groups, return_inverse=True)
-    _require_enough(len(distinct_groups), len(distinct_lengths), is_random)
+    if len(distinct_lengths) < FEWEST_LENGTHS:
+        raise InputError(
+            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those of training, found "
+            f"{len(distinct_lengths)}; for example range(4, 33, 4)"
+        )
+    if len(distinct_groups) < FEWEST_GROUPS:
+        what, example = ("seeds", "range(12)") if is_random else ("lengths", "range(1, 33)")
+        raise InputError(
+            f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {len(distinct_groups)}: of fewer "
+            f"there is no interval; for example {what}={example}"
+        )
     inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
     upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
     masks: list[tuple[str, np.ndarray, np.ndarray]] = []
     for fold in range(FOLDS):
-        everywhere = np.full(len(rank), True)
-        in_fold, out_of_fold = (
-            (group % FOLDS == fold, group % FOLDS != fold)
-            if is_random
-            else (everywhere, everywhere)
-        )
-        left_out = inner & (rank % FOLDS == fold)
+        in_fold, out_of_fold = (group % FOLDS == fold), (group % FOLDS != fold)
         if is_random:
             masks.append((SAME, out_of_fold, in_fold))
+        else:
+            in_fold = out_of_fold = np.full(len(rank), True)
+        left_out = inner & (rank % FOLDS == fold)
         masks.append((BETWEEN, out_of_fold & ~left_out, in_fold & left_out))
         if is_random or fold == 0:
             masks.append((BEYOND, out_of_fold & ~upper, in_fold & upper))
@@ -173,22 +181,6 @@ def splits(
         for test, train, held_out in masks
         if train.any() and held_out.any()
     ]
-
-
-def _require_enough(groups: int, lengths: int, is_random: bool) -> None:
-    if lengths < FEWEST_LENGTHS:
-        raise InputError(
-            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those of training, found "
-            f"{lengths}; for example range(4, 33, 4)"
-        )
-    if groups < FEWEST_GROUPS:
-        what, example = (
-            ("seeds", "seeds=range(12)") if is_random else ("lengths", "lengths=range(1, 33)")
-        )
-        raise InputError(
-            f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {groups}: of fewer there is no "
-            f"interval; for example {example}"
-        )
 
 
 LENGTH = Place(-1, "length", 0)
@@ -242,18 +234,12 @@ def said_by_probes(
     labels = {"none": labelled.labels, "shuffled": permuted}
     tables = []
     for place, rows in representations.items():
-        x, layer = (
-            rows.double().numpy(),
-            pd.array([place.layer if place != LENGTH else pd.NA], dtype="Int64")[0],
-        )
+        x, layer = rows.double().numpy(), pd.NA if place == LENGTH else place.layer
+        about = {"depth": place.depth, "site": place.site, "layer": layer}
         for control in controls:
             for split in labelled.splits:
-                predictions = _predictions(labelled, x, labels[control], split)
-                tables.append(
-                    predictions.assign(
-                        control=control, depth=place.depth, site=place.site, layer=layer
-                    )
-                )
+                said = _predictions(labelled, x, labels[control], split)
+                tables.append(said.assign(control=control, **about).astype({"layer": "Int64"}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -265,7 +251,6 @@ def _predictions(
     probe = fitted(labelled.target, x[train], labels[train], labelled.groups[train])
     predicted = probe.predict(x[held_out])
     train_labels, counts = np.unique(labels[train], return_counts=True)
-    common = train_labels[counts.argmax()]
     return pd.DataFrame(
         {
             "test": split.test,
@@ -275,7 +260,7 @@ def _predictions(
             "label": labels[held_out],
             "said": predicted,
             "right": np.rint(predicted) == labels[held_out],
-            "common": labels[held_out] == common,
+            "common": labels[held_out] == train_labels[counts.argmax()],
             "trained": len(train),
             "penalty": probe.penalty,
         }
@@ -286,31 +271,35 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of
     one length differ.
     """
-    all_rows: Any = predictions
-    by_length = (
-        all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict()
-        if is_random
-        else {}
-    )
+    all_rows: Frame = predictions
+    by_length: Mapping[str, float] = {}
+    if is_random:
+        of_length = all_rows[all_rows["site"] == LENGTH.site]
+        by_length = of_length.groupby("test")["right"].mean().to_dict()
     groups: Any = all_rows.groupby(_PLACE, sort=False, dropna=False)
-    shuffled = {key: rows for key, rows in groups if key[-1] == "shuffled"}
+    shuffled = {key[:-1]: rows for key, rows in groups if key[-1] == "shuffled"}
     rows = []
     for key, place_rows in groups:
-        control_rows = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
-        rows.append(
-            dict(zip(_PLACE, key, strict=True))
-            | _row(place_rows, control_rows, by_length.get(key[4], 0.0))
-        )
+        about = dict(zip(_PLACE, key, strict=True))
+        control_rows = shuffled.get(key[:-1]) if about["control"] == "none" else None
+        rows.append(about | _row(place_rows, control_rows, by_length.get(about["test"], 0.0)))
     return pd.DataFrame(rows).sort_values(
         ["dtype", "control", "test", "depth"], kind="stable", ignore_index=True
     )
 
 
 def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dict[str, Any]:
-    accuracy, chance = float(place_rows["right"].mean()), float(place_rows["common"].mean())
+    right, chance = place_rows["right"].to_numpy(float), float(place_rows["common"].mean())
+    accuracy, low, high = _mean(place_rows, right)
+    gained = gained_low = gained_high = np.nan
+    if control_rows is not None:
+        difference = right - control_rows["right"].to_numpy(float)
+        gained, gained_low, gained_high = _mean(place_rows, difference, -1.0)
     trained = int(place_rows["trained"].min())
-    low, high = interval_of(place_rows["right"].astype(float), place_rows["group"], trained)
-    row = {
+    finding = f"not linearly decodable from {trained} examples"
+    if low > chance and not gained_low <= 0:
+        finding = DECODABLE if low > by_length else f"as the length alone from {trained} examples"
+    return {
         "trained": trained,
         "tested": len(place_rows),
         "groups": int(place_rows["group"].nunique()),
@@ -319,28 +308,19 @@ def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dic
         "high": high,
         "chance": chance,
         "penalty": float(place_rows["penalty"].median()),
+        "selectivity": gained,
+        "selectivity_low": gained_low,
+        "selectivity_high": gained_high,
+        "finding": finding,
     }
-    gained, gained_low, gained_high = np.nan, np.nan, np.nan
-    if control_rows is not None:
-        difference = (
-            place_rows["right"].astype(float).to_numpy()
-            - control_rows["right"].astype(float).to_numpy()
-        )
-        gained = float(difference.mean())
-        gained_low, gained_high = interval_of(
-            pd.Series(difference), place_rows["group"].reset_index(drop=True), trained, -1.0
-        )
-    row |= {"selectivity": gained, "selectivity_low": gained_low, "selectivity_high": gained_high}
-    above = low > chance and not gained_low <= 0
-    from_k = f"from {row['trained']} examples"
-    row["finding"] = (
-        f"not linearly decodable {from_k}"
-        if not above
-        else DECODABLE
-        if low > by_length
-        else f"as the length alone {from_k}"
-    )
-    return row
+
+
+def _mean(
+    rows: Frame, values: Float[np.ndarray, " prompt"], least: float = 0.0
+) -> tuple[float, float, float]:
+    """The mean over these prompts with its interval."""
+    trained = int(rows["trained"].min())
+    return float(values.mean()), *interval_of(values, rows["group"].to_numpy(), trained, least)
 
 
 def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:
@@ -365,35 +345,30 @@ def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
     """A row per dtype, test and sublayer: the accuracy before and behind it, and its step with an
     interval over groups.
     """
-    all_rows: Any = predictions
-    all_rows = all_rows[
-        (all_rows["control"] == "none") & ~all_rows["site"].isin([LENGTH.site, LOGITS])
-    ]
-    rows = []
-    for (dtype, test), group_rows in all_rows.groupby(["dtype", "test"], sort=False):
-        before: Frame | None = None
-        for depth in sorted(group_rows["depth"].unique()):
-            depth_rows = group_rows[group_rows["depth"] == depth]
-            if before is not None:
-                rows.append({"dtype": dtype, "test": test} | _step(before, depth_rows))
-            before = depth_rows
-    return pd.DataFrame(rows)
+    all_rows: Frame = predictions
+    is_place = ~all_rows["site"].isin([LENGTH.site, LOGITS])
+    all_rows = all_rows[(all_rows["control"] == "none") & is_place]
+    groups: Any = all_rows.groupby(["dtype", "test"], sort=False)
+    return pd.DataFrame(
+        [
+            {"dtype": dtype, "test": test} | _step(before, after)
+            for (dtype, test), rows in groups
+            for before, after in pairwise(part for _, part in rows.groupby("depth"))
+        ]
+    )
 
 
 def _step(before: Frame, after: Frame) -> dict[str, Any]:
     before_row, after_row = before.iloc[0], after.iloc[0]
-    difference = after["right"].astype(float).to_numpy() - before["right"].astype(float).to_numpy()
-    trained = int(after["trained"].min())
-    low, high = interval_of(
-        pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0
-    )
-    block = int(after_row["layer"]) - (after_row["site"] == "residual")
+    right, right_before = (rows["right"].to_numpy(float) for rows in (after, before))
+    step, low, high = _mean(after, right - right_before, -1.0)
+    site, block = str(after_row["site"]), int(after_row["layer"])
     return {
-        "sublayer": SUBLAYERS[str(after_row["site"])],
-        "block": block if after_row["site"] != "y" else pd.NA,
-        "before": float(before["right"].mean()),
-        "behind": float(after["right"].mean()),
-        "step": float(difference.mean()),
+        "sublayer": SUBLAYERS[site],
+        "block": pd.NA if site == FINAL else block - (site == RESIDUAL),
+        "before": float(right_before.mean()),
+        "behind": float(right.mean()),
+        "step": step,
         "low": low,
         "high": high,
         "from": f"{before_row['site']} {before_row['layer']}",

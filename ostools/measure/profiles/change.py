@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.measure.prompts import named_by, partners
+from ostools.measure.prompts import agreeing, named_by, partners
 from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
@@ -83,28 +82,16 @@ def change(
                 f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
                 "same quantity"
             )
-    if not corresponding:
-        _require_same_tokens(first, second)
-    norms = ("operator", "frobenius")
-    if any(
-        isinstance(result, Sensitivity) and (result.frame["method"] != "exact").any()
-        for result in (first, second)
-    ):
-        norms = ("frobenius",)
+    methods = [result.frame.get("method") for result in (first, second)]
+    is_exact = all(method is None or bool((method == "exact").all()) for method in methods)
+    norms = ("operator", "frobenius") if is_exact else ("frobenius",)
     first_rows, second_rows = _long(first, norms), _long(second, norms)
     if corresponding:
-        second_rows = _at_partners(first, second, second_rows)
+        second_rows = _at_partners(first_rows, second_rows)
+    else:
+        _require_same_tokens(first, second)
     names = ["source", "norm", "layer", "last"]
-    groups = [
-        set(rows[names].itertuples(index=False, name=None)) for rows in (first_rows, second_rows)
-    ]
-    if alone := sorted(groups[0] ^ groups[1], key=str):
-        source, norm, layer, last = alone[0]
-        raise InputError(
-            f"compare: expected the same linearisations or variants, norms, layers and last tokens in both, found {source!r} "
-            f"({norm} norm, layer {layer}, last token {last}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
-            "measure both with the same arguments"
-        )
+    _require_same_groups(first_rows[names], second_rows[names])
     partner = ["second_position", "value", "lower", "upper"]
     joined = first_rows.drop(columns="second_position").merge(
         second_rows[[*_KEYS, *partner]],
@@ -122,74 +109,71 @@ def change(
 
 
 def _require_same_tokens(first: Result, second: Result) -> None:
-    ids = [result.provenance.token_ids or () for result in (first, second)]
-    texts = [
-        dict(zip(frame["position"], frame["token"], strict=True))
-        for frame in map(frame_of, (first, second))
-    ]
-    if len(ids[0]) != len(ids[1]):
+    ours, theirs = (
+        list(zip(result.provenance.token_ids or (), texts, strict=False))
+        for result in (first, second)
+        for texts in [frame_of(result).drop_duplicates("position").sort_values("position")["token"]]
+    )
+    if ours == theirs:
+        return
+    found = f"{len(ours)} tokens and {len(theirs)}"
+    if len(ours) == len(theirs):
+        at = agreeing(ours, theirs)
+        texts = (f"{text!r} (id {index})" for index, text in (ours[at], theirs[at]))
+        found = f"{' and '.join(texts)} at position {at}"
+    raise InputError(
+        f"compare: expected two results of the same tokens, found {found}: ratios are taken token by token, so measure "
+        "both on one prompt, with models of one tokenizer, or give corresponding=True for those that correspond"
+    )
+
+
+def _require_same_groups(first: Frame, second: Frame) -> None:
+    groups = [set(rows.itertuples(index=False, name=None)) for rows in (first, second)]
+    if alone := sorted(groups[0] ^ groups[1], key=str):
+        source, norm, layer, last = alone[0]
         raise InputError(
-            f"compare: expected two results of the same tokens, found {len(ids[0])} tokens and {len(ids[1])}: ratios are taken "
-            "token by token, so measure both on one prompt, or give corresponding=True for those that correspond"
-        )
-    at = [
-        i
-        for i, pair in enumerate(zip(*ids, strict=True))
-        if pair[0] != pair[1] or texts[0].get(i) != texts[1].get(i)
-    ]
-    if at:
-        first_token, second_token = (
-            f"{text.get(at[0])!r} (id {row[at[0]]})" for text, row in zip(texts, ids, strict=True)
-        )
-        raise InputError(
-            f"compare: expected two results of the same tokens, found {first_token} and {second_token} at position {at[0]}: "
-            "ratios are taken token by token, so measure both on one prompt, with models of one tokenizer"
+            f"compare: expected the same linearisations or variants, norms, layers and last tokens in both, found {source!r} "
+            f"({norm} norm, layer {layer}, last token {last}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
+            "measure both with the same arguments"
         )
 
 
-def _at_partners(first: Sensitivity | Bounds, second: Sensitivity | Bounds, rows: Frame) -> Frame:
+def _at_partners(first: Frame, second: Frame) -> Frame:
     """The second's rows at the positions that their tokens have in the first, each last token
-    beside the other's.
+    beside the other's. Two tokenizers may have one id for two texts: a token is both.
     """
-    pairs = partners(*(_tokens(result) for result in (first, second)))
-    if not pairs:
+    ours, theirs = (
+        list(zip(tokens["token_id"], tokens["token"], strict=True))
+        for rows in (first, second)
+        for tokens in [rows.drop_duplicates("position").sort_values("position")]
+    )
+    at = {second_position: position for position, second_position in partners(ours, theirs)}
+    if not at:
         raise InputError(
             "compare: expected two prompts that begin or end with the same tokens, found none that correspond: only "
             "the norms of tokens that correspond are compared"
         )
-    lasts = [set(_long(result)["last"]) for result in (first, second)]
-    if any(len(partner_rows) > 1 for partner_rows in lasts):
+    if first["last"].nunique() > 1 or second["last"].nunique() > 1:
         raise InputError(
             "compare: expected one last token in each with corresponding=True, found several: positions='last'"
         )
-    at = {theirs: ours for ours, theirs in pairs}
-    (last,) = lasts[0]
-    paired_rows = rows[rows["position"].isin(list(at))]
-    return paired_rows.assign(position=paired_rows["position"].map(at), last=last)
+    rows = second[second["position"].isin(list(at))]
+    return rows.assign(position=rows["position"].map(at), last=first["last"].iloc[0])
 
 
-def _tokens(result: Sensitivity | Bounds) -> list[tuple[int, str]]:
-    """Every token by its id and its text: two tokenizers may have one id for two texts."""
-    rows = frame_of(result).drop_duplicates("position").sort_values("position")
-    return list(zip(rows["token_id"].tolist(), rows["token"].tolist(), strict=True))
-
-
-def _long(result: Sensitivity | Bounds, norms: Sequence[str] = ("frobenius",)) -> Frame:
+def _long(result: Sensitivity | Bounds, norms: Sequence[str]) -> Frame:
     """A row a token, source, norm, layer and last token, with value, lower, upper and, for the
     second, second_position.
     """
     frame = frame_of(result)
     frame = frame.assign(second_position=frame["position"].astype("Int64"))
-    name_columns = [*named_by(frame), "second_position"]
+    columns = [*named_by(frame), "second_position", "source", "layer", "last"]
     if isinstance(result, Bounds):
-        rows = frame.rename(columns={"variant": "source"})[
-            [*name_columns, "source", "norm", "last", "value"]
-        ]
-        return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
-    rows = frame.rename(columns={"linearisation": "source"}).assign(
-        last=int(frame["position"].max())
-    )
-    return by_norm(rows, [*name_columns, "source", "layer", "last"], norms)
+        rows = frame.rename(columns={"variant": "source"}).assign(layer=0)
+        value = rows["value"]
+        return rows[[*columns, "norm"]].assign(value=value, lower=value, upper=value)
+    rows = frame.rename(columns={"linearisation": "source"})
+    return by_norm(rows.assign(last=int(frame["position"].max())), columns, norms)
 
 
 def by_norm(
@@ -220,38 +204,26 @@ def _floor(result: Sensitivity | Bounds) -> float:
 def _ratios(joined: Frame, floor: float) -> Frame:
     largest = joined.groupby(["source", "norm", "layer", "last"])["value"].transform("max")
     sound = (joined["value"] > floor * largest) & (joined["value"] > 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = {
-            "ratio": joined["value_second"] / joined["value"],
-            "lower": joined["lower_second"] / joined["upper"],
-            "upper": joined["upper_second"] / joined["lower"],
-        }
-    columns = {name: ratio.where(sound) for name, ratio in ratios.items()}
-    ratio_rows = joined.assign(first=joined["value"], second=joined["value_second"], **columns)
-    return ratio_rows[
-        [
-            *named_by(joined),
-            "second_position",
-            "source",
-            "norm",
-            "layer",
-            "last",
-            "first",
-            "second",
-            *columns,
-        ]
-    ]
+    joined = joined.assign(first=joined["value"], second=joined["value_second"])
+    ratios = {
+        "ratio": joined["second"] / joined["first"],
+        "lower": joined["lower_second"] / joined["upper"],
+        "upper": joined["upper_second"] / joined["lower"],
+    }
+    joined = joined.assign(**{name: ratio.where(sound) for name, ratio in ratios.items()})
+    names = ["second_position", "source", "norm", "layer", "last", "first", "second"]
+    return joined[[*named_by(joined), *names, "ratio", "lower", "upper"]]
 
 
 def _summarise(key: Mapping[str, Any], rows: Frame) -> dict[str, Any]:
     ratio, paired_rows = rows["ratio"].dropna(), rows[rows["second"].notna()]
+    norms = (paired_rows[name].to_numpy() for name in ("first", "second"))
+    median = float(ratio.median())
     return {
         **key,
         "tokens": len(ratio),
-        "median_ratio": float(ratio.median()),
-        "spearman": rank_correlation(
-            paired_rows["first"].to_numpy(), paired_rows["second"].to_numpy()
-        ),
+        "median_ratio": median,
+        "spearman": rank_correlation(*norms),
     }
 
 

@@ -138,7 +138,7 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
     require_same_run("compare", measured.provenance, attention.provenance, "the attention")
     profile = _long(measured)
     profile = profile[profile["norm"] == "frobenius"]
-    weights = attention.by_token["norm"].to_numpy()
+    weights = attention.last.mean((0, 1)).numpy()
     rows = []
     for name, partner in profile.groupby("linearisation", sort=False):
         prediction = partner.assign(kind="predicted", value=weights)

@@ -20,22 +20,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
 
-from ostools import hooks
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Linearisation, Method, checked_list
+from ostools.ground.names import Linearisation, Method
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.contexts import require_no_edits
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
 from ostools.results import Chart, Frame, Provenance, Result
-from ostools.theory.profiles import ProfileShape, TestedValue, by_student, named_by_ends
+from ostools.theory.profiles import ProfileShape, ends_over_texts
 
 KINDS = ("facts", "code", "digits", "story")
 NATURAL = ("facts", "code", "story")
@@ -43,7 +42,7 @@ NATURAL = ("facts", "code", "story")
 repetition.
 """
 THIRDS = ("start", "middle", "end")
-MODEL, UNTRAINED, SHUFFLED = "model", "untrained", "shuffled"
+MODEL, UNTRAINED = "model", "untrained"
 FEWEST_PASSAGES = 3
 """A standard error of fewer passages says nothing."""
 
@@ -70,9 +69,8 @@ class PositionEffect(Result):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
     `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same
-    architecture before training; "shuffled": the model on the passages' tokens in random order),
-    passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0),
-    text_position (where the token stands in the passage as it was written, or shuffled), token_id,
+    architecture before training), passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0),
+    text_position (where the token stands in the passage as it was written), token_id,
     token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
     """
 
@@ -128,7 +126,6 @@ def position_effect(
     method: Method = "auto",
     cotangents: int = COTANGENTS,
     untrained: bool = True,
-    shuffled: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PositionEffect:
@@ -143,8 +140,6 @@ def position_effect(
         linearisation, method, cotangents, seed: as in `ost.sensitivity`.
         untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the
             same prompts. What it shows too was not learnt. It needs the memory of a second model.
-        shuffled: whether the model is measured on the passages' tokens in random order too, a
-            control without syntax.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for fewer than three passages, a passage that is too short, a length that is
@@ -153,55 +148,36 @@ def position_effect(
     """
     seed = whole_number("seed", seed)
     passage_list = _checked_passages(texts, passages)
-    if untrained and (edits := hooks.active_edits(model)):
-        raise InputError(
-            f"position_effect: expected a model without edits beside an untrained one, found {edits[0].kind!r} at "
-            f"{edits[0].where}: leave its block, or say untrained=False{OF_A_LEFT_HOOK}"
-        )
+    if untrained:
+        require_no_edits("position_effect", model, "an untrained model would not have it")
     rotations = _rotated(model, passage_list, tokens)
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
-    settings: dict[str, Any] = {
-        "passages": len(passage_list),
-        "own_texts": texts is not None,
-        "tokens": tokens,
-    }
-    settings |= {
-        "linearisation": linearisation,
-        "untrained": untrained,
-        "shuffled": shuffled,
+    provenance = Provenance.collect(
+        model,
+        passages=len(passage_list),
+        own_texts=texts is not None,
+        tokens=tokens,
+        linearisation=linearisation,
+        untrained=untrained,
         **options,
-    }
-    subjects = {MODEL: (model, rotations)}
+    )
+    subjects = {MODEL: model}
     if untrained:  # first: it may not fit into memory
-        subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed), rotations
-    if shuffled:
-        subjects[SHUFFLED] = (
-            model,
-            _rotated(
-                model, passage_list, tokens, order=np.random.default_rng(seed).permutation(tokens)
-            ),
-        )
+        subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed)
     tables = []
-    for index, (source, (subject, prompts)) in enumerate(subjects.items()):
+    for index, (source, subject) in enumerate(subjects.items()):
         options["progress"] = part_of(progress, index, index + 1, len(subjects), units=100) or False
-        table = _norms(subject, prompts, linearisations=[linearisation], **options)
+        table = _norms(subject, rotations, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)
-    return PositionEffect(
-        pd.concat(tables, ignore_index=True), Provenance.collect(model, **settings)
-    )
+    return PositionEffect(pd.concat(tables, ignore_index=True), provenance)
 
 
 def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
     if texts is None:
         available = [passage for passage in PASSAGES if passage.kind in NATURAL]
     else:
-        own_texts = checked_list("position_effect: texts", texts, "['one text', 'another']")
-        if wrong := [text for text in own_texts if not isinstance(text, str)]:
-            raise InputError(
-                f"position_effect: texts: expected texts, found {short_repr(wrong[0])}"
-            )
-        available = [Passage("own", text) for text in own_texts]
+        available = [Passage("own", text) for text in texts]
     passage_count = len(available) if count is None else whole_number("passages", count)
     if not FEWEST_PASSAGES <= passage_count <= len(available):
         at_most = f" and at most {len(available)}" if len(available) >= FEWEST_PASSAGES else ""
@@ -216,13 +192,9 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
 
 
 def _rotated(
-    model: TransformerBridge,
-    passages: Sequence[Passage],
-    tokens: int,
-    order: Int[np.ndarray, " pos"] | None = None,
+    model: TransformerBridge, passages: Sequence[Passage], tokens: int
 ) -> list[tuple[Prompt, dict[str, Any]]]:
-    """Three prompts a passage, its tokens in this order, each with the columns that its rows have
-    before any is measured.
+    """Three prompts a passage, each with the columns that its rows have before any is measured.
 
     A prompt: special tokens, the rotated text, and the passage's next token, whose y is read.
     """
@@ -243,8 +215,6 @@ def _rotated(
                 f"position_effect: expected more than {tokens} tokens in passage {number}, found {len(ids)}: ask for "
                 "fewer tokens"
             )
-        if order is not None:
-            ids[:tokens] = [ids[place] for place in order]
         for turn in range(3):
             shift = turn * tokens // 3
             text = [*ids[shift:tokens], *ids[:shift], ids[tokens]]
@@ -286,16 +256,9 @@ def _norms(
 
 def _contrast(source: str, by_passage: Frame) -> dict[str, Any]:
     """Row of `PositionEffect.contrasts`."""
+    ends = ends_over_texts(by_passage[["start", "end"]].to_numpy(dtype=float))
     row: dict[str, Any] = {"source": source, "passages": len(by_passage)}
-    ends: dict[str, TestedValue] = {}
-    for name in ("start", "end"):
-        values = by_passage[name].to_numpy(dtype=float)
-        error = float(values.std(ddof=1) / np.sqrt(len(values)))
-        tested = ends[name] = by_student(float(values.mean()), error, float(len(values) - 1))
-        row |= {
-            name: tested.value,
-            f"{name}_low": tested.low,
-            f"{name}_high": tested.high,
-            f"{name}_p": tested.p,
-        }
-    return row | {"shape": named_by_ends(ends["start"], ends["end"])}
+    for name, tested in (("start", ends.start), ("end", ends.end)):
+        row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high}
+        row |= {f"{name}_p": tested.p}
+    return row | {"shape": ends.verdict}

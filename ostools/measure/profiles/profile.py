@@ -9,17 +9,17 @@ are many others: what is said of the text is said of the user's own tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.names import METHOD_KINDS, known_norm
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name, known_norm
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.prompts import by_token, named_by
+from ostools.measure.prompts import named_by
 from ostools.models.chat import ORIGINS, TEXT
 from ostools.results import Chart, Frame, Result
 from ostools.results.table_head import TableHead
@@ -68,14 +68,6 @@ class Profile(Result):
     summary: pd.DataFrame
     shapes: pd.DataFrame
 
-    @property
-    def by_token(self) -> Frame:
-        """The norm of each token: position, token, source (the linearisation), norm, kind."""
-        rows: Frame = self.frame
-        return by_token(
-            rows, rows["linearisation"], rows["value"], rows["method"].map(METHOD_KINDS)
-        )
-
     def top(
         self, k: int = 10, *, linearisation: str | None = None, origin: str | None = None
     ) -> pd.DataFrame:
@@ -84,16 +76,11 @@ class Profile(Result):
 
         origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they
             are, none is."""
-        linearisation_names = list(dict.fromkeys(self.frame["linearisation"]))
-        linearisation_name = linearisation_names[0] if linearisation is None else linearisation
-        if linearisation_name not in linearisation_names:
-            raise unknown_name("linearisation", linearisation_name, linearisation_names)
-        if k < 1:
-            raise InputError(f"top: expected a number of tokens from 1, found {k}")
-        if origin is not None and origin not in ORIGINS:
-            raise unknown_name("origin", origin, ORIGINS)
-        rows: Any = self.frame[self.frame["linearisation"] == linearisation_name]
-        rows = rows if origin is None else rows[rows["origin"] == origin]
+        names = list(dict.fromkeys(self.frame["linearisation"]))
+        name = checked_name("linearisation", linearisation or names[0], names)
+        rows: Frame = self.frame[self.frame["linearisation"] == name]
+        if origin is not None:
+            rows = rows[rows["origin"] == checked_name("origin", origin, ORIGINS)]
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
     def chart(self) -> Chart:
@@ -156,23 +143,21 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
     )
 
 
-def _with_shares(group: Any, frozen: np.ndarray) -> Any:
+def _with_shares(group: Frame, frozen: np.ndarray) -> Frame:
     value = group["value"].to_numpy()
-    without = np.concatenate([[np.nan], theory.shares(value[1:])])
+    over_frozen = np.full(len(value), np.nan)
+    if len(frozen):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            over_frozen = np.where((value == 0) & (frozen == 0), 1.0, value / frozen)
     return group.assign(
         share=theory.shares(value),
         rank=group["value"].rank(ascending=False, method="first").astype(int),
-        share_without_sink=without,
-        over_frozen=_over(value, frozen) if len(frozen) else np.nan,
+        share_without_sink=np.concatenate([[np.nan], theory.shares(value[1:])]),
+        over_frozen=over_frozen,
     )
 
 
-def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where((value == 0) & (frozen == 0), 1.0, value / frozen)
-
-
-def _summary(part: Any) -> dict[str, float]:
+def _summary(part: Frame) -> dict[str, float]:
     share, is_known = part["share"].to_numpy(), not part["origin"].isna().any()
     return {
         "sink_share": float(share[0]),
@@ -182,13 +167,13 @@ def _summary(part: Any) -> dict[str, float]:
     }
 
 
-def _is_text(part: Any) -> np.ndarray:
+def _is_text(part: Frame) -> np.ndarray:
     """Which tokens are the user's; all where that is not known."""
     origins = part["origin"]
     return np.ones(len(part), dtype=bool) if origins.isna().any() else (origins == TEXT).to_numpy()
 
 
-def places(part: Any, token_set: str) -> np.ndarray:
+def places(part: Frame, token_set: str) -> np.ndarray:
     """The rows of one linearisation that `token_set` names, in order."""
     positions = np.arange(len(part))
     if token_set == OF_TEXT:
@@ -196,36 +181,23 @@ def places(part: Any, token_set: str) -> np.ndarray:
     return positions[0 if token_set == ALL else 1 : -1 if token_set == BETWEEN else None]
 
 
-def _shape(part: Any, token_set: str) -> dict[str, Any]:
+def _shape(part: Frame, token_set: str) -> dict[str, Any]:
     """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be
     none.
     """
-    if token_set == OF_TEXT and part["origin"].isna().any():
-        return {"kept": token_set, "verdict": "not tested: it is not known whose the tokens are"}
     values = part["value"].to_numpy()[places(part, token_set)]
     zeros = int((values == 0).sum())
+    row: dict[str, Any] = {"kept": token_set}
+    if token_set == OF_TEXT and part["origin"].isna().any():
+        return row | {"verdict": "not tested: it is not known whose the tokens are"}
     if len(values) < theory.SHORTEST:
-        return {
-            "kept": token_set,
-            "verdict": f"not tested: {len(values)} tokens, {theory.SHORTEST} needed",
-        }
+        return row | {"verdict": f"not tested: {len(values)} tokens, {theory.SHORTEST} needed"}
     if zeros:
-        return {
-            "kept": token_set,
-            "verdict": f"not tested: {zeros} of {len(values)} tokens have sensitivity 0",
-        }
+        return row | {"verdict": f"not tested: {zeros} of {len(values)} tokens have sensitivity 0"}
     shape = theory.u_shape(np.log10(values))
-    start, middle, end = shape.thirds
-    row: dict[str, Any] = {
-        "kept": token_set,
-        "verdict": shape.verdict,
-        "start": start,
-        "middle": middle,
-        "end": end,
-    }
-    for name, interval in zip(_INTERVALS, (shape.start, shape.end), strict=True):
-        for field in fields(interval):
-            row[name if field.name == "value" else f"{name}_{field.name}"] = getattr(
-                interval, field.name
-            )
+    thirds = dict(zip(("start", "middle", "end"), shape.thirds, strict=True))
+    row |= {"verdict": shape.verdict, **thirds}
+    for name, tested in zip(_INTERVALS, (shape.start, shape.end), strict=True):
+        row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high}
+        row |= {f"{name}_p": tested.p}
     return row

@@ -31,7 +31,6 @@ _RANGES = 3
 _SUBJECTS = {
     "model": "The model",
     "untrained": "The same architecture before training",
-    "shuffled": "With tokens shuffled",
 }
 """By the names of `measure.profiles.position_effect.MODEL`, `UNTRAINED` and `SHUFFLED`."""
 

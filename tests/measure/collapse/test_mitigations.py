@@ -207,7 +207,7 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
         (
             {"lengths": [10**9], "mitigation": Hint()},
             InputError,
-            "at most 256 tokens .the model's context",
+            "does not fit the model's context of 256 tokens",
         ),
     ],
 )
