@@ -17,9 +17,9 @@ from ostools.measure.probes.scores import rows_of
 from ostools.measure.probes.wrong_answers import explain_errors
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_mean, widened
-from ostools.theory.statistics.separation import separation
 from scripts.behaviour import cells
 from scripts.behaviour.page import WORDS, Table, asked, said
+from scripts.behaviour.separation import separation
 from scripts.behaviour.states import PARTING, PLACES
 from scripts.behaviour.store import path_of
 from scripts.embedded import header, row

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack, cast
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -41,7 +42,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.questions import Question, question
@@ -161,31 +162,19 @@ def attention(
     if mitigation_object is not None:
         acts = tokens_changed or mitigations.acts(model, mitigation_object, encoded_prompt.ids)
         status = "active" if acts else "inactive"
-    task_parameters: dict[str, Any] = {}
+    about = {"mitigation": mitigations.label(mitigation_object), "status": status, "side": SIDE}
     if isinstance(read, ReadPrompt):
-        asked = read.task_prompt
-        task_parameters = {
-            "task": tasks.label(asked.task),
-            "length": asked.length,
-            "seed": asked.seed,
-        }
         with mitigations.running(model, mitigation_object):
-            task_parameters |= read_with_next(model, read)
-    provenance = Provenance.collect(
-        model,
-        tuple(encoded_prompt.ids.tolist()),
-        measurement="attention",
-        mitigation=mitigations.label(mitigation_object),
-        status=status,
-        side=SIDE,
-        **task_parameters,
-        **encoded_prompt.provenance,
-    )
-    columns: Any = token_columns(encoded_prompt).assign(item=pd.array(items, dtype="Int64"))
-    layers, heads, _ = last.shape
-    frame = pd.concat([columns] * (layers * heads), ignore_index=True)
-    frame.insert(0, "layer", [layer for layer in range(layers) for _ in range(heads * len(items))])
-    frame.insert(1, "head", [head for _ in range(layers) for head in range(heads) for _ in items])
+            about |= read_with_next(model, read)
+        asked = read.task_prompt
+        about |= {"task": tasks.label(asked.task), "length": asked.length, "seed": asked.seed}
+    about |= {"measurement": "attention", **encoded_prompt.provenance}
+    provenance = Provenance.collect(model, tuple(encoded_prompt.ids.tolist()), **about)
+    columns = token_columns(encoded_prompt).assign(item=pd.array(items, dtype="Int64"))
+    layers, heads, pos = last.shape
+    frame: Frame = pd.concat([columns] * (layers * heads), ignore_index=True)
+    frame.insert(0, "layer", np.repeat(np.arange(layers), heads * pos))
+    frame.insert(1, "head", np.tile(np.repeat(np.arange(heads), pos), layers))
     return Attention(frame.assign(weight=last.flatten().numpy()), provenance, squares, bins)
 
 

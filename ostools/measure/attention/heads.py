@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ostools import hooks
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list
@@ -23,13 +22,13 @@ from ostools.hooks.register import hidden
 from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import no_logits, true_arithmetic
+from ostools.measure.passes.contexts import captured_pass
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_question
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks.questions import Question
 
 SINK = 0.3
@@ -114,38 +113,25 @@ def head_scores(
     """
     is_one = isinstance(prompts, str | Prompt | Question)
     given: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    prompt_list = [
+    raw_prompts = [
         render_question(model, one) if isinstance(one, Question) else one for one in given
     ]
-    rows: list[dict[str, Any]] = []
-    texts = [
-        raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt
-        for raw_prompt in prompt_list
-    ]
+    texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
+    tables = []
     with mitigated.acting(model):
-        for index, (raw_prompt, prompt) in enumerate(
-            zip(prompt_list, mitigated.prompts, strict=True)
-        ):
-            carrier_list = _carriers(model, raw_prompt, prompt, carriers)
-            first_origin = None if prompt.origins is None else prompt.origins[0]
+        for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
+            carrier_list = _carriers(model, raw, prompt, carriers)
+            origin = None if prompt.origins is None else prompt.origins[0]
+            about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
             for layer, scores in enumerate(_scores(model, prompt, carrier_list)):
                 columns = {name: values.tolist() for name, values in scores.items()}
-                for head in range(int(model.cfg.n_heads)):
-                    about = {
-                        "prompt": index,
-                        "tokens": len(prompt.ids),
-                        "first_origin": first_origin,
-                    }
-                    values = {name: column[head] for name, column in columns.items()}
-                    rows.append(about | {"layer": layer, "head": head} | values)
-    frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
-    frame = frame.astype({"first_origin": "str"})
-    ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
-    prompt_texts = [getattr(raw_prompt, "text", raw_prompt) for raw_prompt in prompt_list]
+                columns["head"] = list(range(int(model.cfg.n_heads)))
+                tables.append(pd.DataFrame(about | {"layer": layer} | columns))
+    frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     parameters = {
-        "prompts": prompt_texts,
+        "prompts": [getattr(raw, "text", raw) for raw in raw_prompts],
         "carriers": carriers,
         "threshold": SINK,
         **mitigated.provenance_entry,
@@ -156,7 +142,10 @@ def head_scores(
         for name, value in first.items()
         if all(other.get(name) == value for other in others)
     }
-    return HeadScores(frame, replace(provenance, token_ids=ids, parameters=parameters))
+    ids = None if others else tuple(mitigated.prompt.ids.tolist())
+    about_prompts = replace(provenance, token_ids=ids, parameters=parameters)
+    names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
+    return HeadScores(frame[names], about_prompts)
 
 
 def _carriers(
@@ -202,14 +191,8 @@ def _scores(
         return _of_pattern(pattern[0].double(), carriers, text, f"layer {layer}")
 
     text = tuple(place for place, origin in enumerate(prompt.origins or ()) if origin == TEXT)
-    ids = prompt.ids[None].to(next(model.parameters()).device)
     reducers = {"scores": room, "pattern": reduced}
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        hooks.capture(model, *reducers, reduce=reducers) as record,
-    ):
-        model(ids, logits_to_keep=no_logits(model))
+    record, _ = captured_pass(model, prompt.ids[None], *reducers, reduce=reducers)
     layer_scores = []
     for layer in range(int(model.cfg.n_layers)):
         scores = dict(record["pattern"][layer])

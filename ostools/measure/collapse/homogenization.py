@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
@@ -30,10 +29,9 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import in_full, patterns_bytes
 from ostools.measure.passes.contexts import (
+    captured_pass,
     full_precision,
-    no_logits,
     require_no_edits,
-    true_arithmetic,
 )
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.measure.unloaded import Unloaded
@@ -171,7 +169,7 @@ def _contexts(contexts: Iterable[int] | None, pos: int) -> list[int]:
 
 def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[int]) -> Frame:
     work = full_precision(model, mitigated.what)
-    ids = mitigated.prompt.ids[None].to(next(work.parameters()).device)
+    ids = mitigated.prompt.ids[None]
     sites = ["embedding", "residual_post"] + ["pattern"] * (
         unknown_inside(work, "patterns") is None
     )
@@ -185,10 +183,9 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
             )
         return pattern[0, :, 1:, 0].double().cpu()
 
-    with mitigated.acting(work), torch.no_grad(), true_arithmetic(work):
+    with mitigated.acting(work):
         reduce = {"pattern": first_column} if "pattern" in sites else None
-        with hooks.capture(work, *sites, reduce=reduce) as record:
-            work(ids, use_cache=False, logits_to_keep=no_logits(work))
+        record, _ = captured_pass(work, ids, *sites, reduce=reduce)
         _require_beginnings(work, ids, record["residual_post"], sizes)
     columns: dict[int, Tensor] = record["pattern"] if "pattern" in sites else {}
     streams = {0: record["embedding"]} | {
@@ -224,8 +221,7 @@ def _require_beginnings(
     for size in sizes:
         if size == ids.shape[-1]:
             continue
-        with hooks.capture(work, "residual_post", layers=[last_block]) as record:
-            work(ids[:, :size], use_cache=False, logits_to_keep=no_logits(work))
+        record, _ = captured_pass(work, ids[:, :size], "residual_post", layers=[last_block])
         alone = record["residual_post"][last_block][0, -1]
         within = streams[last_block][0, size - 1].to(alone.device)
         error = float((alone - within).norm() / alone.norm())

@@ -83,19 +83,14 @@ class Collapse(Result):
         """The rows that were measured, as `reading` says; after every block where several were
         compared.
         """
-        frame: Frame = self.frame
-        return self._read_as.of(self.measured(), every_layer=frame["layer"].nunique() > 1)
+        reading = self.reading or Reading.with_defaults("y", None, "l2")
+        return reading.of(self.measured(), every_layer=frame_of(self)["layer"].nunique() > 1)
 
     @property
     def curve_title(self) -> str:
         """The distance of `curve` in words, and the task."""
-        frame: Frame = self.frame
-        words = self._read_as.words
-        return f"{words.replace('v^(L)', 'v^(l)') if frame['layer'].nunique() > 1 else words}, {frame['task'].iloc[0]}"
-
-    @property
-    def _read_as(self) -> Reading:
-        return self.reading or Reading.with_defaults("y", None, "l2")
+        words = (self.reading or Reading.with_defaults("y", None, "l2")).words
+        return f"{words}, {frame_of(self)['task'].iloc[0]}"
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean
@@ -118,26 +113,13 @@ class Collapse(Result):
         reference, and a norm whose noise is not known (the cosine) have no `hidden` (NA).
         """
         rows = self.curve.rename(columns={"mean": "distance", "float64_distance": "exact_distance"})
-        hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"]).astype(
-            "boolean"
+        hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"])
+        known = rows["exact_distance"].notna() & rows["pair_noise"].notna()
+        known &= rows["dtype"] != REFERENCE.name
+        names = ["task", "pair", "seed", "dtype", "layer", "length", "tokens"]
+        summary = rows[[*names, "distance", "exact_distance"]].assign(
+            noise=rows["pair_noise"], hidden=hidden.astype("boolean").where(known, pd.NA)
         )
-        known = (
-            rows["exact_distance"].notna()
-            & rows["pair_noise"].notna()
-            & (rows["dtype"] != REFERENCE.name)
-        )
-        names = [
-            "task",
-            "pair",
-            "seed",
-            "dtype",
-            "layer",
-            "length",
-            "tokens",
-            "distance",
-            "exact_distance",
-        ]
-        summary = rows[names].assign(noise=rows["pair_noise"], hidden=hidden.where(known, pd.NA))
         return summary.reset_index(drop=True)
 
     def hidden_ranges(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
@@ -240,16 +222,7 @@ def _checked(per: str, norm: str) -> tuple[str, str]:
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
-    """Items, seed and likeliest next token of each v, in the first dtype that was measured.
-
-    Raises `InputError` for a result that was stored before tasks had positions: where it was
-    measured is not known.
-    """
-    if "next_token" not in result.frame:
-        raise InputError(
-            "expected distances with the next token where they were measured, found none: an earlier ostools stored them, "
-            "whose bfloat16 rounded attention's scores; measure them again"
-        )
+    """Items, seed and likeliest next token of each v, in the first dtype that was measured."""
     tokens = result.measured()[["dtype", "length", "seed", "next_token"]].dropna().drop_duplicates()
     first = tokens[tokens["dtype"] == tokens["dtype"].iloc[0]] if len(tokens) else tokens
     return list(first[["length", "seed", "next_token"]].itertuples(index=False, name=None))
@@ -311,31 +284,15 @@ def _of_vectors(rows: Frame) -> Column:
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
-    """The result that `as_rows` was given, or several of them as one; of rows without those
-    columns, with no reference.
-
-    Raises `InputError` for rows of an earlier version, which lack columns of the result itself.
-    """
-    if lacking := {"layer", "float64_distance", "next_token"} - set(rows.columns):
-        raise InputError(
-            "collapse: expected rows with layer, float64_distance and next_token, found rows without "
-            f"{' and '.join(sorted(lacking))}, as an earlier version stored them: measure it again"
-        )
-    columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    added = [name for name in (*_RELATIVE.values(), *_AS_GIVEN.values()) if name in rows]
-    frame: Any = rows.drop(columns=added)
-    parts = []
-    for names, weights in ((_STORED, None), (_AS_GIVEN, "given")):
-        if set(names.values()) <= set(rows.columns):
-            part: Any = rows[_of_vectors(rows) & rows[names["distance"]].notna()]
-            part = part if weights is None else part.assign(weights=weights)
-            parts.append(
-                part[[*CURVE, *names.values()]].rename(
-                    columns={new: old for old, new in names.items()}
-                )
-            )
-    reference: Any = (
-        pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
+    """The result that `as_rows` was given, or several of them as one."""
+    at: Frame = rows[_of_vectors(rows)]
+    references: Frame = pd.concat(
+        [
+            at.rename(columns={new: old for old, new in _STORED.items()}),
+            at.assign(weights="given").rename(columns={new: old for old, new in _AS_GIVEN.items()}),
+        ]
     )
-    reference = reference.drop_duplicates(CURVE, ignore_index=True)
-    return Collapse(frame.reset_index(drop=True), provenance, reference[columns])
+    names = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
+    known = references[references["distance"].notna()][names]
+    frame = rows.drop(columns=[*_RELATIVE.values(), *_AS_GIVEN.values()]).reset_index(drop=True)
+    return Collapse(frame, provenance, known.drop_duplicates(CURVE, ignore_index=True))

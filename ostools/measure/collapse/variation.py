@@ -21,19 +21,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools import hooks, tasks
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.contexts import no_logits, require_no_edits, true_arithmetic
+from ostools.measure.passes.contexts import captured_pass, require_no_edits
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import PROMPT_END
@@ -94,10 +95,8 @@ def _passes(
     while remaining:
         ids, pair_numbers = prompts.pairs[remaining[0]].extended, remaining[:1]
         if not separate_passes:
-            extended = ((number, prompts.pairs[number].extended) for number in remaining)
-            pair_numbers = [
-                number for number, beginning in extended if ids[: len(beginning)] == beginning
-            ]
+            beginnings = {number: prompts.pairs[number].extended for number in remaining}
+            pair_numbers = [n for n, begun in beginnings.items() if ids[: len(begun)] == begun]
         yield ids, pair_numbers
         remaining = [number for number in remaining if number not in pair_numbers]
 
@@ -119,15 +118,12 @@ def _in_one_pass(
 
 
 def _separate(model: TransformerBridge, pair: Pair) -> VariationTensor:
-    def of_last(pattern: Tensor, layer: int | None) -> Tensor:
-        return pattern[0, :, -1:].clone()
-
     alpha, alpha_star = (
-        _captured(model, ids, of_last, stacked=0) for ids in (pair.ids, pair.extended)
+        _captured(model, ids, lambda pattern, layer: pattern[0, :, -1:].clone(), stacked=0)
+        for ids in (pair.ids, pair.extended)
     )
-    padded = torch.nn.functional.pad(alpha, (0, 1))
     last = torch.full(alpha.shape[:-1], len(pair.ids), dtype=torch.int64, device=alpha.device)
-    return _compared(padded, alpha_star, last)
+    return _compared(torch.nn.functional.pad(alpha, (0, 1)), alpha_star, last)
 
 
 def _compared(alpha: Tensor, alpha_star: Tensor, last: Int[Tensor, "*batch"]) -> Tensor:
@@ -143,42 +139,31 @@ def _captured(
     stacked: int = 1,
 ) -> Tensor:
     """Reduce each layer's pattern by `reduce`; the layers are stacked along the axis `stacked`."""
-    device = next(model.parameters()).device
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        hooks.capture(model, "pattern", reduce=reduce) as record,
-    ):
-        model(
-            torch.tensor([list(ids)], device=device),
-            use_cache=False,
-            logits_to_keep=no_logits(model),
-        )
-    return torch.stack(
-        [record["pattern"][layer] for layer in sorted(record["pattern"])], dim=stacked
-    )
+    patterns = captured_pass(model, [ids], "pattern", reduce=reduce)[0]["pattern"]
+    return torch.stack([patterns[layer] for layer in sorted(patterns)], dim=stacked)
 
 
 def _table(
     variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequence[int], task: str
 ) -> pd.DataFrame:
-    _, layers, heads, _ = variations.shape
-    values = variations.cpu().numpy()
     if not bool(torch.isfinite(variations[:3]).all()):
         raise InputError(
             f"{task}: the attention weights are not finite: the model's weights or its dtype are broken"
         )
-    tables = []
-    for place, number in enumerate(pair_numbers):
-        pair = prompts.pairs[number]
-        same = {"task": task, "seed": prompts.seed, "length": pair.length, "tokens": len(pair.ids)}
-        numbers = {name: values[row, :, :, place].ravel() for row, name in enumerate(QUANTITIES)}
-        names = {
-            "layer": [layer for layer in range(layers) for _ in range(heads)],
-            "head": [*range(heads)] * layers,
+    layer, head, place = np.indices(variations.shape[1:]).reshape(3, -1)
+    pairs = [prompts.pairs[number] for number in pair_numbers]
+    numbers = variations.flatten(1).cpu().numpy()
+    return pd.DataFrame(
+        {
+            "task": task,
+            "seed": prompts.seed,
+            "length": np.array([pair.length for pair in pairs])[place],
+            "tokens": np.array([len(pair.ids) for pair in pairs])[place],
+            "layer": layer,
+            "head": head,
+            **dict(zip(QUANTITIES, numbers, strict=True)),
         }
-        tables.append(pd.DataFrame(same | names | numbers))
-    return pd.concat(tables)
+    )
 
 
 @dataclass(frozen=True, eq=False)

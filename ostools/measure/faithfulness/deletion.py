@@ -35,7 +35,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
-from ostools.measure.passes.contexts import contiguous_head, true_arithmetic
+from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.models.tokens import control_ids
 
 
@@ -70,7 +70,7 @@ _LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
 
 
 @dataclass(frozen=True)
-class Case:
+class DeletionCase:
     """A prompt as the model sees it, and the places that no later token attends to."""
 
     ids: tuple[int, ...]
@@ -90,7 +90,7 @@ class WholePrompt:
     def of(
         cls, model: TransformerBridge, ids: Sequence[int], logit: tuple[int, ...]
     ) -> WholePrompt:
-        y, log_probs = _pass(model, [Case(tuple(ids))])
+        y, log_probs = _pass(model, [DeletionCase(tuple(ids))])
         return cls(y[0], log_probs[0], logit)
 
     def log_prob(self, log_probs: Float[Tensor, "*case d_vocab"]) -> Float[Tensor, "*case"]:
@@ -160,49 +160,43 @@ def _kind(text: str) -> str:
     return what if bare == text else f"blank and {what}"
 
 
-def without(ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[int, int]) -> Case:
+def without(
+    ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[int, int]
+) -> DeletionCase:
     """The prompt with these places taken out; `stand_ins`: by place, what replaces a token."""
     removed = set(out)
     if way == REMOVED:
-        return Case(tuple(token for place, token in enumerate(ids) if place not in removed))
+        return DeletionCase(tuple(token for place, token in enumerate(ids) if place not in removed))
     if way == REPLACED:
-        return Case(
+        return DeletionCase(
             tuple(
                 stand_ins[place] if place in removed else token for place, token in enumerate(ids)
             )
         )
-    return Case(tuple(ids), tuple(sorted(removed)))
+    return DeletionCase(tuple(ids), tuple(sorted(removed)))
 
 
 def effects(
     model: TransformerBridge,
     whole_prompt: WholePrompt,
-    cases: Sequence[Case],
+    cases: Sequence[DeletionCase],
     progress: Progress | None = None,
 ) -> Float[np.ndarray, "case effect"]:
     """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are
     not finite.
     """
     effect_rows, cases_done = np.empty((len(cases), len(EFFECTS))), 0
-    batch_rows = prompts_per_pass(len(whole_prompt.log_probs))
-    for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS)):
-        for part in (
-            batch[start : start + batch_rows] for start in range(0, len(batch), batch_rows)
-        ):
-            changes = whole_prompt.effects(*_pass(model, [cases[index] for index in part]))
-            effect_rows[part] = changes.cpu().numpy()
-            cases_done += len(part)
-            tell(progress, cases_done, len(cases))
+    most = max(1, chunk(_LOGITS) // len(whole_prompt.log_probs))
+    for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS), most=most):
+        changes = whole_prompt.effects(*_pass(model, [cases[index] for index in batch]))
+        effect_rows[batch] = changes.cpu().numpy()
+        cases_done += len(batch)
+        tell(progress, cases_done, len(cases))
     return effect_rows
 
 
-def prompts_per_pass(d_vocab: int) -> int:
-    """Number of cases in one pass, each with a row of logits."""
-    return max(1, chunk(_LOGITS) // d_vocab)
-
-
 def _pass(
-    model: TransformerBridge, cases: Sequence[Case]
+    model: TransformerBridge, cases: Sequence[DeletionCase]
 ) -> tuple[Float[Tensor, "case d_model"], Float[Tensor, "case d_vocab"]]:
     """y of the last token and the log probabilities of the next one, in float64, of prompts of one
     length.
@@ -216,16 +210,9 @@ def _pass(
         masked = hooks.mask_scores(
             model, lambda query, key: ~hidden[:, key[0]][:, None, :] | (query == key)
         )
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        contiguous_head(model),
-        masked,
-        hooks.capture(
-            model, "final_norm", reduce=lambda tensor, _: tensor[:, -1].clone()
-        ) as record,
-    ):
-        logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1].double()
+    with masked:
+        record, last = captured_pass(model, ids, "final_norm", reduce=last_position, logits=True)
+    logits = last[:, -1].double()
     y = record["final_norm"].double()
     if not bool(torch.isfinite(y).all()) or bool(torch.isnan(logits).any()):
         raise InputError(
@@ -242,8 +229,8 @@ def deletion_tables(
     places: Sequence[int],
     profiles: Mapping[str, Float[np.ndarray, " pos"]],
     counts: Mapping[str, int],
-    make: Callable[[Sequence[int]], Case],
-    measure: Callable[[Sequence[Case]], Float[np.ndarray, "case effect"]],
+    make: Callable[[Sequence[int]], DeletionCase],
+    measure: Callable[[Sequence[DeletionCase]], Float[np.ndarray, "case effect"]],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of the curves and of their areas, of one way of taking tokens out (`make`).
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,7 +43,6 @@ from ostools.measure.faithfulness.profiles import (
     ProfileSource,
     TokenProfile,
     profiles_of,
-    require_mitigation,
     require_of_model,
 )
 from ostools.measure.measurement import measurement
@@ -200,7 +200,6 @@ def _checked_run(
     Refuses edits, and profiles of another run.
     """
     require_no_edits("faithfulness", model, "positions move where tokens are taken out")
-    require_mitigation(profiles, acting)
     measured = profiles[0].provenance.parameters
     parameters = {
         name: measured[name] for name in (*PROMPT_PROVENANCE, "read_at") if name in measured
@@ -309,34 +308,17 @@ def _of_way(
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:
     rows = []
-    for way, group in frame.groupby("way", sort=False):
-        for token_set, part in ((NO_LAST, group), (BETWEEN, group[group["position"] > 0])):
-            for effect in EFFECTS:
-                size = np.abs(part[effect].to_numpy())
-                for name, token_profile in profile_by_name.items():
-                    correlation = rank_correlation(
-                        size, token_profile.values[part["position"].to_numpy()]
-                    )
-                    low, high = spearman_interval(correlation, len(part))
-                    about = {
-                        "kind": token_profile.kind,
-                        "linearisation": token_profile.linearisation,
-                        "norm": token_profile.norm,
-                    }
-                    keys = {
-                        "way": way,
-                        "effect": effect,
-                        "profile": name,
-                        "kept": token_set,
-                        **about,
-                    }
-                    rows.append(
-                        {
-                            **keys,
-                            "tokens": len(part),
-                            "spearman": correlation,
-                            "low": low,
-                            "high": high,
-                        }
-                    )
+    groups = [(str(way), group) for way, group in frame.groupby("way", sort=False)]
+    for (way, group), token_set, effect in product(groups, (NO_LAST, BETWEEN), EFFECTS):
+        part = group if token_set == NO_LAST else group[group["position"] > 0]
+        size, positions = np.abs(part[effect].to_numpy()), part["position"].to_numpy()
+        for name, token_profile in profile_by_name.items():
+            correlation = rank_correlation(size, token_profile.values[positions])
+            low, high = spearman_interval(correlation, len(part))
+            about = {"way": way, "effect": effect, "profile": name, "kept": token_set}
+            about |= {
+                name: getattr(token_profile, name) for name in ("kind", "linearisation", "norm")
+            }
+            interval = {"spearman": correlation, "low": low, "high": high}
+            rows.append(about | {"tokens": len(part), **interval})
     return pd.DataFrame(rows)

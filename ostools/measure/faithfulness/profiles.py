@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.bounds.bounds import Bounds
@@ -18,8 +17,6 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
 from ostools.measure.prompts import one_of_several
-from ostools.mitigations import Mitigation
-from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, frame_of
 
 ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
@@ -77,30 +74,17 @@ def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfil
 def _position(results: Sequence[ProfileSource]) -> int | None:
     """The position whose y is meant by all, None where it is the last one of the prompt."""
     last = len(results[0].provenance.token_ids or ()) - 1
-    of_each = [
+    positions = {
         result.provenance.parameters.get("position", last)
         for result in results
         if not isinstance(result, Bounds)
-    ]
-    if len(set(of_each)) > 1:
+    }
+    if len(positions) > 1:
         raise InputError(
-            f"faithfulness: expected profiles of one position, found some of {of_each[0]} and of "
-            f"{next(position for position in of_each if position != of_each[0])}: measure all with the same position="
+            f"faithfulness: expected profiles of one position, found some of {' and of '.join(map(str, sorted(positions)))}: "
+            "measure all with the same position="
         )
-    return of_each[0] if of_each and of_each[0] != last else None
-
-
-def require_mitigation(results: Sequence[ProfileSource], acting: Mitigation | None) -> None:
-    """Raises `InputError` for profiles under another mitigation than the model is to be asked
-    under.
-    """
-    label = mitigations.label(acting)
-    for result in results:
-        if (measured_under := result.provenance.mitigation or NONE) != label:
-            raise InputError(
-                f"faithfulness: expected profiles under mitigation={label!r}, found one under {measured_under!r}: measure "
-                "all of them, and ask here, with one mitigation"
-            )
+    return next(iter(positions - {last}), None)
 
 
 def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...]:
@@ -123,32 +107,23 @@ def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...
 def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfile]:
     if isinstance(result, Attribution):
         sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
-        return {
-            "attribution": TokenProfile(
-                "parts", result.provenance.parameters["linearisation"], "logit", sizes
-            )
-        }
-    table: Frame = (
-        frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
-    )
+        linearisation = str(result.provenance.parameters["linearisation"])
+        return {"attribution": TokenProfile("parts", linearisation, "logit", sizes)}
     if isinstance(result, Bounds):
+        table: Frame = frame_of(result).assign(source=lambda rows: rows["variant"])
         table = table[table["last"] == (table["last"].max() if position is None else position)]
         if table.empty:
             raise InputError(
                 f"faithfulness: the other profiles are of position {position}, expected path sums of it: bounds(..., "
                 "positions='all')"
             )
-        return {
-            str(name): _profile_of_rows(str(rows["kind"].iloc[0]), rows)
-            for name, rows in table.groupby("variant", sort=False)
-        }
-    groups = table.groupby("linearisation", sort=False)
-    return {
-        str(name): _profile_of_rows(METHOD_KINDS[rows["method"].iloc[0]], rows)
-        for name, rows in groups
-    }
-
-
-def _profile_of_rows(kind: str, rows: Frame) -> TokenProfile:
-    values = rows.sort_values("position")["value"].to_numpy(dtype=float)
-    return TokenProfile(kind, str(rows["linearisation"].iloc[0]), str(rows["norm"].iloc[0]), values)
+    else:
+        table = frame_of(profile(result))
+        kinds = table["method"].map(METHOD_KINDS)
+        table = table.assign(source=table["linearisation"], kind=kinds)
+    profile_by_name = {}
+    for name, rows in table.sort_values("position", kind="stable").groupby("source", sort=False):
+        kind, linearisation, norm = map(str, rows.iloc[0][["kind", "linearisation", "norm"]])
+        values = rows["value"].to_numpy(dtype=float)
+        profile_by_name[str(name)] = TokenProfile(kind, linearisation, norm, values)
+    return profile_by_name

@@ -24,17 +24,11 @@ from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.register import kinds
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of
+from ostools.measure.passes.trees import TOKENS as TOKENS
+from ostools.measure.passes.trees import batches as batches
 from ostools.mitigations.passes import own_windows
 from ostools.models.shape import Shape
 
-TOKENS = 4096
-"""The most tokens of a batch, padding included."""
-# The longest prompt of a batch may be this much longer than its shortest: at most a third is
-# padding.
-_STRETCH = 1.5
-# A step that generates one token reads every weight, which takes as long as a pass over so many
-# tokens, at least.
-_STEP = 32
 # What these make of a position depends on nothing but that position: padding is as harmless as
 # without them.
 _EDITS_OF_ONE_POSITION = frozenset({"ablate_heads", "ablate_layers"})
@@ -73,36 +67,6 @@ def padding(model: TransformerBridge) -> Padding:
         return Padding(False, "what is being captured would hold the padding too")
     carried = "its mask" if has_alibi(model) else "mask and position ids"
     return Padding(True, f"left padding, with {carried}")
-
-
-def batches(
-    lengths: Sequence[int],
-    padded: bool,
-    tokens: int = TOKENS,
-    steps: int = 0,
-    most: int | None = None,
-) -> list[list[int]]:
-    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with
-    their padding, and at most `most` prompts, if that is given.
-
-    Equal lengths only, or where `padded` lengths within half as much again, or with less padding
-    than the `steps` of another batch would take.
-    """
-    index_groups: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
-        length = lengths[index]
-        if index_groups:
-            batch = index_groups[-1]
-            shortest = lengths[batch[0]]
-            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
-            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
-            alike = length == shortest or (padded and little_padding)
-            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
-            if alike and fits:
-                batch.append(index)
-                continue
-        index_groups.append([index])
-    return index_groups
 
 
 def shared_prefix(

@@ -4,7 +4,7 @@ start, strips of queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import BloomBlockBridge, TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
+from ostools.hooks.capture import Record, Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
 from ostools.models import view_in
@@ -151,6 +152,34 @@ def no_logits(model: TransformerBridge) -> int | Int[Tensor, " none"]:
     end = (model, model.original_model, *model.unembed.modules())
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in end)
     return 1 if hooked else torch.empty(0, dtype=torch.int64)
+
+
+def captured_pass(
+    model: TransformerBridge,
+    prompts: Int[Tensor, "batch pos"] | Sequence[Sequence[int]],
+    *sites: str,
+    layers: Iterable[int] | None = None,
+    reduce: Reducer | Mapping[str, Reducer] | None = None,
+    logits: bool = False,
+) -> tuple[Record, Tensor]:
+    """What `hooks.capture` records in one pass over prompts of one length, in true arithmetic and
+    without gradients; and its logits: with `logits` [batch, 1, d_vocab] of the last tokens.
+    """
+    ids = torch.as_tensor(prompts, device=next(model.parameters()).device)
+    keep = 1 if logits else no_logits(model)
+    with (
+        torch.no_grad(),
+        true_arithmetic(model),
+        contiguous_head(model),
+        hooks.capture(model, *sites, layers=layers, reduce=reduce) as record,
+    ):
+        last_logits = model(ids, use_cache=False, logits_to_keep=keep)
+    return record, last_logits
+
+
+def last_position(tensor: Tensor, layer: int | None) -> Tensor:
+    """A copy of the last position of every prompt: a view would hold all positions in memory."""
+    return tensor[:, -1].clone()
 
 
 def run_from(

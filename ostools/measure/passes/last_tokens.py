@@ -28,13 +28,12 @@ from ostools.ground.out_of_memory import chunk
 from ostools.hooks.sites import is_closed
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
 from ostools.measure.passes.output import logit_scale, soft_cap
-from ostools.measure.passes.trees import GROUP, Group, PrefixTree
+from ostools.measure.passes.trees import GROUP, TOKENS, Group, PrefixTree, batches
 from ostools.mitigations.passes import own_windows
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
 
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-_LOOP_TOKENS = 4096  # tokens in one batch of the loop
 
 
 @dataclass(frozen=True)
@@ -279,16 +278,10 @@ def _loop(
     model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]
 ) -> LastRows:
     """Prompts of the same length in batches: no padding, and no prompt knows of a longer one."""
-    by_length: dict[int, list[int]] = {}
-    for index, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(index)
     parts, order = [], []
-    for length, indices in sorted(by_length.items()):
-        step = max(1, chunk(_LOOP_TOKENS) // length)
-        for start in range(0, len(indices), step):
-            batch_indices = indices[start : start + step]
-            parts.append(_pass(model, [prompts[index] for index in batch_indices], layers)[0])
-            order.extend(batch_indices)
+    for batch in batches([len(prompt) for prompt in prompts], False, chunk(TOKENS)):
+        parts.append(_pass(model, [prompts[index] for index in batch], layers)[0])
+        order += batch
     return _in_order(parts, order)
 
 

@@ -1,5 +1,5 @@
-"""Prompts that share prefixes, packed into one tree: what each token sees, and which tokens go
-through a pass together.
+"""Which tokens go through a pass together: batches of prompts, and prompts that share prefixes,
+packed into one tree, with what each token sees.
 
 The longest prompt is the trunk; the others leave it at some node and go on by themselves, seeing
 nothing of each other. So the branches are gone through in groups, each against the trunk's first
@@ -16,6 +16,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+TOKENS = 4096
+"""The most tokens of a batch, padding included."""
+# The longest prompt of a batch may be this much longer than its shortest: at most a third is
+# padding.
+_STRETCH = 1.5
+# A step that generates one token reads every weight, which takes as long as a pass over so many
+# tokens, at least.
+_STEP = 32
 GROUP = 192  # nodes of one group of branches: few enough that they do not see much of each other in vain
 
 
@@ -116,3 +124,33 @@ def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
     for parent in parents:
         positions.append(0 if parent < 0 else positions[parent] + 1)
     return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends))
+
+
+def batches(
+    lengths: Sequence[int],
+    padded: bool,
+    tokens: int = TOKENS,
+    steps: int = 0,
+    most: int | None = None,
+) -> list[list[int]]:
+    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with
+    their padding, and at most `most` prompts, if that is given.
+
+    Equal lengths only, or where `padded` lengths within half as much again, or with less padding
+    than the `steps` of another batch would take.
+    """
+    index_groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
+        length = lengths[index]
+        if index_groups:
+            batch = index_groups[-1]
+            shortest = lengths[batch[0]]
+            padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
+            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+            alike = length == shortest or (padded and little_padding)
+            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+            if alike and fits:
+                batch.append(index)
+                continue
+        index_groups.append([index])
+    return index_groups

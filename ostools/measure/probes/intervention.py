@@ -24,7 +24,12 @@ from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.answers.prefilled import require_telling_first_tokens, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
-from ostools.measure.passes.contexts import contiguous_head, no_logits, run_from, true_arithmetic
+from ostools.measure.passes.contexts import (
+    captured_pass,
+    contiguous_head,
+    run_from,
+    true_arithmetic,
+)
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
@@ -357,17 +362,11 @@ class _Output:
         self, ids: Int[Tensor, "batch pos"], layer: int, steps: Float[Tensor, "batch d"]
     ) -> Float[Tensor, "batch d_vocab"]:
         """The logits of the blocks from `layer` on, the last token moved before them."""
-        with true_arithmetic(self.model):
-            with hooks.capture(self.model, "residual_pre", layers=[layer]) as record:
-                self.model(
-                    ids.to(next(self.model.parameters()).device),
-                    use_cache=False,
-                    logits_to_keep=no_logits(self.model),
-                )
-            stream = record["residual_pre"][layer].clone()
-            stream[:, -1] += steps.to(stream)
-            with contiguous_head(self.model):
-                return run_from(self.model, stream, layer)[:, -1].cpu()
+        record, _ = captured_pass(self.model, ids, "residual_pre", layers=[layer])
+        stream = record["residual_pre"][layer].clone()
+        stream[:, -1] += steps.to(stream)
+        with true_arithmetic(self.model), contiguous_head(self.model):
+            return run_from(self.model, stream, layer)[:, -1].cpu()
 
 
 def _row(

@@ -35,7 +35,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
-from ostools.measure.passes.contexts import contiguous_head, true_arithmetic
+from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.position import ReadPrompt
 from ostools.measure.probes.ridge import fitted
 from ostools.results import Frame
@@ -83,10 +83,7 @@ def captured(
     parts: dict[Place, list[Tensor]] = {}
     order: list[int] = []
     for batch in batches([len(prompt.ids) for prompt in prompts], False, chunk(TOKENS)):
-        ids = torch.tensor(
-            [prompts[index].ids for index in batch], device=next(model.parameters()).device
-        )
-        for place, rows in _last(model, ids, sites):
+        for place, rows in _last(model, [prompts[index].ids for index in batch], sites):
             parts.setdefault(place, []).append(rows.cpu())
         order += batch
         tell(progress, len(order), len(prompts))
@@ -101,16 +98,10 @@ def captured(
 
 
 def _last(
-    model: TransformerBridge, ids: Int[Tensor, "batch pos"], sites: Sequence[str]
+    model: TransformerBridge, ids: Sequence[Sequence[int]], sites: Sequence[str]
 ) -> Iterator[tuple[Place, Float[Tensor, "batch _"]]]:
     last = int(model.cfg.n_layers)
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        contiguous_head(model),
-        hooks.capture(model, *sites, reduce=lambda tensor, _: tensor[:, -1].clone()) as record,
-    ):
-        logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1]
+    record, logits = captured_pass(model, ids, *sites, reduce=last_position, logits=True)
     for name in sites:
         rows = record[name] if hooks.SITES[name].per_layer else {0: record[name]}
         for layer, values in rows.items():
@@ -121,7 +112,7 @@ def _last(
                 FINAL: (2 * last + 1, last),
             }[_SITES[name]]
             yield Place(depth, _SITES[name], blocks), values
-    yield Place(2 * last + 2, LOGITS, last), logits
+    yield Place(2 * last + 2, LOGITS, last), logits[:, -1]
 
 
 SAME, BETWEEN, BEYOND = "same lengths", "interpolated", "extrapolated"

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
@@ -28,10 +27,9 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import (
+    captured_pass,
     edits_beyond_patterns,
     full_precision,
-    no_logits,
-    true_arithmetic,
 )
 from ostools.measure.profiles.compare import require_same_run
 from ostools.mitigations import Mitigation
@@ -201,14 +199,8 @@ def _patterns(
                 )
         return mean
 
-    ids = tokens.ids[None].to(next(model.parameters()).device)
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        hooks.capture(model, "pattern", reduce=reduce) as record,
-    ):
-        model(ids, use_cache=False, logits_to_keep=no_logits(model))
-    return rows, [record["pattern"][layer] for layer in range(int(model.cfg.n_layers))]
+    patterns = captured_pass(model, tokens.ids[None], "pattern", reduce=reduce)[0]["pattern"]
+    return rows, [patterns[layer] for layer in range(int(model.cfg.n_layers))]
 
 
 def _checked(

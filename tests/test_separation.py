@@ -8,7 +8,7 @@ from scipy.special import ndtr
 from sklearn.metrics import roc_auc_score
 
 from ostools.ground.errors import InputError
-from ostools.theory.statistics.separation import separation
+from scripts.behaviour.separation import separation
 
 RNG = np.random.default_rng
 
