@@ -111,11 +111,7 @@ def head_scores(
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and
     patterns that are not finite.
     """
-    is_one = isinstance(prompts, str | Prompt | Question)
-    given: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    raw_prompts = [
-        render_question(model, one) if isinstance(one, Question) else one for one in given
-    ]
+    raw_prompts = _rendered(model, prompts)
     texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
     provenance = Provenance.collect(model)
@@ -135,17 +131,30 @@ def head_scores(
         "carriers": carriers,
         "threshold": SINK,
         **mitigated.provenance_entry,
+        **_in_common([prompt.provenance for prompt in mitigated.prompts]),
     }
-    first, *others = (prompt.provenance for prompt in mitigated.prompts)
-    parameters |= {
+    ids = tuple(mitigated.prompt.ids.tolist()) if len(texts) == 1 else None
+    about_prompts = replace(provenance, token_ids=ids, parameters=parameters)
+    names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
+    return HeadScores(frame[names], about_prompts)
+
+
+def _rendered(
+    model: TransformerBridge, prompts: str | Prompt | Question | Sequence[str | Prompt | Question]
+) -> list[str | Prompt | TaskPrompt]:
+    """The prompts as a list, questions in the model's words."""
+    is_one = isinstance(prompts, str | Prompt | Question)
+    given: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+    return [render_question(model, one) if isinstance(one, Question) else one for one in given]
+
+
+def _in_common(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, *others = entries
+    return {
         name: value
         for name, value in first.items()
         if all(other.get(name) == value for other in others)
     }
-    ids = None if others else tuple(mitigated.prompt.ids.tolist())
-    about_prompts = replace(provenance, token_ids=ids, parameters=parameters)
-    names = ["prompt", "tokens", "first_origin", "layer", "head", *SCORES]
-    return HeadScores(frame[names], about_prompts)
 
 
 def _carriers(

@@ -163,33 +163,53 @@ def pair_columns(
     ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
     keep_freed_memory()
-    used = [run for tokens, beside in compared for run in (tokens, *vars(beside).values())]
-    runs = {id(run): run for run in (*used, *exact_runs) if run is not None}
+    jobs = [*compared, *((run, None) for run in exact_runs)]
+    runs = _runs_of(jobs)
     tables: list[list[SiteColumns]] = [[] for _ in compared]
     curves: list[dict[str, VectorDistances]] = [{} for _ in exact_runs]
     places = next(iter(runs.values())).places
     for site, layer in places:
-        parts: list[dict[tuple[str, str], list[Columns]]] = [{} for _ in compared]
-        has_curve = VECTOR in READINGS[site] and layer == places[-1][1]
-        sizes: list[list[np.ndarray]] = [[] for _ in exact_runs if has_curve]
-        for vectors in _read_together(runs, (site, layer), first, second):
-            for part, (tokens, references) in zip(parts, compared, strict=True):
-                for reading, columns in _chunk_columns(site, vectors, tokens, references):
-                    part.setdefault(reading, []).append(columns)
-            for size, run in zip(sizes, exact_runs, strict=has_curve):
-                v, v_star = vectors[id(run)]
-                norms = distances.distance(v, v_star, "l2"), distances.vector_norm(v, "l2")
-                size.append(torch.stack(norms).cpu().numpy())
-        for table, part in zip(tables, parts, strict=True):
-            for (per, norm), chunks in part.items():
+        by_job = _columns_at(site, _read_together(runs, (site, layer), first, second), jobs)
+        for table, by_reading in zip(tables, by_job, strict=False):
+            for (per, norm), columns in by_reading.items():
                 names = {"site": site, "layer": layer, "per": per, "norm": norm}
-                joined = {key: np.concatenate([c[key] for c in chunks]) for key in chunks[0]}
-                table.append((names, joined))
-        for curve, size in zip(curves, sizes, strict=has_curve):
-            distance, length = np.concatenate(size, axis=1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                curve[site] = distance, distance / length
+                table.append((names, columns))
+        if VECTOR in READINGS[site] and layer == places[-1][1]:
+            for curve, by_reading in zip(curves, by_job[len(compared) :], strict=True):
+                distance, size = by_reading[VECTOR, "l2"].values()
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    curve[site] = distance, distance / size
     return tables, curves
+
+
+def _runs_of(jobs: Sequence[tuple[LastTokens, References | None]]) -> dict[int, LastTokens]:
+    """Every run that is read, once, by its identity."""
+    runs = [
+        run for tokens, beside in jobs for run in (tokens, *vars(beside or References()).values())
+    ]
+    return {id(run): run for run in runs if run is not None}
+
+
+def _columns_at(
+    site: str,
+    chunks: Iterator[dict[int, tuple[Tensor, Tensor]]],
+    jobs: Sequence[tuple[LastTokens, References | None]],
+) -> list[dict[tuple[str, str], Columns]]:
+    """The columns at one site and layer by (per, norm), of every job."""
+    parts: list[dict[tuple[str, str], list[Columns]]] = [{} for _ in jobs]
+    for vectors in chunks:
+        for part, (tokens, references) in zip(parts, jobs, strict=True):
+            if references is None:
+                readings = _size_columns(site, *vectors[id(tokens)])
+            else:
+                readings = _chunk_columns(site, vectors, tokens, references)
+            for reading, columns in readings:
+                part.setdefault(reading, []).append(columns)
+    return [{reading: _joined(columns) for reading, columns in part.items()} for part in parts]
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _read_together(
@@ -214,6 +234,16 @@ def _read_together(
                     "model's weights"
                 )
         yield dict(zip(runs, chunks, strict=True))
+
+
+def _size_columns(
+    site: str, v: Tensor, v_star: Tensor
+) -> Iterator[tuple[tuple[str, str], Columns]]:
+    """The L2 distance and ||v|| of whole vectors, at a site that has them."""
+    if VECTOR in READINGS[site]:
+        norms = distances.distance(v, v_star, "l2"), distances.vector_norm(v, "l2")
+        columns = (norm.cpu().numpy() for norm in norms)
+        yield (VECTOR, "l2"), dict(zip(("distance", "size"), columns, strict=True))
 
 
 def _chunk_columns(
@@ -343,7 +373,7 @@ def collapse_memory(
     task: Task | CollapseTask | str,
     lengths: Sequence[int],
     *,
-    dtypes: Sequence[str],
+    dtypes: Sequence[str] = ("float64",),
     seeds: Sequence[int] = (0,),
     layers: Sequence[int] | str | None = None,
     mitigation: Mitigation | str | None = None,

@@ -134,20 +134,7 @@ class CollapseRun:
         shown = {key: passes for key, passes in exact.items() if key in weights}
         runs = measured or {REFERENCE.name: exact[AS_GIVEN]}
         tables, curves = self._measured_tables(runs, shown, exact)
-        differences = {
-            REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}": passes.difference
-            for key, passes in exact.items()
-        }
-        own_pass_lengths: dict[str, list[int]] = {}
-        for name, passes in runs.items():
-            difference = passes.difference
-            if passes.precision.dtype in SIXTEEN_BITS and passes.batching.name != "loop":
-                own_pass_lengths[name], error = self._remeasure_deciding(
-                    tables[name], passes, _references(passes, exact)
-                )
-                difference = max(difference, error)
-            if passes.precision != REFERENCE:
-                differences[name] = difference
+        own_pass_lengths, differences = self._deciding_alone(tables, runs, exact)
         like = next(iter(tables.values()))
         blank = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys([*_FLAGS, _NEXT], pd.NA)
         for name in not_finite:
@@ -196,11 +183,9 @@ class CollapseRun:
                     view = self.views.prepared(precision)
                     measured[precision.name] = self._passes(key, precision, view, batching, step)
             except _OVERFLOWS as error:
-                if AS_GIVEN not in exact or not all(one.narrow for one in concerned):
-                    raise InputError(
-                        f"{error}: leave this dtype out, or check the model's weights"
-                    ) from None
-                not_finite |= {one.name: str(error) for one in concerned}
+                if AS_GIVEN not in exact:
+                    raise _broken(error) from None
+                not_finite |= _left_out(concerned, error)
         if REFERENCE in keys:
             measured[REFERENCE.name] = exact[AS_GIVEN]
         return exact, measured, not_finite
@@ -270,6 +255,29 @@ class CollapseRun:
             tell(progress, len(tokens), len(self.sets))
         return Passes(precision, key, tokens, batching, max(differences))
 
+    def _deciding_alone(
+        self,
+        tables: Mapping[str, pd.DataFrame],
+        runs: Mapping[str, Passes],
+        exact: Mapping[str, Passes],
+    ) -> tuple[dict[str, list[int]], dict[str, float]]:
+        """Measure what decides in 16 bits again, in passes of its own: the lengths by precision;
+        and how far passes are at most from passes of their own, by precision and by float64 run.
+        """
+        own_pass_lengths: dict[str, list[int]] = {}
+        differences = {
+            REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}": passes.difference
+            for key, passes in exact.items()
+        }
+        for name, passes in runs.items():
+            error = 0.0
+            if passes.precision.dtype in SIXTEEN_BITS and passes.batching.name != "loop":
+                references = _references(passes, exact)
+                lengths, error = self._remeasure_deciding(tables[name], passes, references)
+                own_pass_lengths[name] = lengths
+            differences[name] = max(passes.difference, error)
+        return own_pass_lengths, differences
+
     def _remeasure_deciding(
         self, table: pd.DataFrame, passes: Passes, references: list[References]
     ) -> tuple[list[int], float]:
@@ -315,6 +323,17 @@ class CollapseRun:
         ids = rows[_NEXT].dropna().astype(int)
         texts = token_texts(self.views.model.tokenizer, ids.tolist())
         return rows.assign(**{_NEXT: ids.map(texts.get)}).astype(_KINDS)
+
+
+def _broken(error: Exception) -> InputError:
+    return InputError(f"{error}: leave this dtype out, or check the model's weights")
+
+
+def _left_out(precisions: Sequence[Precision], error: Exception) -> dict[str, str]:
+    """Where each of these precisions overflows. Raises `InputError` for one that cannot."""
+    if not all(precision.narrow for precision in precisions):
+        raise _broken(error) from None
+    return {precision.name: str(error) for precision in precisions}
 
 
 def _storing(keys: Mapping[Precision, str], key: str) -> list[Precision]:

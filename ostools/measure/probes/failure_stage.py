@@ -390,29 +390,40 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
     right = counted_rows["right"].eq(True).to_numpy(bool)
     read, unread = float(correct.mean()), float((~correct & right).mean())
     undecodable = float((~correct & ~right).mean())
-    most, reason = max(read, unread, undecodable), ""
-    if read == most:
-        verdict_name = READ
-    elif is_tested and best["finding"] == DECODABLE and unread == most:
-        verdict_name, reason = (UNDECIDED, as_good) if as_good else (NOT_READ, "")
-    elif hidden and is_tested and right.mean() > 0.5:
-        verdict_name = UNDECIDED
-        reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
-    elif hidden:
-        verdict_name = SAME_VECTOR
-    else:
-        verdict_name = UNDECODABLE if is_tested else UNTESTED
+    decoded = float(right.mean()) if is_tested else np.nan
+    shares = read, unread, undecodable
+    verdict_name, reason = _verdict_name(shares, decoded, str(best["finding"]), hidden, as_good)
+    unread, undecodable = (unread, undecodable) if is_tested else (np.nan, np.nan)
     return {
         "prompts": len(tested),
         READ: read,
-        NOT_READ: unread if is_tested else np.nan,
-        UNDECODABLE: undecodable if is_tested else np.nan,
+        NOT_READ: unread,
+        UNDECODABLE: undecodable,
         "answered": read,
-        "decoded": right.mean() if is_tested else np.nan,
+        "decoded": decoded,
         "test": str(tested["test"].iloc[0]) if is_tested else UNTESTED,
         "verdict": verdict_name,
         "reason": reason,
     }
+
+
+def _verdict_name(
+    shares: tuple[float, float, float], decoded: float, finding: str, hidden: bool, as_good: str
+) -> tuple[str, str]:
+    """The verdict of a length, and why where there is none. `shares`: read, unread, undecodable;
+    `decoded`: NaN where no probe was tested; `as_good`: why a probe shows nothing."""
+    read, unread, _ = shares
+    is_tested = not np.isnan(decoded)
+    if read == max(shares):
+        return READ, ""
+    if is_tested and finding == DECODABLE and unread == max(shares):
+        return (UNDECIDED, as_good) if as_good else (NOT_READ, "")
+    if hidden and decoded > 0.5:
+        share = f"{decoded:.0%} of the prompts"
+        return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
+    if hidden:
+        return SAME_VECTOR, ""
+    return (UNDECODABLE if is_tested else UNTESTED), ""
 
 
 def failure_stage_memory(

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from ostools import hooks, tasks
-from ostools.ground.errors import InputError
 from ostools.hooks.rounding import stored
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
@@ -137,11 +136,6 @@ def test_layers_come_back_out_of_stored_rows() -> None:
     ours, theirs = (one.sort_values(keys).reset_index(drop=True) for one in references)
     pd.testing.assert_frame_equal(ours[theirs.columns.tolist()], theirs)
     pd.testing.assert_frame_equal(back.verdicts(), found.verdicts())
-    for name in ("layer", "float64_distance", "next_token"):
-        with pytest.raises(
-            InputError, match=f"found rows without {name}, as an earlier version stored them"
-        ):
-            from_rows(found.frame.drop(columns=name), found.provenance)
 
 
 def test_the_noise_of_once_is_one_rounding_of_v0_carried_through_the_layers() -> None:
