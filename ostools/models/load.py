@@ -28,10 +28,10 @@ from ostools.models.describe import Metadata, remember
 from ostools.models.devices import resolve_device
 from ostools.models.families import Family
 from ostools.models.files.build import load_in_places, load_whole
-from ostools.models.files.checks import one_line
+from ostools.models.files.checks import check_tokenizer, one_line
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.sources import locate
-from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
+from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.lens import build_bridge_from_module, detect_tokenizer_bos_eos
 from ostools.models.lens.adapting import adapting
