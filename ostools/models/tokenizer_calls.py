@@ -35,21 +35,10 @@ def _tokenizing(what: object) -> Iterator[None]:
         ) from None
 
 
-def require_utf8(text: str) -> None:
-    """Refuse, with `InputError`, text with half of a character, of which no tokenizer makes ids."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}"
-        ) from None
-
-
 def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
     """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`,
     `split_special_tokens`).
     """
-    require_utf8(text)
     with _tokenizing(text):
         return list(
             tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids
@@ -58,8 +47,6 @@ def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
 
 def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
     """The ids of each text, by one call."""
-    for text in texts:
-        require_utf8(text)
     with _tokenizing(texts[:1]):
         encoded = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options)
     return [list(ids) for ids in encoded.input_ids]
@@ -67,7 +54,6 @@ def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> 
 
 def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int], list[Span]]:
     """The ids of a text, and for each the first and the one after the last of its characters."""
-    require_utf8(text)
     with _tokenizing(text):
         encoding = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
     places = [(int(start), int(end)) for start, end in encoding.offset_mapping]

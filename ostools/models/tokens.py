@@ -32,7 +32,6 @@ from ostools.models.tokenizer_calls import (
     markers_in,
     note_once,
     refuse_unknown,
-    require_utf8,
     required,
     template_ids,
     text_ids,
@@ -231,7 +230,6 @@ def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
         wrong = "empty text" if isinstance(text, str) else short_repr(text)
         raise InputError(f"expected a prompt, found {wrong}: give it at least one character")
-    require_utf8(text)
 
 
 def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
@@ -282,7 +280,7 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
     return replace(prompt, ids=own_prompt.ids, tokens=own_prompt.tokens, bos=own_prompt.bos)
 
 
-def _whole_numbers(ids: Int[Tensor, " pos"] | Sequence[int]) -> list[int]:
+def _whole_numbers(ids: Any) -> list[int]:
     """One row of integers, whatever the user gave."""
     try:
         tensor = torch.as_tensor(ids)

@@ -242,10 +242,8 @@ def _status(kind: type[hub_errors.HfHubHTTPError], status: int) -> Exception:
 @pytest.mark.parametrize(
     ("name", "error", "match"),
     [
-        ("google/gemma-7b", _status(hub_errors.GatedRepoError, 401), "is gated: .* found no token: accept .* set HF_TOKEN"),
-        ("google/gema-7b", _status(hub_errors.RepositoryNotFoundError, 404), "a hub id that exists"),
-        ("google/gemma-7b", _status(hub_errors.RevisionNotFoundError, 404), "commit of 'google/gemma-7b', found 'mian'"),
-        ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or a connection"),
+        ("google/gemma-7b", _status(hub_errors.GatedRepoError, 401), "is gated: accept the licence .* set HF_TOKEN"),
+        ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or on .*: connect and try again"),
     ],
 )  # fmt: skip
 def test_what_the_hub_says_is_one_line(

@@ -55,9 +55,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(
             f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"
         ) from None
-    except InputError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"expected JSON in {path}, found something else: {one_line(error)}"
         ) from None

@@ -22,7 +22,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in
 # another format.
-_WANTED_FILES = (
+_WANTED_FILES: tuple[str, ...] = (
     "config.json",
     "model.safetensors",
     "model-*.safetensors",
@@ -40,6 +40,13 @@ _WANTED_FILES = (
 
 BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """The hub's few models of known families that have no organisation in front."""
+_REMEDIES = {
+    "GatedRepoError": "it is gated: accept the licence on the model's page and set HF_TOKEN (or run "
+    "`hf auth login`)",
+    "RevisionNotFoundError": "leave revision out for the newest",
+    "RepositoryNotFoundError": "give one that exists; a private one needs HF_TOKEN",
+}
+"""What to do where the hub does not give a model, by the class of its error."""
 _GGUF = ".gguf"
 _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
@@ -140,35 +147,21 @@ def _download(name: str, revision: str | None) -> Checkpoint:
         is_possible = False
     if not is_possible:
         raise unknown_name("model", name, _KNOWN_NAMES)
+    patterns = list(_WANTED_FILES)
     try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=list(_WANTED_FILES)
+        folder = Path(
+            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
         )
-    except hub_errors.GatedRepoError:
-        signed_in = huggingface_hub.get_token() is not None
+    except (hub_errors.HfHubHTTPError, OSError) as error:
+        kind = type(error.__cause__ or error).__name__
         raise InputError(
-            f"{name!r} is gated: expected an account that was granted access, found "
-            f"{'a token without it' if signed_in else 'no token'}: accept the licence on the model's page and "
-            "set HF_TOKEN (or run `hf auth login`)"
+            f"expected {name!r} in the local cache or on the model hub, found neither ({kind}): "
+            f"{_REMEDIES.get(type(error).__name__, 'connect and try again, or give a directory')}"
         ) from None
-    except hub_errors.RevisionNotFoundError:
+    is_adapter = (folder / ADAPTER_CONFIG).exists()  # which `locate` says
+    if not is_adapter and not any(folder.glob("*.safetensors")):
         raise InputError(
-            f"expected a branch, tag or commit of {name!r}, found {revision!r}: leave revision out for the newest"
-        ) from None
-    except hub_errors.RepositoryNotFoundError:
-        raise InputError(
-            f"unknown model {name!r}: expected {EMBEDDED!r}, a directory or a hub id that exists; "
-            "a private one needs HF_TOKEN"
-        ) from None
-    except (hub_errors.LocalEntryNotFoundError, hub_errors.HfHubHTTPError, OSError) as error:
-        raise InputError(
-            f"expected {name!r} in the local cache or a connection to the model hub, found neither "
-            f"({type(error.__cause__ or error).__name__}): connect and try again, or give a directory"
-        ) from None
-    is_adapter = (Path(folder) / ADAPTER_CONFIG).exists()  # which `locate` says
-    if not is_adapter and not any(Path(folder).glob("*.safetensors")):
-        raise InputError(
-            f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
-            "choose a revision or a model that has model.safetensors"
+            f"expected safetensors weights of {name!r} on the hub, found none: pickles run code "
+            "and are not fetched; choose a revision or a model that has model.safetensors"
         )
-    return Checkpoint(name, Path(folder), Path(folder).name)
+    return Checkpoint(name, folder, folder.name)

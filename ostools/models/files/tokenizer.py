@@ -128,6 +128,8 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> Any:
     if not is_plain or settings.keys() - _PLAIN_SETTINGS:
         return read_tokenizer(checkpoint)
     backend = Tokenizer.from_file(str(file))
+    if None in map(backend.token_to_id, named.values()):  # transformers adds such a token
+        return read_tokenizer(checkpoint)
     backend.no_truncation()  # transformers encodes without either, whatever the file says
     backend.no_padding()
     template = directory / "chat_template.jinja"
