@@ -24,9 +24,9 @@ from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.mitigations import Mitigation, optional
 from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.checks import check_dtypes
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
-from ostools.models.files.shards import check_count, check_dtypes
 from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
@@ -134,7 +134,7 @@ class Unloaded:
         """How many numbers the weights are, and the bytes of the largest tensor of a checkpoint."""
         if not self.source.has_weights:
             return self.shape.parameters, 0
-        tensors = [tensor for shard in self.source.shards for tensor in shard.tensors.values()]
+        tensors = self.source.weights.values()
         largest = max(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
         return sum(tensor.count for tensor in tensors), largest
 
@@ -191,16 +191,12 @@ def _stamp(directory: Path) -> tuple[Path, int, int]:
 def _shape(
     stamp: tuple[Path, int, int], source: Checkpoint, dtype: torch.dtype, kind: str
 ) -> Shape:
-    """A model is read once, and not for each of its cells. Raises `InputError` where its weights
-    are too few for its shape.
-    """
+    """A model is read once, and not for each of its cells."""
     family = check_config(source)
     shape = Shape.of_settings(source.config, dtype, kind)
     if shape is None:
         with quiet():
             shape = Shape.of_config(read_config(source, family), dtype, kind)
     if source.has_weights:
-        check_dtypes(source.shards, family, source.directory)
-        stored = [tensor.count for shard in source.shards for tensor in shard.tensors.values()]
-        check_count(shape.n_layers, shape.parameters, stored, source.directory)
+        check_dtypes(source.dtypes, family, source.directory)
     return shape

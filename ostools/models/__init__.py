@@ -9,13 +9,13 @@ from ostools.models.describe import ModelDescription, describe
 from ostools.models.tokens import EncodingOptions, Prompt, context_length, encode
 
 if TYPE_CHECKING:
-    from ostools.models.adopted.adopt import adopt
+    from ostools.models.adopted import adopt
     from ostools.models.load import load_model
     from ostools.models.precision.casting import view_in
     from ostools.models.untrained import untrained_model
 
 _LATER = {
-    "adopt": "ostools.models.adopted.adopt",
+    "adopt": "ostools.models.adopted",
     "load_model": "ostools.models.load",
     "untrained_model": "ostools.models.untrained",
     "view_in": "ostools.models.precision.casting",

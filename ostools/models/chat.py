@@ -10,17 +10,19 @@ characters are found exactly, whatever they say.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
-
-import jinja2
-from jinja2 import meta, nodes
 
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import one_line
-from ostools.models.tokenizer_calls import Span, control_ids, refuse_unknown, template_ids
+from ostools.models.tokenizer_calls import (
+    HARMLESS,
+    Span,
+    control_ids,
+    refuse_unknown,
+    template_ids,
+)
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
 ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
@@ -95,9 +97,9 @@ def render(
     answer begins.
 
     `thinking`: whether the model is to think before it answers, where the template has a switch:
-    `enable_thinking` or `thinking`, found among the variables that it reads, where they change what
-    it writes. `reasoning_effort` has no off: False asks for "low", True leaves the template's own.
-    A template without a switch is left as it is.
+    `enable_thinking` or `thinking`, found among the words that it uses, where they change what it
+    writes. `reasoning_effort` has no off: False asks for "low", True leaves the template's own. A
+    template without a switch is left as it is.
 
     Raises `InputError` for no template, one that fails, takes no system prompt, or writes the
     message otherwise than whole and once (blanks at its ends aside), for empty `system`, and for
@@ -105,27 +107,28 @@ def render(
     """
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
-    _checked(system, thinking)
-    variables = _variables(_template(tokenizer))
-    thinking_state, options = _thinking(tokenizer, variables, thinking)
-    marked = _rendered_text(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
-    if marked.count(_MESSAGE) != 1:
-        raise InputError(
-            f"expected a chat template that writes the user's message once, found it {marked.count(_MESSAGE)} times: leave "
-            "chat out"
-        )
-    if system is not None and marked.count(_SYSTEM) != 1:
-        raise InputError(
-            f"system: expected a chat template that writes a system prompt once, found it {marked.count(_SYSTEM)} times: leave "
-            "it out, or write it into the text"
-        )
-    whole_text = _rendered_text(tokenizer, text, system, options)
-    spans = _spans(marked, whole_text, text, system)
+    if system is not None and not (isinstance(system, str) and system.strip()):
+        raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
+    try:
+        template = str(tokenizer.get_chat_template())
+    except ValueError as error:  # several, and none is the default
+        raise InputError(f"expected one chat template, found: {one_line(error)}") from None
+    words = frozenset(re.findall(r"\w+", template))
+    thinking_state, options = _thinking(tokenizer, words, thinking)
+    mark = None if system is None else _SYSTEM
+    marked = _written(tokenizer, _MESSAGE, mark, options)
+    for what, sign in (("the user's message", _MESSAGE), ("a system prompt", mark)):
+        if sign is not None and marked.count(sign) != 1:
+            raise InputError(
+                f"expected a chat template that writes {what} once, found it "
+                f"{marked.count(sign)} times: leave {'chat' if mark != sign else 'system'} out"
+            )
+    whole_text = _written(tokenizer, text, system, options)
+    spans = _spans(marked, whole_text, {_MESSAGE: text, _SYSTEM: system or ""})
     (message,) = (span for span, origin in spans if origin == TEXT)
-    harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
-    return Rendered(
-        whole_text, harmless, spans, Chat(system, thinking_state, bool(variables & _DATES), message)
-    )
+    harmless = marked.replace(_MESSAGE, HARMLESS).replace(_SYSTEM, HARMLESS)
+    chat = Chat(system, thinking_state, bool(words & _DATES), message)
+    return Rendered(whole_text, harmless, spans, chat)
 
 
 def chat_ids(
@@ -135,93 +138,48 @@ def chat_ids(
     on top.
     """
     rendered = render(tokenizer, text, system, thinking)
-    ids, harmless_ids = (
-        template_ids(tokenizer, template_text)
-        for template_text in (rendered.text, rendered.harmless)
-    )
+    ids = template_ids(tokenizer, rendered.text)
+    harmless_ids = template_ids(tokenizer, rendered.harmless)
     refuse_unknown(tokenizer, ids, text)
     control = control_ids(tokenizer) - {tokenizer.unk_token_id}
-    expected_control, actual_control = (
-        [index for index in id_row if index in control] for id_row in (harmless_ids, ids)
-    )
-    if actual_control != expected_control:
+    expected, found = ([index for index in row if index in control] for row in (harmless_ids, ids))
+    if found != expected:
         raise InputError(
-            f"expected a message that leaves the chat template's {len(expected_control)} control tokens as they are, found "
-            f"{len(actual_control)}: the message holds text that the tokenizer reads as a control token; change it"
+            f"expected a message that leaves the chat template's {len(expected)} control tokens as "
+            f"they are, found {len(found)}: the message holds text that the tokenizer reads as a "
+            "control token; change it"
         )
     return rendered, ids
 
 
-def _checked(system: object, thinking: object) -> None:
-    if system is not None and (not isinstance(system, str) or not system.strip()):
-        raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
-    if not isinstance(thinking, bool):
-        raise InputError(f"thinking: expected True or False, found {thinking!r}")
-
-
-def _template(tokenizer: Any) -> str:
-    try:
-        return str(tokenizer.get_chat_template())
-    except ValueError as error:  # several, and none is the default
-        raise InputError(f"expected one chat template, found: {one_line(error)}") from None
-
-
-def _variables(template: str) -> frozenset[str]:
-    """The names that a template takes from whoever runs it.
-
-    Raises `InputError` for one that draws at random: two draws may be alike, so that running it
-    twice does not show it.
-    """
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    try:
-        program = _compile_jinja_template(template).environment.parse(template)
-        if _draws(program):
-            raise InputError(
-                "expected a chat template that writes the same text each time, found one that draws at random"
-            )
-        return frozenset(meta.find_undeclared_variables(program))
-    except (jinja2.TemplateError, RecursionError) as error:
-        raise InputError(
-            f"expected a chat template that can be read, found: {one_line(error)}"
-        ) from None
-
-
-def _draws(template: nodes.Template) -> bool:
-    """Whether a parsed template uses what jinja2 draws with: the filter `random`, also by `map`,
-    and `lipsum`.
-    """
-    filters = list(template.find_all(nodes.Filter))
-    mapped = [argument for part in filters if part.name == "map" for argument in part.args]
-    names = {part.name for part in (*filters, *template.find_all(nodes.Name))}
-    names |= {argument.value for argument in mapped if isinstance(argument, nodes.Const)}
-    return bool(names & {"random", "lipsum"})
-
-
-def _thinking(
-    tokenizer: Any, variables: frozenset[str], required: bool
-) -> tuple[str, dict[str, Any]]:
+def _thinking(tokenizer: Any, words: frozenset[str], is_wanted: bool) -> tuple[str, dict[str, Any]]:
     """State of thinking, and the template's variables that make it so."""
 
-    def differs(name: str, first: object, second: object) -> bool:
-        return _rendered_text(tokenizer, _MESSAGE, None, {name: first}) != _rendered_text(
-            tokenizer, _MESSAGE, None, {name: second}
+    def switches(name: str, first: object, second: object) -> bool:
+        """Whether a variable of the template changes what it writes."""
+        return name in words and (
+            _written(tokenizer, _MESSAGE, None, {name: first})
+            != _written(tokenizer, _MESSAGE, None, {name: second})
         )
 
     for name in _SWITCHES:
-        if name in variables and differs(name, True, False):
-            return (ON if required else OFF), {name: required}
-    if _EFFORT in variables and differs(_EFFORT, "low", "high"):
-        return (ON, {}) if required else (LOW, {_EFFORT: "low"})
-    if required:
+        if switches(name, True, False):
+            return (ON if is_wanted else OFF), {name: is_wanted}
+    if switches(_EFFORT, "low", "high"):
+        return (ON, {}) if is_wanted else (LOW, {_EFFORT: "low"})
+    if is_wanted:
         raise InputError(
-            f"thinking: expected a chat template with a switch ({', '.join((*_SWITCHES, _EFFORT))}), found none: leave "
-            "thinking out; a model that always thinks does so all the same"
+            "thinking: expected a chat template with a switch "
+            f"({', '.join((*_SWITCHES, _EFFORT))}), found none: leave thinking out; a model that "
+            "always thinks does so all the same"
         )
     return NO_SWITCH, {}
 
 
-def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
+def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
+    """What the template writes of a message; `InputError` for a template that fails, and for one
+    that writes something else each time.
+    """
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
@@ -233,50 +191,40 @@ def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[
             for _ in range(2)
         )
     except Exception as error:  # templates are programs; they raise what they like
-        if system is not None:
-            raise InputError(
-                f"system: this model's chat template takes no system prompt ({one_line(error)}): leave it out, or write "
-                "it into the text"
-            ) from None
+        what = "one user turn" if system is None else "a system prompt"
         raise InputError(
-            f"expected a chat template that takes one user turn, found: {one_line(error)}"
+            f"{'' if system is None else 'system: '}expected a chat template that takes {what}, "
+            f"found: {one_line(error)}"
         ) from None
     if written_text != again:
         raise InputError(
-            "expected a chat template that writes the same text each time, found one that does not: leave chat out"
+            "expected a chat template that writes the same text each time, found one that does "
+            "not: leave chat out"
         )
     return written_text
 
 
 def _spans(
-    marked: str, whole_text: str, text: str, system: str | None
+    marked: str, whole_text: str, text_by_mark: Mapping[str, str]
 ) -> tuple[tuple[Span, str], ...]:
     """Where the message and the system prompt stand in `whole_text`, in their order.
 
     Templates may strip blanks at their ends.
     """
-    text_by_mark = {_MESSAGE: (text, TEXT)} | (
-        {} if system is None else {_SYSTEM: (system, SYSTEM)}
-    )
-    order = sorted(text_by_mark, key=marked.index)
-    first, *later_parts = re.split("|".join(order), marked)
-    forms = [
-        dict.fromkeys((words, words.strip(), words.lstrip(), words.rstrip()))
-        for words, _ in (text_by_mark[mark] for mark in order)
-    ]
-    for choice in product(*forms):
-        written_text, spans = first, []
-        for mark, form, after in zip(order, choice, later_parts, strict=True):
-            spans.append(
-                ((len(written_text), len(written_text) + len(form)), text_by_mark[mark][1])
-            )
-            written_text += form + after
-        if written_text == whole_text:
-            return tuple(spans)
-    raise InputError(
-        "expected a chat template that writes the message as it is, found one that rewrites it: which tokens are the user's is "
-        "not known; change the message, or leave chat out"
-    )
+    pattern, order = "", []
+    for piece in re.split(f"([{_MESSAGE}{_SYSTEM}])", marked):
+        if piece in text_by_mark:
+            order.append(TEXT if piece == _MESSAGE else SYSTEM)
+            pattern += rf"(\s*{re.escape(text_by_mark[piece].strip())}\s*)"
+        else:
+            pattern += re.escape(piece)
+    match = re.fullmatch(pattern, whole_text)
+    if match is None:
+        raise InputError(
+            "expected a chat template that writes the message as it is, found one that rewrites "
+            "it: which tokens are the user's is not known; change the message, or leave chat out"
+        )
+    return tuple((match.span(index), origin) for index, origin in enumerate(order, 1))
 
 
 def origins(
@@ -309,7 +257,5 @@ def origins(
 def _origin_of(letter_origins: Sequence[str], text: str) -> str:
     """Origin of a token; blanks count where it has nothing else."""
     pairs = zip(letter_origins, text, strict=True)
-    distinct_origins = {origin for origin, letter in pairs if not letter.isspace()} or set(
-        letter_origins
-    )
-    return distinct_origins.pop() if len(distinct_origins) == 1 else MIXED
+    kinds = {origin for origin, letter in pairs if not letter.isspace()} or set(letter_origins)
+    return kinds.pop() if len(kinds) == 1 else MIXED

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +23,7 @@ import xxhash
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import stored_part
@@ -36,7 +36,6 @@ _CHECKED: ContextVar[WeakKeyDictionary[TransformerBridge, list[Any]] | None] = C
     "_CHECKED", default=None
 )
 """Within a measurement: which tensors in which state a model had when its checksum was taken."""
-_SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 
 @dataclass(frozen=True)
@@ -132,17 +131,17 @@ def describe(model: TransformerBridge) -> ModelDescription:
     refuse_processed(model)
     if model.training:
         raise InputError(
-            "expected a model in eval mode, found one in train mode, where dropout is random: call model.eval()"
+            "expected a model in eval mode, found one in train mode, where dropout is random: call "
+            "model.eval()"
         )
     metadata = metadata_of(model)
     if metadata.check is not None:
         metadata.check()
     weights = dict(named_weights(model))
     require_numbers(weights.values())
-    dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
     attention = attention_named(model)
-    is_eager_choice = _is_narrow(weights.values()) and attention == _EAGER
-    devices = sorted({str(weight.device) for weight in weights.values()})
+    is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in weights.values())
     bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
@@ -155,8 +154,8 @@ def describe(model: TransformerBridge) -> ModelDescription:
         n_key_value_heads=model.cfg.n_key_value_heads or model.cfg.n_heads,
         d_vocab=int(model.W_E.shape[0]),
         n_parameters=sum(weight.numel() for weight in weights.values()),
-        dtype="+".join(dtypes) + "-eager" * is_eager_choice,
-        device="+".join(devices),
+        dtype="+".join(sorted(dtypes)) + "-eager" * (is_narrow and attention == _EAGER),
+        device="+".join(sorted({str(weight.device) for weight in weights.values()})),
         attention_implementation=attention,
         bos=bos,
         eos=eos,
@@ -166,19 +165,13 @@ def describe(model: TransformerBridge) -> ModelDescription:
 _EAGER, _WIDE_SCORES = "eager", "float32 scores"
 
 
-def _is_narrow(weights: Iterable[Tensor]) -> bool:
-    return any(weight.dtype in SIXTEEN_BITS for weight in weights)
-
-
 def attention_named(model: TransformerBridge) -> str:
     """How a pass of the bridge computes attention: in 16 bits with scores and softmax in float32,
     unless eager was chosen.
     """
-    return (
-        _WIDE_SCORES
-        if _is_narrow(model.parameters()) and not getattr(model.cfg, "eager_scores", True)
-        else _EAGER
-    )
+    is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in model.parameters())
+    rounds_scores = getattr(model.cfg, "eager_scores", True)
+    return _WIDE_SCORES if is_narrow and not rounds_scores else _EAGER
 
 
 def _special_tokens(tokenizer: Any) -> tuple[str | None, str | None]:
@@ -204,16 +197,11 @@ def config_hash(model: TransformerBridge) -> str:
     """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows;
     not of name and dtype.
     """
-    config: Any = model.original_model.config
-    settings = config.to_dict()
-    hashed_settings = {
-        name: value
-        for name, value in settings.items()
-        if name not in ("_name_or_path", "dtype", "transformers_version")
-    }
-    return hashlib.sha256(
-        json.dumps(hashed_settings, sort_keys=True, default=str).encode()
-    ).hexdigest()
+    settings: dict[str, Any] = cast(PreTrainedModel, model.original_model).config.to_dict()
+    for name in ("_name_or_path", "dtype", "transformers_version"):
+        settings.pop(name, None)
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def refuse_processed(model: TransformerBridge) -> None:
@@ -233,20 +221,21 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     TransformerLens splits GPT-2's joint projection into views of it, which are not counted again; a
     view that a user replaced by a tensor of its own is.
     """
-    spans: dict[int, list[tuple[int, int]]] = {}
-    parameters = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
-    kept_indices = set()
-    for index, (_, weight) in sorted(enumerate(parameters), key=lambda item: -item[1][1].numel()):
-        storage = stored_part(weight)
+    covered: dict[int, list[tuple[int, int]]] = {}
+    kept = set()
+    parameters = dict(model.named_parameters())
+    # The largest first: what lies inside of one is a view of it.
+    for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
+        storage = stored_part(parameter)
         start = storage.data_ptr()
         end = start + storage.numel() * storage.element_size()
-        covered = spans.setdefault(storage.untyped_storage().data_ptr(), [])
-        if not any(low <= start and end <= high for low, high in covered):
-            covered.append((start, end))
-            kept_indices.add(index)
-    for index, (name, weight) in enumerate(parameters):
-        if index in kept_indices:
-            yield name.replace("_original_component.", ""), weight
+        spans = covered.setdefault(storage.untyped_storage().data_ptr(), [])
+        if not any(low <= start and end <= high for low, high in spans):
+            spans.append((start, end))
+            kept.add(name)
+    for name, parameter in parameters.items():
+        if name in kept:
+            yield name.replace("_original_component.", ""), parameter.detach()
 
 
 def _saved_buffers(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
@@ -284,35 +273,30 @@ def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str
     shares, or by one bit leaves no trace in torch's version counters, and a stale hash would vouch
     for weights that are gone. Within `checked_once` these counters are enough.
     """
-    state_by_model, state = _CHECKED.get(), None
-    if state_by_model is not None and not any(weight.is_inference() for weight in weights.values()):
-        state = [
-            (name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
-            for name, weight in weights.items()
-        ]
-        if state_by_model.get(model) == state:
-            return _hashes[model][1]
+    state_by_model = _CHECKED.get()
+    state = [_state_of(name, weight) for name, weight in weights.items()]
+    if state_by_model is not None and None not in state and state_by_model.get(model) == state:
+        return _hashes[model][1]
     checksum = _digest_of(weights, xxhash.xxh3_128)
     if model not in _hashes or _hashes[model][0] != checksum:
         _hashes[model] = checksum, _digest_of(weights, hashlib.sha256).hex()
-    if state_by_model is not None and state is not None:
+    if state_by_model is not None:
         state_by_model[model] = state
     return _hashes[model][1]
 
 
-def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:
-    """Digest over every weight's name, shape, dtype and bytes, as they are now.
+def _state_of(name: str, weight: Tensor) -> tuple[object, ...] | None:
+    """What changes with a write to a weight; None for one without a counter of them."""
+    if weight.is_inference():
+        return None
+    return name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version
 
-    Tensors are read in parallel; those of a small model one after the other: handing them out takes
-    longer than it saves.
-    """
-    read = partial(digest, new=new)
-    if sum(weight.numel() * weight.element_size() for weight in weights.values()) <= _SMALL:
-        digests = [read(name, weight) for name, weight in weights.items()]
-    else:
-        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-            digests = list(pool.map(read, weights, weights.values()))
-    return new(b"".join(digests)).digest()
+
+def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:
+    """Digest over every weight's name, shape, dtype and bytes, as they are now, read in parallel."""
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        digests = pool.map(partial(digest, new=new), weights, weights.values())
+        return new(b"".join(digests)).digest()
 
 
 def digest(name: str, weight: Tensor, new: Callable[[bytes], Any] = xxhash.xxh3_128) -> bytes:

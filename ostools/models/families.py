@@ -41,13 +41,10 @@ class Family:
     make this the record, where one `model_type` stands for several kinds of model.
 
     The rest describes the block. Tests hold each word of it against the modules of a loaded model.
-    `norms`: where they stand about attention and MLP; `qk_norm`: of queries and keys, of each head
-    or of all heads together; `windows`: which layers may have one (by place: counted in keys of the
-    pass, whatever their positions); `soft_caps`: of scores and logits;
-    `sinks`: a learnt score a head joins the softmax, so that weights of keys sum to less than 1;
-    `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the
-    logits; `embedding`: what becomes of a token's row before the first block. `copied`: q, k and v
-    are one weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the
+    `norms`: where they stand about attention and MLP; `windows`: which layers may have one (by
+    place: counted in keys of the pass, whatever their positions); `sinks`: a learnt score a head
+    joins the softmax, so that weights of keys sum to less than 1. `copied`: q, k and v are one
+    weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the
     logits are Hugging Face's to the bit; else they differ by the rounding of sums in another order.
     `not_eager`: why there is no "bfloat16-eager" of it. `refused`: why such a model is not loaded
     by a record.
@@ -62,17 +59,12 @@ class Family:
     when: tuple[Setting, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     ignored: str | None = None
-    norm: Literal["RMS", "layer"] = "RMS"
     norms: Literal["before", "behind", "before and behind"] = "before"
     parallel: bool = False
-    qk_norm: Literal["none", "each head", "all heads"] = "none"
     positions: Literal["rotary", "rotary, part of a head", "ALiBi", "learned"] = "rotary"
     mlp: Literal["gated", "plain", "experts"] = "gated"
     windows: Literal["none", "some layers", "some layers, by place", "all layers"] = "none"
-    soft_caps: bool = False
     sinks: bool = False
-    multipliers: bool = False
-    embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
     copied: bool = False
     exact: bool = True
     not_eager: str | None = None
@@ -115,14 +107,8 @@ ROUTES = {
 """What a family may have, by name."""
 
 
-_GEMMA: dict[str, Any] = {"embedding": "times sqrt(d_model)"}
-_GEMMA_3: dict[str, Any] = {
-    **_GEMMA,
-    "norms": "before and behind",
-    "qk_norm": "each head",
-    "windows": "some layers",
-}
-_LAYER: dict[str, Any] = {"norm": "layer", "mlp": "plain"}
+_GEMMA_3: dict[str, Any] = {"norms": "before and behind", "windows": "some layers"}
+_LAYER: dict[str, Any] = {"mlp": "plain"}
 _ALIBI: dict[str, Any] = {**_LAYER, "positions": "ALiBi", "copied": True, "exact": False}
 _NEOX: dict[str, Any] = {
     **_LAYER,
@@ -131,7 +117,7 @@ _NEOX: dict[str, Any] = {
     "ignored": r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
 }
 _STABLE = Setting("qk_layernorm", False, False)
-_STABLE_LM: dict[str, Any] = {"norm": "layer", "positions": "rotary, part of a head"}
+_STABLE_LM: dict[str, Any] = {"positions": "rotary, part of a head"}
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
@@ -149,15 +135,13 @@ _GEMMA_4_PLAIN = (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    Family("gemma", "GemmaForCausalLM", "Gemma 1", **_GEMMA),
+    Family("gemma", "GemmaForCausalLM", "Gemma 1"),
     Family(
         "gemma2",
         "Gemma2ForCausalLM",
         "Gemma 2",
         norms="before and behind",
         windows="some layers",
-        soft_caps=True,
-        **_GEMMA,
     ),
     Family("gemma3_text", "Gemma3ForCausalLM", "Gemma 3", **_GEMMA_3),
     Family(
@@ -186,17 +170,16 @@ FAMILIES: tuple[Family, ...] = (
         exact=False,
         **_LAYER,
     ),
-    Family("granite", "GraniteForCausalLM", "Granite", multipliers=True),
+    Family("granite", "GraniteForCausalLM", "Granite"),
     Family("mistral", "MistralForCausalLM", "Mistral", windows="all layers"),
     Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
-    Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
+    Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", windows="some layers"),
     Family("phi3", "Phi3ForCausalLM", "Phi-3", windows="all layers", exact=False),
     Family(
         "olmo2",
         "Olmo2ForCausalLM",
         "OLMo 2",
         norms="behind",
-        qk_norm="all heads",
         not_eager=_OLMO_ROTATION,
     ),
     Family(
@@ -204,7 +187,6 @@ FAMILIES: tuple[Family, ...] = (
         "Olmo3ForCausalLM",
         "OLMo 3",
         norms="behind",
-        qk_norm="all heads",
         windows="some layers",
         not_eager=_OLMO_ROTATION,
     ),
@@ -268,7 +250,6 @@ FAMILIES: tuple[Family, ...] = (
         "BloomForCausalLM",
         "Bloom",
         when=(Setting("apply_residual_connection_post_layernorm", False, False),),
-        embedding="layer norm",
         **_ALIBI,
     ),
     # transformers reads none of these settings, and computes as if they were so.
@@ -385,13 +366,12 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "gpt_oss", "GptOssForCausalLM", "gpt-oss", mlp="experts", windows="some layers", sinks=True
     ),
-    Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts", qk_norm="all heads"),
+    Family("olmoe", "OlmoeForCausalLM", "OLMoE", mlp="experts"),
     Family(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
         "Qwen 3 MoE",
         mlp="experts",
-        qk_norm="each head",
         windows="all layers",
     ),
 )

@@ -28,10 +28,10 @@ from ostools.models.describe import Metadata, remember
 from ostools.models.devices import resolve_device
 from ostools.models.families import Family
 from ostools.models.files.build import load_in_places, load_whole
-from ostools.models.files.checks import one_line
+from ostools.models.files.checks import check_tokenizer, one_line
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.sources import locate
-from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
+from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.lens import build_bridge_from_module, detect_tokenizer_bos_eos
 from ostools.models.lens.adapting import adapting
@@ -104,29 +104,30 @@ def load_model(
             f"device_map: expected a model of a known family, found {family.module}: load it whole"
         )
     check_arithmetic(family, eager)
-    torch_dtype = asked or checkpoint.stored_dtype
+    place_by_module = None
     with quiet():
         config = read_config(checkpoint, family)
         tokenizer = read_tokenizer(checkpoint)
         if tokenizer is not None:
             check_tokenizer(tokenizer, config.vocab_size, checkpoint.directory)
-            return_freed_memory()  # what a large vocabulary was read from; the weights would stand beside it
+            # What a large vocabulary was read from; the weights would stand beside it.
+            return_freed_memory()
+        model = (checkpoint, family, config, asked or checkpoint.stored_dtype, torch_device)
         if device_map is None:
-            module, place_by_module = (
-                load_whole(checkpoint, family, config, torch_dtype, torch_device),
-                None,
-            )
+            module = load_whole(*model)
         else:
-            module, place_by_module = load_in_places(
-                checkpoint, family, config, torch_dtype, torch_device, device_map
-            )
+            module, place_by_module = load_in_places(*model, device_map)
         bridge = wrapped(module, family, checkpoint.name, eager)
     give_tokenizer(bridge, tokenizer)
-    facts = {
-        name: getattr(checkpoint, name)
-        for name in ("name", "revision", "title", "quantisation", "trained_lengths")
-    }
-    remember(bridge, Metadata(**facts, device_map=place_by_module))
+    noted = Metadata(
+        name=checkpoint.name,
+        revision=checkpoint.revision,
+        title=checkpoint.title,
+        quantisation=checkpoint.quantisation,
+        trained_lengths=checkpoint.trained_lengths,
+        device_map=place_by_module,
+    )
+    remember(bridge, noted)
     return bridge
 
 
@@ -163,40 +164,44 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
             reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
             if family.generic:
                 bridge = generic_bridge(module, family.module, probe, name)
-        if family.generic:
-            put_scores(bridge, eager)
-            return bridge
+                put_scores(bridge, eager)
+                return bridge
         # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits
         # of one prompt are chance.
         delegates = family.exact and not eager and module.dtype in SIXTEEN_BITS
         by_sdpa = (
             own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
         )
-        try:
-            bridge = build_bridge_from_module(
-                module,
-                family.module,
-                hf_config=module.config,
-                model_name=name,
-                post_adapter_hook=adapting(module.config),
-            )
-        except (
-            Exception
-        ) as error:  # bare ones, of a library that does not know a setting of this architecture
-            why = one_line(in_words(error)).rstrip(":")
-            raise InputError(
-                f"expected a model that TransformerLens can wrap, found {name}: {why}; it does not know one of its settings"
-            ) from None
-        bridge.eval()
-        for parameter in bridge.parameters():
-            parameter.requires_grad_(False)
-        if family.copied:
-            _let_go_of_joint(bridge)
-        unpatched(bridge)
+        bridge = _recorded_bridge(module, family, name)
         put_scores(bridge, eager)
         check_same(reference, _first_pass(lambda: bridge(probe), name), name)
         find_own_attention(bridge, by_sdpa, lambda: bridge(probe))
     return bridge
+
+
+def _recorded_bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
+    """TransformerLens' bridge around a module of a known family, raw and frozen."""
+    try:
+        bridge = build_bridge_from_module(
+            module,
+            family.module,
+            hf_config=module.config,
+            model_name=name,
+            post_adapter_hook=adapting(module.config),
+        )
+    except Exception as error:  # bare ones, of a library that does not know a setting
+        raise InputError(
+            f"expected a model that TransformerLens can wrap, found {name}: "
+            f"{one_line(in_words(error)).rstrip(':')}; it does not know one of its settings"
+        ) from None
+    bridge.eval().requires_grad_(False)
+    for block in bridge.blocks if family.copied else ():
+        # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
+        # change of it.
+        joint = block.attn.qkv.original_component
+        for weight, _ in list(joint.named_parameters()):
+            setattr(joint, weight, None)
+    return unpatched(bridge)
 
 
 def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
@@ -220,27 +225,19 @@ def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
     prepends, appends = detect_tokenizer_bos_eos(tokenizer)
     bridge.cfg.default_prepend_bos = bridge.cfg.tokenizer_prepends_bos = prepends
     bridge.cfg.tokenizer_appends_eos = appends
-    if tokenizer.pad_token_id is None or (
-        appends and tokenizer.pad_token_id != tokenizer.eos_token_id
-    ):
+    has_padding = tokenizer.pad_token_id is not None
+    if not has_padding or (appends and tokenizer.pad_token_id != tokenizer.eos_token_id):
         tokenizer = deepcopy(tokenizer)
-        tokenizer.pad_token = _padding_token(tokenizer)
+        # Where EOS begins every text it would be masked as padding on the left: then another
+        # special token, if there is one.
+        before, _ = frame(tokenizer)
+        tokens = [tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token]
+        tokenizer.pad_token = min(
+            (token for token in tokens if token is not None),
+            key=lambda token: tokenizer.convert_tokens_to_ids(token) in before,
+            default=None,
+        )
     bridge.tokenizer = tokenizer
-
-
-def _padding_token(tokenizer: Any) -> str | None:
-    """EOS, or where it begins every text another special token, if there is one: on the left EOS
-    would be masked as padding.
-    """
-    before, _ = frame(tokenizer)
-    tokens = [
-        token
-        for token in (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
-        if token is not None
-    ]
-    return min(
-        tokens, key=lambda token: tokenizer.convert_tokens_to_ids(token) in before, default=None
-    )
 
 
 def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
@@ -254,16 +251,6 @@ def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
             f"expected a config.json with which {name} computes, found one that ends its first pass: "
             f"{one_line(in_words(error))}"
         ) from None
-
-
-def _let_go_of_joint(bridge: TransformerBridge) -> None:
-    """The joint weight of q, k and v, which have copies of it: nothing computes with it, nor would
-    with a change of it.
-    """
-    for block in bridge.blocks:
-        joint = block.attn.qkv.original_component
-        for name, _ in list(joint.named_parameters()):
-            setattr(joint, name, None)
 
 
 def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> None:

@@ -81,12 +81,8 @@ class Shape:
         None for any other.
         """
         family = family_of_config(settings)
-        if (
-            family is None
-            or family.generic_instead
-            or family.mlp == "experts"
-            or not settings.keys() >= {*_EXPLICIT}
-        ):
+        is_closed = family is None or family.generic_instead or family.mlp == "experts"
+        if is_closed or not settings.keys() >= {*_EXPLICIT}:
             return None
         return cls._of_attributes(SimpleNamespace(**settings), family, dtype, device)
 
@@ -94,14 +90,17 @@ class Shape:
     def _of_attributes(
         cls, config: Any, family: Family | None, dtype: torch.dtype, device: str
     ) -> Shape:
-        d_model, n_heads = int(config.hidden_size), int(setting(config, "num_attention_heads") or 1)
+        d_model = int(config.hidden_size)
+        n_heads = int(_first_setting(config, "num_attention_heads") or 1)
+        key_value_names = ("num_key_value_heads", "num_kv_heads")
+        has_one = getattr(config, "multi_query", False)
         return cls(
             n_layers=int(config.num_hidden_layers),
             d_model=d_model,
             n_heads=n_heads,
-            n_key_value_heads=_n_key_value_heads(config, n_heads),
-            d_head=int(setting(config, "head_dim") or d_model // n_heads),
-            d_mlp=_d_mlp(config, d_model),
+            n_key_value_heads=1 if has_one else _first_setting(config, *key_value_names) or n_heads,
+            d_head=_first_setting(config, "head_dim") or d_model // n_heads,
+            d_mlp=_d_mlp(config) or 4 * d_model,
             d_vocab=int(config.vocab_size),
             context=context(config),
             gated=family is None or family.mlp != "plain",
@@ -150,36 +149,30 @@ def setting(config: Any, name: str) -> Any:
         return None
 
 
-def _n_key_value_heads(config: Any, n_heads: int) -> int:
-    if getattr(config, "multi_query", False):
-        return 1
-    return int(setting(config, "num_key_value_heads") or setting(config, "num_kv_heads") or n_heads)
-
-
-def _d_mlp(config: Any, d_model: int) -> int:
-    """Hidden units of an MLP; of experts, of those that a token goes through."""
-    active = getattr(config, "num_experts_per_tok", None)
-    if active is not None:
-        width = (
-            setting(config, "moe_intermediate_size")
-            or setting(config, "intermediate_size")
-            or 4 * d_model
-        )
-        return int(active) * (max(width) if isinstance(width, list) else int(width))
-    for name in ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"):
+def _first_setting(config: Any, *names: str) -> int | None:
+    """The first of these settings that a configuration has; of a list the largest."""
+    for name in names:
         if value := setting(config, name):
             return max(value) if isinstance(value, list) else int(value)
-    return 4 * d_model
+    return None
+
+
+def _d_mlp(config: Any) -> int | None:
+    """Hidden units of an MLP; of experts, of those that a token goes through."""
+    names = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim")
+    active = getattr(config, "num_experts_per_tok", None)
+    if active is None:
+        return _first_setting(config, *names)
+    width = _first_setting(config, "moe_intermediate_size", "intermediate_size")
+    return int(active) * (width or 4 * int(config.hidden_size))
 
 
 def context(config: Any) -> int:
     """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens
     takes it at, 2048.
     """
-    for name in ("max_position_embeddings", "max_seq_len", "seq_length", "context_length"):
-        if setting(config, name):
-            return int(setting(config, name))
-    return 2048
+    names = ("max_position_embeddings", "max_seq_len", "seq_length", "context_length")
+    return _first_setting(config, *names) or 2048
 
 
 def soft_cap_of(config: Any) -> float | None:

@@ -18,35 +18,20 @@ from ostools.ground.errors import InputError, in_words, short_repr
 Span = tuple[int, int]
 HARMLESS = "a"
 """Any text that is certainly no special token."""
-_PLAIN = {"clean_up_tokenization_spaces": False}
 
 
 @contextmanager
-def tokenizing(what: object) -> Iterator[None]:
-    """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`;
-    interrupts and exits pass.
-    """
+def _tokenizing(what: object) -> Iterator[None]:
+    """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`."""
     try:
         yield
-    except BaseException as error:  # a panic of the Rust library is no Exception
-        if isinstance(error, InputError) or not (
-            isinstance(error, Exception) or type(error).__name__ == "PanicException"
-        ):
-            raise
+    except InputError:
+        raise
+    except Exception as error:
         raise InputError(
-            f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an error "
-            f"({_short(in_words(error))}): "
-            "copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)"
-        ) from None
-
-
-def require_utf8(text: str) -> None:
-    """Refuse, with `InputError`, text with half of a character, of which no tokenizer makes ids."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}"
+            f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an "
+            f"error ({short_repr(in_words(error))}): copy the model's own tokenizer there, or give "
+            "token ids (ost.Prompt.from_ids, --ids)"
         ) from None
 
 
@@ -54,8 +39,7 @@ def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
     """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`,
     `split_special_tokens`).
     """
-    require_utf8(text)
-    with tokenizing(text):
+    with _tokenizing(text):
         return list(
             tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids
         )
@@ -63,29 +47,23 @@ def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
 
 def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
     """The ids of each text, by one call."""
-    for text in texts:
-        require_utf8(text)
-    with tokenizing(texts[0] if texts else ""):
-        rows = tokenizer(
-            list(texts), return_attention_mask=False, verbose=False, **options
-        ).input_ids
-    return [list(ids) for ids in rows]
+    with _tokenizing(texts[:1]):
+        encoded = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options)
+    return [list(ids) for ids in encoded.input_ids]
 
 
 def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int], list[Span]]:
     """The ids of a text, and for each the first and the one after the last of its characters."""
-    require_utf8(text)
-    with tokenizing(text):
+    with _tokenizing(text):
         encoding = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
-    return list(encoding.input_ids), [
-        (int(start), int(end)) for start, end in encoding.offset_mapping
-    ]
+    places = [(int(start), int(end)) for start, end in encoding.offset_mapping]
+    return list(encoding.input_ids), places
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text of ids, with the blanks that the tokenizer itself writes."""
-    with tokenizing(list(ids)):
-        return tokenizer.decode(list(ids), **_PLAIN)
+    with _tokenizing(list(ids)):
+        return tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
 
 
 def writes_lines(tokenizer: Any) -> bool:
@@ -93,8 +71,7 @@ def writes_lines(tokenizer: Any) -> bool:
     return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:197]}..."
+# ---- markers
 
 
 def control_ids(tokenizer: Any) -> frozenset[int]:
@@ -104,58 +81,40 @@ def control_ids(tokenizer: Any) -> frozenset[int]:
     Other added tokens (runs of spaces, tags) are ordinary text that the tokenizer treats as one
     piece.
     """
-    return _markers(*_state(tokenizer))[0]
+    template = str(tokenizer.chat_template or "")  # or a dictionary of several
+    return _control_ids(tokenizer, template, tuple(tokenizer.all_special_ids), len(tokenizer))
+
+
+@lru_cache(maxsize=4)
+def _control_ids(
+    tokenizer: Any, template: str, special: tuple[int, ...], size: int
+) -> frozenset[int]:
+    """The arguments are what the ids change with; of Gemma's 6,000 added tokens it takes a while."""
+    added = tokenizer.added_tokens_decoder.items()
+    return frozenset(special) | {
+        index
+        for index, token in added
+        if token.special or (token.content.strip() and token.content in template)
+    }
 
 
 def markers_in(tokenizer: Any, text: str) -> int:
     """Number of the tokenizer's markers that a text contains, in letters."""
     if tokenizer is None:
         return 0
+    names = {str(tokenizer.convert_ids_to_tokens(index)) for index in control_ids(tokenizer)}
     # Of Gemma's 6,000 names only those in the text: to compile a pattern of all takes a second.
-    names = [re.escape(name) for name in _markers(*_state(tokenizer))[1] if name in text]
-    return len(re.findall("|".join(names), text)) if names else 0
-
-
-def _state(tokenizer: Any) -> tuple[Any, str, tuple[int, ...], int]:
-    """The tokenizer, and what its markers change with."""
-    template = str(tokenizer.chat_template or "")  # or a dictionary of several
-    return tokenizer, template, tuple(tokenizer.all_special_ids), len(tokenizer)
-
-
-@lru_cache(maxsize=4)
-def _markers(
-    tokenizer: Any, template: str, special: tuple[int, ...], size: int
-) -> tuple[frozenset[int], list[str]]:
-    """The ids of the markers, and those of their texts that are looked for in a text, the longest
-    first.
-    """
-    added = tokenizer.added_tokens_decoder.items()
-    marks = {
-        index
-        for index, token in added
-        if token.special or (token.content.strip() and token.content in template)
-    }
-    ids = frozenset(marks | set(special))
-    names = {str(tokenizer.convert_ids_to_tokens(index)) for index in ids}
-    return ids, sorted((name for name in names if len(name) > 2), key=len, reverse=True)
+    marks = sorted((name for name in names if len(name) > 2 and name in text), key=len)
+    return len(re.findall("|".join(map(re.escape, reversed(marks))), text)) if marks else 0
 
 
 @lru_cache(maxsize=1024)
-def notice_markers(text: str, count: int) -> None:
-    """Say once for each text, on stderr, that its markers are read as plain text."""
-    markers = "1 marker" if count == 1 else f"{count} markers"
-    sys.stderr.write(
-        f"note: the text {text[:40]!r} holds {markers} of the chat template, read as plain text; use "
-        "ost.Prompt.from_chat_text(model, text) where they are meant as tokens\n"
-    )
+def note_once(line: str) -> None:
+    """Write a note on stderr, once a process."""
+    sys.stderr.write(f"note: {line}\n")
 
 
-@lru_cache(maxsize=1024)
-def notice_left_out(tokens: tuple[str, ...]) -> None:
-    """Say once, on stderr, that what the tokenizer puts behind a text is left out."""
-    sys.stderr.write(
-        f"note: the tokenizer puts {' '.join(tokens)} behind a text; it is left out: a prompt ends in its text's last token\n"
-    )
+# ---- special tokens around a text
 
 
 def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -166,7 +125,8 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
         if framed[start : start + len(bare)] == bare:
             return framed[:start], framed[start + len(bare) :]
     raise InputError(
-        "expected a tokenizer that puts special tokens around a text, found one that changes the text's"
+        "expected a tokenizer that puts special tokens around a text, found one that changes the "
+        "text's"
     )
 
 
@@ -195,37 +155,39 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
     body = ids[len(before) : end]
     if ids[: len(before)] != before or ids[end:] != after:
         raise InputError(
-            f"expected the tokenizer to add the same special tokens to every text, found {ids[:3]} ... at the start of "
-            f"{text[:40]!r}: use `ost.Prompt.from_ids` and write them yourself"
+            "expected the tokenizer to add the same special tokens to every text, found "
+            f"{ids[:3]} ... at the start of {text[:40]!r}: use `ost.Prompt.from_ids` and write "
+            "them yourself"
         )
     if not body:
         raise InputError(
-            f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text"
+            f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other "
+            "text"
         )
     refuse_unknown(tokenizer, body, text)
-    control = control_ids(tokenizer)
-    for index in body:
-        if index in control:
-            raise InputError(
-                f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
-                "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
-            )
+    for index in control_ids(tokenizer).intersection(body):
+        raise InputError(
+            f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this "
+            "tokenizer can only read as a control token: change the text, or use "
+            "`ost.Prompt.from_ids` where the token is meant"
+        )
     return body
 
 
 def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
-    """No part of the text became the unknown token (GPT-2's is its end of text, which is no such
-    thing).
+    """Refuse a text of which a part became the unknown token (GPT-2's is its end of text, which is
+    no such thing).
     """
     unknown = tokenizer.unk_token_id
     if unknown in ids and unknown not in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         raise InputError(
-            f"expected text that the tokenizer knows, found {ids.count(unknown)} unknown tokens in {text[:40]!r}: "
-            "write it otherwise, or use a model whose tokenizer falls back to bytes"
+            f"expected text that the tokenizer knows, found {ids.count(unknown)} unknown tokens in "
+            f"{text[:40]!r}: write it otherwise, or use a model whose tokenizer falls back to bytes"
         )
 
 
 def template_ids(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a text that a chat template wrote, whose markers are tokens."""
     return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
 
 
@@ -233,10 +195,14 @@ def required(tokenizer: Any) -> Any:
     """The tokenizer; an `InputError` for none."""
     if tokenizer is None:
         raise InputError(
-            "expected a tokenizer, which text needs, found a model without one: give token ids (ost.Prompt.from_ids, --ids), "
-            "or copy the tokenizer's files into the model's directory and load it again"
+            "expected a tokenizer, which text needs, found a model without one: give token ids "
+            "(ost.Prompt.from_ids, --ids), or copy the tokenizer's files into the model's "
+            "directory and load it again"
         )
     return tokenizer
+
+
+# ---- what an id is shown as
 
 
 def token_text(tokenizer: Any, index: int) -> str:
@@ -253,21 +219,21 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     # Behind another token, because decoders strip the space at the start of a text.
     anchor = token_ids(tokenizer, HARMLESS, add_special_tokens=False)
     before = decoded(tokenizer, anchor)
-    return {index: _text_behind(tokenizer, anchor, before, index) for index in set(ids)}
+    text_by_id: dict[int, str] = {}
+    for index in set(ids):
+        joined, token = decoded(tokenizer, [*anchor, index]), tokenizer.convert_ids_to_tokens(index)
+        text = joined.removeprefix(before) if joined.startswith(before) else ""
+        is_text = text and "\ufffd" not in text and token is not None
+        text_by_id[index] = text if is_text else _bytes_shown(token or "") or f"<{index}>"
+    return text_by_id
 
 
-def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> str:
-    """One id's text after those of `anchor`, whose own is `before`."""
-    if (token := tokenizer.convert_ids_to_tokens(index)) is None:
-        return f"<{index}>"
-    joined = decoded(tokenizer, [*anchor, index])
-    text = joined[len(before) :]
-    if joined.startswith(before) and text and "\ufffd" not in text:
-        return text
+def _bytes_shown(token: str) -> str:
+    """A token that is no text by itself: its bytes as `<0xE2>`."""
     if re.fullmatch(r"<0x[0-9A-F]{2}>", token) or any(mark not in _BYTE_OF for mark in token):
-        return token or f"<{index}>"
+        return token
     raw = bytes(_BYTE_OF[mark] for mark in token)
-    return raw.decode("utf-8", errors="surrogateescape").translate(_SHOW_BYTE) or f"<{index}>"
+    return raw.decode("utf-8", errors="surrogateescape").translate(_SHOW_BYTE)
 
 
 # Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).

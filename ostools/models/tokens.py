@@ -30,10 +30,8 @@ from ostools.models.tokenizer_calls import (
     ids_and_places,
     lead,
     markers_in,
-    notice_left_out,
-    notice_markers,
+    note_once,
     refuse_unknown,
-    require_utf8,
     required,
     template_ids,
     text_ids,
@@ -148,8 +146,7 @@ class Prompt:
         `<start_of_turn>`) become tokens.
 
         The special tokens before it (BOS) are added where the template itself writes them and the
-        text lacks them. `origins` are known where the text is one user turn as the template writes
-        it, and None for any other conversation.
+        text lacks them. `origins` are None.
 
         Raises `InputError` for text without a marker, and as `encode` does for empty text, unknown
         tokens and a long prompt.
@@ -159,20 +156,16 @@ class Prompt:
         ids, (before, _) = template_ids(tokenizer, text), frame(tokenizer)
         if not set(ids) & control_ids(tokenizer):
             raise InputError(
-                f"expected text with markers of the chat template, found none in {text[:40]!r}: use ost.encode(model, text)"
+                f"expected text with markers of the chat template, found none in {text[:40]!r}: "
+                "use ost.encode(model, text)"
             )
         refuse_unknown(tokenizer, ids, text)
-        rendered = _as_rendered(tokenizer, text)
-        if rendered is not None:
-            prompt = _prompt(model, text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
-        else:
-            template = render(tokenizer, HARMLESS).harmless if tokenizer.chat_template else ""
-            template_start = (
-                template_ids(tokenizer, template)[: len(before)] if template else before
-            )
-            missing = before if template_start == before and ids[: len(before)] != before else []
-            prompt = _prompt(model, text, [*missing, *ids])
-        return replace(prompt, markers_as_tokens=True)
+        start = before
+        if tokenizer.chat_template:
+            start = template_ids(tokenizer, render(tokenizer, HARMLESS).harmless)[: len(before)]
+        if start == before and ids[: len(before)] != before:
+            ids = [*before, *ids]
+        return replace(_prompt(model, text, ids), markers_as_tokens=True)
 
     @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
@@ -204,7 +197,11 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     _require_text(text)
     tokenizer = tokenizer_of(model)
     if markers := markers_in(tokenizer, text):
-        notice_markers(text, markers)
+        count = "1 marker" if markers == 1 else f"{markers} markers"
+        note_once(
+            f"the text {text[:40]!r} holds {count} of the chat template, read as plain text; use "
+            "ost.Prompt.from_chat_text(model, text) where they are meant as tokens"
+        )
     if encoding.get("chat"):
         rendered, ids = _chat_ids(tokenizer, text, encoding)
         prompt = _prompt(
@@ -215,7 +212,10 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
     prompt = _prompt(model, text, [*before, *body], [SPECIAL] * len(before) + [TEXT] * len(body))
     if left_out := tuple(token_text(tokenizer, index) for index in after):
-        notice_left_out(left_out)
+        note_once(
+            f"the tokenizer puts {' '.join(left_out)} behind a text; it is left out: a prompt ends "
+            "in its text's last token"
+        )
     not_added = None if bos is not None or tokenizer.bos_token_id in before else tokenizer.bos_token
     return replace(
         prompt, markers=markers, chosen_bos=bos, bos_not_added=not_added, left_out=left_out
@@ -230,25 +230,6 @@ def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
         wrong = "empty text" if isinstance(text, str) else short_repr(text)
         raise InputError(f"expected a prompt, found {wrong}: give it at least one character")
-    require_utf8(text)
-
-
-def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
-    """Rendering of the one message that the chat template writes as this text; None where there is
-    no such message.
-    """
-    if not tokenizer.chat_template:
-        return None
-    try:
-        low, high = (rendered := render(tokenizer, HARMLESS)).chat.message
-        first, last = rendered.text[:low], rendered.text[high:]
-        message = text.removeprefix(first).removesuffix(last)
-        again = (
-            render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
-        )
-    except InputError:  # a template that takes no single turn, or rewrites this message
-        return None
-    return again if again is not None and again.text == text else None
 
 
 def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
@@ -310,7 +291,8 @@ def _whole_numbers(ids: Any) -> list[int]:
     # An empty list has no integers in it, but it is refused for being empty.
     if tensor.ndim != 1 or (tensor.numel() and tensor.dtype not in _INTEGERS):
         raise InputError(
-            f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of {tensor.dtype}"
+            f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of "
+            f"{tensor.dtype}"
         )
     return [int(index) for index in tensor.tolist()]
 

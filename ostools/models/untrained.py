@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.lens import PreTrainedModel, TransformerBridge
+from ostools.ground.lens import PreTrainedConfig, PreTrainedModel, TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import is_closed
@@ -83,28 +83,26 @@ def untrained_model(
             _shuffle(model, null, seed)
         elif kind == "embeddings-kept":
             _keep_embeddings(model, null)
-            _require_same_start(model, null)
     if config_hash(null) != described.config_hash:
         raise InputError(
-            f"untrained model: expected the configuration of {described.name}, found that loading it again changes it"
+            f"untrained model: expected the configuration of {described.name}, found that loading "
+            "it again changes it"
         )
-    remember(
-        null, Metadata(name=name, null=Null(kind, seed, described.name, described.weight_hash))
-    )
+    origin = Null(kind, seed, described.name, described.weight_hash)
+    remember(null, Metadata(name=name, null=origin))
     return null
 
 
 def _known_family(model: TransformerBridge) -> Family:
+    config = cast(PreTrainedModel, model.original_model).config
     if is_closed(model):
-        config: Any = model.original_model.config
-        return family_of_settings(
-            config.to_dict(), f"the configuration of {model.cfg.architecture}", generic=True
-        )
+        where = f"the configuration of {model.cfg.architecture}"
+        return family_of_settings(config.to_dict(), where, generic=True)
     family = family_of(model)
     if family is None or family.refused is not None:
         raise InputError(
-            f"untrained model: expected a model of a family that load_model knows, found {model.cfg.architecture}: known are "
-            f"{KNOWN_ARCHITECTURES}"
+            "untrained model: expected a model of a family that load_model knows, found "
+            f"{model.cfg.architecture}: known are {KNOWN_ARCHITECTURES}"
         )
     return family
 
@@ -142,29 +140,17 @@ def _bridge(
     model: TransformerBridge, family: Family, name: str, seed: int | None
 ) -> TransformerBridge:
     """A bridge of the same configuration, dtype and device, its weights drawn from `seed`; None:
-    whatever they are.
+    whatever they are, to be filled by the caller.
     """
-    from transformers.initialization import no_init_weights
-
     from ostools.models.load import give_tokenizer, wrapped
 
     like = next(model.parameters())
-    original: Any = model.original_model
+    original = cast(PreTrainedModel, model.original_model)
     with quiet(), torch.random.fork_rng(devices=[]):
-        if (
-            seed is None
-        ):  # filled by the caller, so that a weight which transformers leaves undrawn is none's concern
+        if seed is None:
             module = _built(original.config, family, like.dtype)
-        elif like.dtype == torch.float32:
-            module = _drawn(original.config, family, seed, like.dtype)
         else:
-            drawn = _drawn(original.config, family, seed, torch.float32)
-            with no_init_weights():  # filled below
-                module = _built(original.config, family, like.dtype)
-            module.tie_weights()
-            for weight, source in zip(module.parameters(), drawn.parameters(), strict=True):
-                weight.data.copy_(source)
-            del drawn
+            module = _drawn(original.config, family, seed, like.dtype)
         module.generation_config = copy.deepcopy(original.generation_config)
         module.eval().to(like.device)  # pyright: ignore[reportArgumentType]
         null = wrapped(module, family, name, is_eager(model))
@@ -172,7 +158,7 @@ def _bridge(
     return null
 
 
-def _built(config: Any, family: Family, dtype: torch.dtype) -> PreTrainedModel:
+def _built(config: PreTrainedConfig, family: Family, dtype: torch.dtype) -> PreTrainedModel:
     """The Hugging Face model of a configuration, whose own object is left as it is."""
     import transformers
 
@@ -184,17 +170,30 @@ def _built(config: Any, family: Family, dtype: torch.dtype) -> PreTrainedModel:
         )
 
 
-def _drawn(config: Any, family: Family, seed: int, dtype: torch.dtype) -> PreTrainedModel:
-    """The Hugging Face model with weights as transformers draws them."""
+def _drawn(
+    config: PreTrainedConfig, family: Family, seed: int, dtype: torch.dtype
+) -> PreTrainedModel:
+    """The Hugging Face model with weights as transformers draws them, in float32, and rounded."""
+    from transformers.initialization import no_init_weights
+
     with _undrawn_is_nan(), _DrawnInFloat64():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
-        module = _built(config, family, dtype)
-    for name, weight in module.named_parameters():
+        drawn = _built(config, family, torch.float32)
+    for name, weight in drawn.named_parameters():
         if not bool(torch.isfinite(weight).all()):
             raise InputError(
-                f"untrained model: expected transformers to draw every weight of {type(module).__name__}, found {name} "
-                "undrawn: shuffle the model's own weights, kind='shuffled'"
+                "untrained model: expected transformers to draw every weight of "
+                f"{type(drawn).__name__}, found {name} undrawn: shuffle the model's own weights, "
+                "kind='shuffled'"
             )
+    if dtype == torch.float32:
+        return drawn
+    # Not `.to(dtype)`, which would round rotary frequencies too.
+    with no_init_weights():
+        module = _built(config, family, dtype)
+    module.tie_weights()
+    for weight, source in zip(module.parameters(), drawn.parameters(), strict=True):
+        weight.data.copy_(source)
     return module
 
 
@@ -258,24 +257,20 @@ def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> No
 
 
 def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
-    """Copy what makes v^(0) of tokens, as it is in `model`."""
+    """Copy what makes v^(0) of tokens, as it is in `model`. Refuse where more than that makes it:
+    positions that a model by the generic route has learnt.
+    """
+    from ostools.models.load import probe_of
+
     for part, component in null.named_children():
         if part in _BEFORE_BLOCKS:
             own_parameters = dict(getattr(model, part).named_parameters())
             for name, weight in component.named_parameters():
                 weight.copy_(dense(own_parameters[name]))
-
-
-def _require_same_start(model: TransformerBridge, null: TransformerBridge) -> None:
-    """Refuse where more than the kept parts makes v^(0): positions that a model by the generic
-    route has learnt.
-    """
-    from ostools.models.load import probe_of
-
     probe = probe_of(cast(PreTrainedModel, model.original_model))
-    own, kept = (each.input_to_embed(probe)[0] for each in (model, null))
-    if not torch.equal(own, kept):
+    if not torch.equal(model.input_to_embed(probe)[0], null.input_to_embed(probe)[0]):
         raise InputError(
-            f"untrained model: expected a model whose v^(0) is made of the embedding alone, found {model.cfg.architecture}, "
-            "which adds something else: take kind='initialised' or 'shuffled'"
+            "untrained model: expected a model whose v^(0) is made of the embedding alone, found "
+            f"{model.cfg.architecture}, which adds something else: take kind='initialised' or "
+            "'shuffled'"
         )

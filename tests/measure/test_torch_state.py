@@ -5,7 +5,6 @@ process, to the bit.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import inspect
 import typing
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.models import load_model
-from ostools.models.precision.torch_state import _WithoutAutocast, default_torch_state
+from ostools.models.precision.torch_state import default_torch_state
 from ostools.results import Result
 from tests.checkpoints import write_checkpoint
 from tests.reporting.every import EVERY, model, prompt
@@ -207,12 +206,3 @@ def test_blocks_of_two_threads_share_the_process_and_leave_it_as_it_was() -> Non
         second.__exit__(None, None, None)
         assert torch.get_default_dtype() == torch.bfloat16
     assert next(model().parameters()).dtype == torch.float32
-
-
-def test_a_block_that_an_interrupt_left_unnoted_puts_no_autocast_back_later() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        unnoted = _WithoutAutocast()
-        unnoted.__enter__()
-    del unnoted
-    gc.collect()
-    assert not torch.is_autocast_enabled("cpu")

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import ostools as ost
 from benchmarks.shapes import write_shape
 from ostools.ground.errors import InputError
-from ostools.ground.memory import Free
 from ostools.models import describe, lazy_cast, load_model
 from ostools.models.files import offload
 from ostools.models.files.offload import brought, first_fit
@@ -164,7 +163,7 @@ def test_auto_leaves_on_disk_what_has_no_room(
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     assert not on_disk(load_model(tmp_path, device="cpu", device_map="auto"))
     room = int(0.8 * 4 * describe(whole).n_parameters / offload.SHARE)  # for all but the last part
-    monkeypatch.setattr(offload, "free_memory", lambda: Free(room, "here"))
+    monkeypatch.setattr(offload, "available_memory", lambda device: room)
     parts = load_model(tmp_path, device="cpu", device_map="auto")
     assert on_disk(parts)
     assert not any(".0." in name for name in on_disk(parts))

@@ -18,7 +18,6 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.hooks.sites import is_closed
-from ostools.measure.passes.output import logit_scale
 from ostools.mitigations.passes import own_windows
 from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
@@ -82,13 +81,6 @@ def _norms_stand(names: set[str]) -> str:
     return "before and behind" if before and behind else "before" if before else "behind"
 
 
-def _qk_norm(model: TransformerBridge) -> str:
-    found = hooks.norms(model).get("blocks.0.attn.q_norm")
-    if found is None:
-        return "none"
-    return "each head" if len(found.gain) == model.cfg.d_head else "all heads"
-
-
 def _positions(model: TransformerBridge) -> str:
     if "rotary_cos" in hooks.available_sites(model):
         with hooks.capture(model, "rotary_cos") as seen:
@@ -105,14 +97,6 @@ def _mlp(model: TransformerBridge) -> str:
     return "gated" if "mlp_up" in hooks.available_sites(model) else "plain"
 
 
-def _embedding(model: TransformerBridge) -> str:
-    if hasattr(model, "embed_ln"):
-        return "layer norm"
-    ratio = model.input_to_embed(IDS)[0] / model.W_E[IDS]
-    scaled = torch.allclose(ratio, torch.full_like(ratio, model.cfg.d_model**0.5), rtol=1e-4)
-    return "times sqrt(d_model)" if scaled else "as it is"
-
-
 @every_family
 def test_the_records_facts_are_the_modules(family: str) -> None:
     model = tiny_model(family, seed=1)
@@ -122,17 +106,11 @@ def test_the_records_facts_are_the_modules(family: str) -> None:
         None if qkv is None else (qkv.original_component.weight, model.blocks[0].attn.q.weight)
     )
     found: dict[str, Any] = {
-        "norm": "layer" if hooks.norms(model)["ln_final"].centred else "RMS",
         "norms": _norms_stand(names),
         "parallel": "residual_mid" not in hooks.available_sites(model),
-        "qk_norm": _qk_norm(model),
         "positions": _positions(model),
         "mlp": _mlp(model),
-        "soft_caps": getattr(model.original_model.config, "attn_logit_softcapping", None)
-        is not None,
         "sinks": hasattr(model.blocks[0].attn.original_component, "sinks"),
-        "multipliers": hooks.residual_scale(model) != 1.0 and logit_scale(model) != 1.0,
-        "embedding": "as it is" if known.positions == "learned" else _embedding(model),
         "copied": weights is not None
         and len({w.untyped_storage().data_ptr() for w in weights}) == 2,
     }
@@ -221,7 +199,7 @@ def test_settings_within_a_record_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("family", "found"), [("neox", "one joint weight in Pythia"), ("mixtral", "experts in Mixtral")]
+    ("family", "found"), [("neox", "one joint weight.* Pythia"), ("mixtral", "experts.* Mixtral")]
 )
 def test_weights_that_are_copied_or_stacked_have_no_device_map(
     family: str, found: str, tmp_path

@@ -27,7 +27,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
-from ostools.models.files import shards
+from ostools.models.files import weights
 from ostools.models.files.config import quiet
 from ostools.models.files.sources import locate
 from tests.checkpoints import (
@@ -242,10 +242,8 @@ def _status(kind: type[hub_errors.HfHubHTTPError], status: int) -> Exception:
 @pytest.mark.parametrize(
     ("name", "error", "match"),
     [
-        ("google/gemma-7b", _status(hub_errors.GatedRepoError, 401), "is gated: .* found no token: accept .* set HF_TOKEN"),
-        ("google/gema-7b", _status(hub_errors.RepositoryNotFoundError, 404), "a hub id that exists"),
-        ("google/gemma-7b", _status(hub_errors.RevisionNotFoundError, 404), "commit of 'google/gemma-7b', found 'mian'"),
-        ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or a connection"),
+        ("google/gemma-7b", _status(hub_errors.GatedRepoError, 401), "is gated: accept the licence .* set HF_TOKEN"),
+        ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or on .*: connect and try again"),
     ],
 )  # fmt: skip
 def test_what_the_hub_says_is_one_line(
@@ -301,18 +299,18 @@ def _opened(directory: Path) -> Iterator[Counter[str]]:
     """
     global _OPENED
     _OPENED, counts = [], Counter()
-    real = shards.safe_open
+    real = weights.safe_open
 
     def safe_open(file: Path, framework: str) -> Any:
         counts[file.name] += 1
         return real(file, framework)
 
-    shards.safe_open = safe_open
+    weights.safe_open = safe_open
     try:
         yield counts
     finally:
         counts.update(Path(file).name for file in _OPENED if Path(file).parent == directory)
-        shards.safe_open, _OPENED = real, None
+        weights.safe_open, _OPENED = real, None
 
 
 @pytest.mark.parametrize("device_map", [None, "disk"])
@@ -330,30 +328,6 @@ def test_each_file_is_read_once(device_map: Any, tmp_path: Path) -> None:
     assert {name: ours[name] for name in names} == dict.fromkeys(names, 1)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert ours[name] - library[name] == 1
-
-
-def test_tensors_are_read_as_they_are_stored(tmp_path: Path) -> None:
-    """Of every dtype that a checkpoint has, and of every shape; those of the dtype asked for are
-    not the file's own pages.
-    """
-    stored = {
-        f"{kind} {shape}": torch.randn(shape, dtype=torch.float64).mul(300).to(kind)
-        for kind in (
-            torch.float64,
-            torch.float32,
-            torch.float16,
-            torch.bfloat16,
-            torch.int64,
-            torch.bool,
-        )
-        for shape in ((), (0, 3), (7, 3))
-    }
-    file = tmp_path / "model.safetensors"
-    save_file(stored, file)
-    found = dict(shards.Shard.of(file).read(torch.float32))
-    assert found.keys() == stored.keys()
-    assert all(found[name].dtype is numbers.dtype for name, numbers in stored.items())
-    assert all(torch.equal(found[name], numbers) for name, numbers in stored.items())
 
 
 # Settings of the machine that saved a model never decide how we compute.

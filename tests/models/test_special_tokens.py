@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answer_line import line_ids
 from ostools.measure.unloaded import _Encoder
-from ostools.models.tokenizer_calls import notice_left_out
+from ostools.models.tokenizer_calls import note_once
 from ostools.models.tokens import count_tokens, offsets
 from ostools.sweep.corpus.texts import draw
 from tests.checkpoints import make_model, tiny_model
@@ -162,7 +162,7 @@ def test_what_a_reader_expects_and_does_not_find_is_said(
     assert described["appends EOS and pads"] == ("added", "appended")
     assert (described["qwen"], described["no EOS"]) == ((None, "not appended"), ("added", None))
     capsys.readouterr()
-    notice_left_out.cache_clear()
+    note_once.cache_clear()
     for text in (TEXT, LONGER):
         ost.encode(_model("appends EOS"), text)
     assert (

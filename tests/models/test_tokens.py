@@ -230,7 +230,7 @@ def test_ordinary_text_gets_the_tokenizers_own_ids(text: str) -> None:
         (lambda model: encode(model, ""), "expected a prompt, found empty text"),
         (
             lambda model: encode(model, "a\ud800b"),
-            r"expected text that UTF-8 can write, found '\\ud800' at 1",
+            "expected a tokenizer that can read",
         ),
         (
             lambda model: encode(model, "1" * 2048),

@@ -14,8 +14,8 @@ from ostools.cli.global_options import GLOBALS
 from ostools.cli.verbs.listings import give_tables
 from ostools.ground.errors import InputError, in_words
 from ostools.models.families import EMBEDDED, FAMILIES, ROUTES, Family
-from ostools.models.files.checks import read_json
-from ostools.models.files.config import family_of_settings, quiet, refuse_quantised
+from ostools.models.files.checks import read_json, refuse_quantised
+from ostools.models.files.config import family_of_settings, quiet
 from ostools.models.files.gguf import describe_gguf
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
 from ostools.models.files.gguf_format.header import gguf_file_at, read_header
@@ -88,8 +88,8 @@ def checked_route(name: str) -> list[str]:
             _, family, tokenizer = describe_gguf(header, gguf.name)
         bos = tokenizer.bos_token if tokenizer.add_bos_token else "nothing"
         return [
-            f"{gguf.name}: {header.architecture}, {header.quantisation}, {sum(header.sizes):,} weights; its tokenizer puts {bos} "
-            "in front of a text.",
+            f"{gguf.name}: {header.architecture}, {header.quantisation}, "
+            f"{sum(header.sizes.values()):,} weights; its tokenizer puts {bos} in front of a text.",
             *_in_words(family),
         ]
     is_local = directory.is_dir()

@@ -41,7 +41,7 @@ from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.describe import attention_named
-from ostools.models.files.tokenizer import ids_of_setting
+from ostools.models.files.checks import ids_of_setting
 from ostools.models.precision.scores import own_attention, runs_own_attention
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded, writes_lines

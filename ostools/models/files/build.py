@@ -16,19 +16,22 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.checks import one_line
+from ostools.models.files.checks import (
+    check_dtypes,
+    check_finite,
+    check_loaded,
+    check_tied,
+    one_line,
+    require_own_functions,
+    without_negative_ids,
+)
 from ostools.models.files.config import experts_one_by_one
-from ostools.models.files.functions import require_own_functions
-from ostools.models.files.offload import PlaceByModule, checked_map, fill, placed, placeholders
-from ostools.models.files.shards import check_finite, check_loaded, check_stored
-from ostools.models.files.tokenizer import without_negative_ids
+from ostools.models.files.offload import PlaceByModule, fill, map_named, placed, placeholders
 
 
 @contextmanager
 def fitting(where: Path) -> Iterator[None]:
-    """Whatever a library raises while a model is built, for config values that no model can be
-    built from.
-    """
+    """Refuse, in one line, config values that no model can be built from."""
     try:
         yield
     except InputError:
@@ -50,6 +53,7 @@ def build(
     call it.
     """
     experts_one_by_one(config, family)
+    require_own_functions(str(where), config)
     module, info = getattr(transformers, family.module).from_pretrained(
         None,
         state_dict=dict(weights),
@@ -63,7 +67,6 @@ def build(
         key_mapping=dict(family.renames) or None,
     )
     check_loaded(info, family, where)
-    require_own_functions(module, str(where))
     return module
 
 
@@ -75,16 +78,19 @@ def load_whole(
     device: torch.device,
 ) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
-    with fitting(checkpoint.directory):
-        check_stored(config, family, checkpoint.shards, checkpoint.directory)
+    directory = checkpoint.directory
+    with fitting(directory):
+        check_dtypes(checkpoint.dtypes, family, directory)
+        tensors = {name: weight.read() for name, weight in checkpoint.weights.items()}
+        # Those of `dtype` in memory of their own; others in the file's pages, and transformers
+        # casts them: it keeps some in float32 whatever dtype it is asked for.
         tensors = {
-            name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)
+            name: tensor.clone() if tensor.dtype is dtype else tensor
+            for name, tensor in tensors.items()
         }
-        module = build(family, config, tensors, dtype, checkpoint.directory)
+        module = build(family, config, tensors, dtype, directory)
         for tensor in (*module.parameters(), *module.buffers()):
-            if (
-                tensor.dtype is not dtype
-            ):  # transformers keeps it in float32, and it still lies in the file's own pages
+            if tensor.dtype is not dtype:  # kept in float32, and still in the file's own pages
                 tensor.data = tensor.data.clone()
     module = _finished(module, checkpoint)
     module.to(device)  # pyright: ignore[reportArgumentType]
@@ -101,42 +107,43 @@ def load_in_places(
 ) -> tuple[PreTrainedModel, PlaceByModule]:
     """The Hugging Face model with its weights where the map says, and the map with nothing left to
     be found out.
+
+    Raises `InputError` for weights that are not computed with as the file holds them.
     """
-    _check_storage(family, checkpoint.directory)
-    device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
-    with fitting(checkpoint.directory):
-        described = check_stored(config, family, checkpoint.shards, checkpoint.directory)
-        place_by_module = checked_map(device_map, described, dtype, device)
-        stored = {name: shard.tensor(name) for shard in checkpoint.shards for name in shard.tensors}
+    directory = checkpoint.directory
+    if family.mlp == "experts" or family.copied:
+        what = (
+            "one joint weight, of whose parts TransformerLens computes with copies"
+            if family.copied
+            else "experts, which transformers stacks"
+        )
+        raise InputError(
+            f"device_map: expected weights that are computed with as {directory} holds them, found "
+            f"{what}, in {family.name}: load the model whole"
+        )
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
+    with fitting(directory):
+        check_dtypes(checkpoint.dtypes, family, directory)
+        stored = {name: weight.read() for name, weight in checkpoint.weights.items()}
         holders = placeholders(stored, dtype)
-        module = build(family, config, holders, dtype, checkpoint.directory)
+        module = build(family, config, holders, dtype, directory)
+        place_by_module = map_named(device_map, module, dtype, device)
         fill(module, holders, device, placed(stored, place_by_module, dtype, device))
     return _finished(module, checkpoint), place_by_module
 
 
 def _finished(module: PreTrainedModel, checkpoint: Checkpoint) -> PreTrainedModel:
     """The model with finite weights, in eval mode, knowing the tokens that end an answer."""
+    check_tied(module, checkpoint.directory)
     check_finite(module, checkpoint.directory)
     if checkpoint.generation is not None:
         try:
             module.generation_config = GenerationConfig.from_dict(dict(checkpoint.generation))
         except Exception as error:
             raise InputError(
-                f"expected a generation_config.json that transformers can read in {checkpoint.directory}: {one_line(error)}"
+                "expected a generation_config.json that transformers can read in "
+                f"{checkpoint.directory}: {one_line(error)}"
             ) from None
     without_negative_ids(module.generation_config)
     return module.eval()
-
-
-def _check_storage(family: Family, directory: Path) -> None:
-    """A device map asks for weights that are computed with as the file holds them."""
-    obstacle = (
-        f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
-    )
-    if family.copied:
-        obstacle = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
-    if obstacle is not None:
-        raise InputError(
-            f"device_map: expected weights that are computed with as {directory} holds them, found {obstacle}: load the model "
-            "whole"
-        )

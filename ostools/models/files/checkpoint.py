@@ -7,7 +7,7 @@ changes afterwards is not seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from ostools.ground.errors import InputError
 from ostools.models.families import KNOWN_ARCHITECTURES
 from ostools.models.files.checks import read_json
-from ostools.models.files.shards import Shard, has_weights, read_shards, stored_dtype
+from ostools.models.files.weights import StoredTensor, has_weights, open_weights, stored_dtype
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is
@@ -63,22 +63,11 @@ class Checkpoint:
         return self._without_code("config.json")
 
     @cached_property
-    def declared_ids(self) -> Mapping[tuple[str, str], Any]:
-        """The id of each added token, by its text and the file of the tokenizer that says so."""
-        ids: dict[tuple[str, str], Any] = {}
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            settings = self._without_code(file) if (self.directory / file).exists() else {}
-            listed = settings.get("added_tokens") or []
-            by_id = settings.get("added_tokens_decoder") or {}
-            ids |= {
-                (token["content"], file): token.get("id") for token in listed if "content" in token
-            }
-            ids |= {
-                (token["content"], file): int(index)
-                for index, token in by_id.items()
-                if "content" in token
-            }
-        return ids
+    def tokenizer_settings(self) -> Mapping[Path, Mapping[str, Any]]:
+        """tokenizer.json and tokenizer_config.json, those of them that are there."""
+        names = ("tokenizer.json", "tokenizer_config.json")
+        files = [self.directory / name for name in names if (self.directory / name).exists()]
+        return {file: self._without_code(file.name) for file in files}
 
     @cached_property
     def generation(self) -> Mapping[str, Any] | None:
@@ -91,33 +80,34 @@ class Checkpoint:
         """`trained_lengths` of card.json: task -> longest trained length. None without one."""
         card = self.directory / "card.json"
         lengths = read_json(card).get("trained_lengths") if card.exists() else None
-        if lengths is None:
-            return None
-        if not isinstance(lengths, dict) or not all(
-            type(value) is int for value in lengths.values()
-        ):
+        is_map = isinstance(lengths, dict) and {int} >= set(map(type, lengths.values()))
+        if lengths is not None and not is_map:
             raise InputError(
-                f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}"
+                f"expected trained_lengths in {card} to map tasks to whole numbers, found "
+                f"{lengths!r}"
             )
         return lengths
 
     @cached_property
-    def shards(self) -> Sequence[Shard]:
-        """Its safetensors files."""
-        return read_shards(self.directory)
+    def weights(self) -> Mapping[str, StoredTensor]:
+        """The tensors of its safetensors files, by name."""
+        return open_weights(self.directory)
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """The dtype of each tensor, as its file calls it."""
+        return {name: tensor.dtype for name, tensor in self.weights.items()}
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
         """The dtype of most of its numbers; without weights the one that its configuration names."""
         if self.dtype is not None:
             return self.dtype
-        return stored_dtype(self.shards if self.has_weights else (), self.config)
+        return stored_dtype(self.weights if self.has_weights else {}, self.config)
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is any file of weights, of whatever form; else it describes a model that is
-        elsewhere.
-        """
+        """Whether there is any file of weights; else it describes a model that is elsewhere."""
         return has_weights(self.directory)
 
     @cached_property
@@ -129,14 +119,12 @@ class Checkpoint:
         """
         if any((self.directory / file).exists() for file in _TOKENIZER_FILES):
             return True
-        parts = sorted(
-            {path.name for pattern in _PARTS_OF_ONE for path in self.directory.glob(pattern)}
-        )
+        parts = {path.name for pattern in _PARTS_OF_ONE for path in self.directory.glob(pattern)}
         if parts:
             raise InputError(
-                f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {self.directory}, found only "
-                f"{', '.join(parts[:3])} of one: copy the model's own there, or remove that too, and the model takes token "
-                "ids alone"
+                f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {self.directory}, found "
+                f"only {', '.join(sorted(parts)[:3])} of one: copy the model's own there, or "
+                "remove that too, and the model takes token ids alone"
             )
         return False
 
@@ -145,7 +133,8 @@ class Checkpoint:
         settings = read_json(self.directory / file)
         if "auto_map" in settings:
             raise InputError(
-                f"expected a model that transformers itself implements, found remote code (auto_map in "
-                f"{self.directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN_ARCHITECTURES}"
+                "expected a model that transformers itself implements, found remote code (auto_map "
+                f"in {self.directory / file}): ostools runs no code from a checkpoint; convert it "
+                f"to one of {KNOWN_ARCHITECTURES}"
             )
         return settings

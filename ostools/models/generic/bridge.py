@@ -16,7 +16,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -93,52 +93,48 @@ class Structure:
     head: str
     n_layers: int
 
-    @classmethod
-    def of(cls, module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str) -> Structure:
-        """By one forward pass: the blocks are the list whose modules run once each, one on what the
-        one before it gave; the final norm is the module that reads what the last one gave.
-        `InputError` where there are none."""
-        paths = {id(part): path for path, part in module.named_modules()}
-        embed, head = module.get_input_embeddings(), module.get_output_embeddings()
-        if embed is None or head is None:
-            missing_parts = (
-                "no embedding"
-                if head is not None
-                else "no output layer"
-                if embed is not None
-                else "neither"
-            )
-            raise InputError(
-                f"expected a token embedding and an output layer in {name}, found {missing_parts}"
-            )
-        calls = _calls(module, probe)
-        lists = [
-            (path, list(part))
-            for path, part in module.named_modules()
-            if isinstance(part, nn.ModuleList) and len(part)
-        ]
-        order = [part for part, _, _ in calls]
-        chains = [(path, blocks) for path, blocks in lists if _is_chain(blocks, order)]
-        if not chains:
-            raise InputError(
-                f"expected a list of blocks that run once each, one after the other, in {name}, found none: "
-                "which residual stream is v^(l) is not known"
-            )
-        path, blocks = max(chains, key=lambda chain: len(chain[1]))
-        last = order.index(blocks[-1])
-        output = calls[last][2]
-        leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
-        after = [
-            part
-            for part, entering, _ in calls[last + 1 :]
-            if entering is leaving and "norm" in class_and_name(part, paths[id(part)])
-        ]
-        if not after or order.count(after[0]) != 1:
-            norm_description = "none" if not after else "one that runs elsewhere too"
-            raise InputError(
-                f"expected a final norm behind the blocks of {name}, found {norm_description}: y_n is its output"
-            )
-        return cls(paths[id(embed)], path, paths[id(after[0])], paths[id(head)], len(blocks))
+
+def find_structure(module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str) -> Structure:
+    """Find the parts by one forward pass: the blocks are the list whose modules run once each, one
+    on what the one before it gave; the final norm is the module that reads what the last one gave.
+    `InputError` where there are none.
+    """
+    paths = {id(part): path for path, part in module.named_modules()}
+    embed, head = module.get_input_embeddings(), module.get_output_embeddings()
+    if embed is None or head is None:
+        missing = "no embedding" if embed is None else "no output layer"
+        raise InputError(
+            f"expected a token embedding and an output layer in {name}, found {missing}"
+        )
+    calls = _calls(module, probe)
+    order = [id(part) for part, _, _ in calls]
+    chains = [
+        [id(block) for block in part]
+        for part in module.modules()
+        if isinstance(part, nn.ModuleList) and len(part)
+    ]
+    chains = [chain for chain in chains if [part for part in order if part in chain] == chain]
+    if not chains:
+        raise InputError(
+            "expected a list of blocks that run once each, one after the other, in "
+            f"{name}, found none: which residual stream is v^(l) is not known"
+        )
+    blocks = max(chains, key=len)
+    last = order.index(blocks[-1])
+    output = calls[last][2]
+    leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
+    after = [
+        id(part)
+        for part, entering, _ in calls[last + 1 :]
+        if entering is leaving and "norm" in class_and_name(part, paths[id(part)])
+    ]
+    if not after or order.count(after[0]) != 1:
+        found = "one that runs elsewhere too" if after else "none"
+        raise InputError(
+            f"expected a final norm behind the blocks of {name}, found {found}: y_n is its output"
+        )
+    list_path = paths[blocks[0]].rpartition(".")[0]
+    return Structure(paths[id(embed)], list_path, paths[after[0]], paths[id(head)], len(blocks))
 
 
 def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
@@ -163,19 +159,13 @@ def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Modu
     return [(part, entering, output) for part, entering, output in calls]
 
 
-def _is_chain(blocks: Sequence[nn.Module], order: Sequence[nn.Module]) -> bool:
-    """Whether the modules run once each, in their order."""
-    places = [[index for index, part in enumerate(order) if part is block] for block in blocks]
-    return all(len(found) == 1 for found in places) and places == sorted(places)
-
-
 def generic_bridge(
     module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str
 ) -> GenericBridge:
     """The bridge, proven. The module is changed in place. Raises `InputError` where v^(l) or y is
     not what the proof asks.
     """
-    structure = Structure.of(module, probe, name)
+    structure = find_structure(module, probe, name)
     with torch.no_grad():
         plain = module(probe, use_cache=False).logits
     text: Any = module.config.get_text_config()
@@ -203,9 +193,8 @@ def generic_bridge(
     }
     head: Any = module.get_output_embeddings()
     bridge = GenericBridge(module, adapter, None)
-    module.get_submodule(structure.head.rpartition(".")[0]).__setattr__(
-        structure.head.rpartition(".")[2], head
-    )
+    parent, _, last_name = structure.head.rpartition(".")
+    setattr(module.get_submodule(parent), last_name, head)
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
@@ -218,13 +207,8 @@ def _asks_for_names(module: PreTrainedModel) -> bool:
     """Whether the model's code computes otherwise by the name of its attention: DeepSeek 3.2's
     leaves its selection of keys to functions of other names than "eager" and "sdpa", which would
     have to know it."""
-    return (
-        re.search(
-            r"_attn_implementation (not )?in \(",
-            inspect.getsource(sys.modules[type(module).__module__]),
-        )
-        is not None
-    )
+    source = inspect.getsource(sys.modules[type(module).__module__])
+    return re.search(r"_attn_implementation (not )?in \(", source) is not None
 
 
 def _prove(
@@ -255,29 +239,20 @@ def _prove(
     _prove_streams(bridge, probe, logits, {**pre, last: post[last - 1]}, y, choices, name)
     other = probe.clone()
     other[:, -1] = probe[:, 0]
+    what = "another last token"
 
     def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
         if len(expected) % probe.shape[1] == 0:  # a row or more for each token
-            expected, copies = (
+            own, copied = (
                 scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :]
                 for scores in (expected, copies)
             )
-            _require_close(
-                copies[0],
-                expected,
-                "another last token",
-                name,
-                f"before it, in a choice of block {block}",
-            )
+            why = f"before it, in a choice of block {block}"
+            _require_close(copied[0], own, what, name, why)
 
     with torch.no_grad(), held_choices(bridge, choices, same_choices):
-        _require_close(
-            bridge(other)[:, :-1],
-            logits[:, :-1],
-            "another last token",
-            name,
-            "before it: it is not causal",
-        )
+        before_it = bridge(other)[:, :-1]
+    _require_close(before_it, logits[:, :-1], what, name, "before it: it is not causal")
     _find_scale(bridge, y, logits, name)
 
 
@@ -321,9 +296,9 @@ def _prove_streams(
     with torch.no_grad(), edits, held_choices(bridge, choices, same_choices):
         rows = bridge(others)
     for layer, row in enumerate(rows):
-        where = f"v^({layer}) of other tokens" if layer <= last else "y of other tokens"
-        why = f"with that stream put in: y_n depends on a token past {'y' if layer > last else f'v^({layer})'}"
-        _require_close(row[None], logits, where, name, why)
+        site = "y" if layer > last else f"v^({layer})"
+        why = f"with that stream put in: y_n depends on a token past {site}"
+        _require_close(row[None], logits, f"{site} of other tokens", name, why)
 
 
 def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: str = "") -> None:

@@ -19,8 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from itertools import product
+from itertools import product, starmap
 from typing import Any
 
 import torch
@@ -69,13 +68,9 @@ def known_norms(model: TransformerBridge) -> dict[str, Norm]:
         observed |= {
             f"blocks.{layer}.{path}": part
             for path, part in module.named_modules()
-            if _is_norm(part)
+            if isinstance(part, Observed) and part.form is not None
         }
     return {name: part.as_norm(name, part.form) for name, part in observed.items()}
-
-
-def _is_norm(part: nn.Module) -> bool:
-    return isinstance(part, Observed) and part.form is not None
 
 
 def _learn_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
@@ -177,27 +172,34 @@ def _calls_of(
     """
     calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in norms}
     sizes = _Sizes()
-    with ExitStack() as stack:
+
+    def enter_norm(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls[name].append((*args, *kwargs.values()))
+        sizes.norms += 1
+
+    def leave_norm() -> None:
+        sizes.norms -= 1
+
+    def enter_block(name: str) -> None:
+        sizes.block = name
+
+    def leave_block() -> None:
+        sizes.block = None
+
+    with ExitStack() as stack, torch.no_grad(), sizes:
         for name, part in norms.items():
-
-            def enter(_: Any, args: Any, kwargs: Any, name: str = name) -> None:
-                calls[name].append((*args, *kwargs.values()))
-                sizes.norms += 1
-
-            def leave(*_: Any) -> None:
-                sizes.norms -= 1
-
-            stack.callback(part.register_forward_pre_hook(enter, with_kwargs=True).remove)
-            stack.callback(part.register_forward_hook(leave).remove)
-        for layer, block in enumerate(bridge.blocks):
-            begin = partial(sizes.__setattr__, "block", f"block {layer}")
-            module = block.original_component
-            stack.callback(module.register_forward_pre_hook(lambda *_, begin=begin: begin()).remove)
-            stack.callback(
-                module.register_forward_hook(lambda *_: sizes.__setattr__("block", None)).remove
+            before = part.register_forward_pre_hook(
+                lambda _, args, kwargs, name=name: enter_norm(name, args, kwargs), with_kwargs=True
             )
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(sizes)
+            stack.callback(before.remove)
+            stack.callback(part.register_forward_hook(lambda *_: leave_norm()).remove)
+        for layer, block in enumerate(bridge.blocks):
+            part = block.original_component
+            before = part.register_forward_pre_hook(
+                lambda *_, layer=layer: enter_block(f"block {layer}")
+            )
+            stack.callback(before.remove)
+            stack.callback(part.register_forward_hook(lambda *_: leave_block()).remove)
         bridge(probe)
     return calls, sizes.loose
 
@@ -229,27 +231,17 @@ def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
     weight = getattr(module, "weight", None)
     if weight is not None and weight.shape != x.shape[-weight.ndim :]:
         raise UnknownError(f"{kind} has a weight of another shape than what it reads")
+    observed = Observed(name)
     wide = copy.deepcopy(module).double()
+    observed.set_original_component(wide)
     generator = torch.Generator().manual_seed(0)
-    random_inputs = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
-    random_inputs *= 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64).reshape(
-        -1, *[1] * (x.ndim - 2)
-    )
-    random_inputs = random_inputs.to(x.device)
-    expected = wide(random_inputs).double()
-    eps = next(
-        (float(getattr(module, key)) for key in _EPS if getattr(module, key, None) is not None),
-        None,
-    )
-    for offset, centred, epsilon in product(
-        (0.0, 1.0), (False, True), _PLAIN_EPS if eps is None else (eps,)
-    ):
-        form = NormForm(offset, centred, epsilon)
-        observed = Observed(name)
-        observed.set_original_component(wide)
-        error = (observed.as_norm(name, form)(random_inputs) - expected).abs().amax(
-            -1
-        ) / expected.abs().amax(-1)
-        if bool((error <= _FORM_ERROR).all()):
+    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
+    sizes = 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64)
+    drawn = (drawn * sizes.reshape(-1, *[1] * (x.ndim - 2))).to(x.device)
+    expected = wide(drawn).double()
+    own_eps = [float(eps) for key in _EPS if (eps := getattr(module, key, None)) is not None]
+    for form in starmap(NormForm, product((0.0, 1.0), (False, True), own_eps[:1] or _PLAIN_EPS)):
+        error = (observed.as_norm(name, form)(drawn) - expected).abs().amax(-1)
+        if bool((error <= _FORM_ERROR * expected.abs().amax(-1)).all()):
             return form
     raise UnknownError(f"{kind} is no norm of a known form")

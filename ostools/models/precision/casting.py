@@ -76,17 +76,21 @@ def view(
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        own_tensor = replacement(parameter)
-        stand_in = (
-            _recast_parameter(parameter, dtype, *reading(parameter))
-            if own_tensor is None
-            else nn.Parameter(own_tensor, requires_grad=False)
-        )
-        memo[id(parameter)] = stand_in
+        numbers = replacement(parameter)
+        if numbers is None:
+            numbers = _recast(parameter, dtype, *reading(parameter))
+        memo[id(parameter)] = nn.Parameter(numbers, parameter.requires_grad)
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
-    memo |= _quick_copies(model)
+    for module in model.modules():
+        for value in vars(module).values():
+            if (
+                type(value) in _CONTAINERS and not value
+            ):  # a dozen empty registries: deepcopy is slow
+                memo[id(value)] = type(value)()
+            elif isinstance(value, Tensor) and value.grad_fn:  # a pattern that a module keeps
+                memo[id(value)] = value.detach()
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
         # TransformerLens' own hooks are closures over the block that they were made for: a copied
@@ -95,19 +99,10 @@ def view(
         block._maybe_wire_capture_hooks()
     for module in result.modules():
         exact = getattr(module, "scalar_embed_scale", None)
-        if isinstance(
-            exact, float
-        ):  # Gemma's sqrt(d_model): rounded once, not through the old dtype
+        if isinstance(exact, float):  # Gemma's sqrt(d_model): rounded once, not through a dtype
             module.embed_scale.fill_(exact)  # pyright: ignore[reportCallIssue]
-        if isinstance(
-            module, GPTJAttention
-        ):  # its table of angles is computed in the dtype that it is loaded in
-            from transformers.modeling_utils import local_torch_dtype
-            from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
-
-            with torch.device(module.embed_positions.device), local_torch_dtype(dtype):
-                table = create_sinusoidal_positions(module.max_positions, module.pos_embd_dim)
-            module.embed_positions = table
+        if isinstance(module, GPTJAttention):
+            module.embed_positions = _angles(module, dtype)
     result.cfg.dtype = dtype
     result.original_model.config.dtype = dtype  # pyright: ignore[reportArgumentType]
     put_scores(result, eager)
@@ -115,30 +110,22 @@ def view(
     return result
 
 
-def _quick_copies(model: nn.Module) -> dict[int, object]:
-    """Copies of what deepcopy is slow with or refuses, by its id: every empty container of a module
-    (a dozen registries), and tensors with a graph that a module keeps of its last pass
-    (TransformerLens: a pattern of attention)."""
-    values = [value for module in model.modules() for value in vars(module).values()]
-    copies: dict[int, object] = {
-        id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value
-    }
-    return copies | {
-        id(value): value.detach() for value in values if isinstance(value, Tensor) and value.grad_fn
-    }
+def _angles(module: GPTJAttention, dtype: torch.dtype) -> Tensor:
+    """GPT-J's table of angles, which is computed in the dtype that the model is loaded in."""
+    from transformers.modeling_utils import local_torch_dtype
+    from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
+
+    with torch.device(module.embed_positions.device), local_torch_dtype(dtype):
+        return create_sinusoidal_positions(module.max_positions, module.pos_embd_dim)
 
 
-def _recast_parameter(
+def _recast(
     parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]
-) -> nn.Parameter:
-    """The parameter as it is read: made once where it is small."""
+) -> Tensor:
+    """The numbers of a parameter as they are read: made once where it is small."""
     parts = tuple(part.detach() for part in parts)
-    tensor = (
-        LazyCast(read, parts, dtype)
-        if parameter.numel() * dtype.itemsize > SMALL_WEIGHT
-        else read(*parts)
-    )
-    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+    is_small = parameter.numel() * dtype.itemsize <= SMALL_WEIGHT
+    return read(*parts) if is_small else LazyCast(read, parts, dtype)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:

@@ -25,73 +25,47 @@ from ostools.ground.errors import InputError
 
 CHECKED = ("mps",)
 """Kinds of devices whose products are checked."""
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class _Case(NamedTuple):
+class _Product(NamedTuple):
     """A product as models compute it: its words, the sizes of both operands, how they are
-    multiplied, and in which dtypes.
+    multiplied.
     """
 
     words: str
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
     multiply: Callable[[Tensor, Tensor], Tensor]
-    dtypes: tuple[torch.dtype, ...] = _DTYPES
 
 
-def _linear(inputs: Tensor, weights: Tensor) -> Tensor:
-    return functional.linear(inputs, weights)
+def _linear(x: Tensor, w: Tensor) -> Tensor:
+    return functional.linear(x, w)
 
 
-def _linear_with_bias(inputs: Tensor, weights: Tensor) -> Tensor:
-    return functional.linear(inputs, weights, torch.ones_like(weights[:, 0]))
+def _with_bias(x: Tensor, w: Tensor) -> Tensor:
+    return functional.linear(x, w, torch.ones_like(w[:, 0]))
 
 
-def _linear_of_a_view(inputs: Tensor, weights: Tensor) -> Tensor:
-    return functional.linear(inputs, weights.T)
+def _of_transposed(x: Tensor, w: Tensor) -> Tensor:
+    return x.mT @ w
 
 
-def _of_a_transposed_left(inputs: Tensor, weights: Tensor) -> Tensor:
-    return inputs.mT @ weights
-
-
-_CASES = (
-    _Case("a linear layer of a batch", (2, 13, 1024), (1024, 1024), _linear),
-    _Case("a linear layer of a batch", (3, 28, 315), (315, 315), _linear),
-    _Case(
+_LONG = "sums of more than 32,766 terms"
+_PRODUCTS = (
+    _Product("a linear layer of a batch", (2, 13, 1024), (1024, 1024), _linear),
+    _Product("a linear layer of a batch", (3, 28, 315), (315, 315), _linear),
+    _Product(
         "a linear layer whose weight is a transposed view",
         (2, 13, 96),
         (96, 160),
-        _linear_of_a_view,
+        lambda x, w: functional.linear(x, w.T),
     ),
-    _Case(
-        "a linear layer with a bias, past 65,536 rows of a batch",
-        (65_537, 1, 8),
-        (16, 8),
-        _linear_with_bias,
-    ),
-    _Case(
-        "an output layer of more than 32,768 columns",
-        (1, 1025, 1),
-        (32_769, 1),
-        _linear,
-        (torch.float32,),
-    ),
-    _Case(
-        "queries and transposed keys",
-        (4, 130, 64),
-        (4, 130, 64),
-        lambda inputs, weights: inputs @ weights.mT,
-    ),
-    _Case("a transposed left operand", (4, 130, 64), (4, 130, 64), _of_a_transposed_left),
-    _Case("sums of more than 32,766 terms", (32_767, 25), (32_767, 25), _of_a_transposed_left),
-    _Case(
-        "sums of more than 32,766 terms in a batch",
-        (2, 50_000, 20),
-        (2, 50_000, 20),
-        _of_a_transposed_left,
-    ),
+    _Product("a linear layer with a bias, past 65,536 rows", (65_537, 1, 8), (16, 8), _with_bias),
+    _Product("an output layer of more than 32,768 columns", (1, 1025, 1), (32_769, 1), _linear),
+    _Product("queries and transposed keys", (4, 130, 64), (4, 130, 64), lambda x, w: x @ w.mT),
+    _Product("a transposed left operand", (4, 130, 64), (4, 130, 64), _of_transposed),
+    _Product(_LONG, (32_767, 25), (32_767, 25), _of_transposed),
+    _Product(f"{_LONG} in a batch", (2, 50_000, 20), (2, 50_000, 20), _of_transposed),
 )
 
 
@@ -100,24 +74,21 @@ def check_products(device: torch.device, name: str) -> None:
     that was to go there.
     """
     generator = torch.Generator().manual_seed(0)
-    for case in _CASES:
-        operands = [_whole_numbers(size, generator) for size in (case.inputs, case.weights)]
-        expected = case.multiply(*(operand.double() for operand in operands)).to(torch.int16)
-        for dtype in case.dtypes:
+    for words, *sizes, multiply in _PRODUCTS:
+        operands = [_whole_numbers(size, generator) for size in sizes]
+        expected = multiply(*(operand.double() for operand in operands)).to(torch.int16)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
             inputs, weights = (
                 _inside_other_memory(operand.to(dtype), device) for operand in operands
             )
-            products = (case.multiply(inputs, weights) for _ in range(2))
-            if not all(
-                torch.equal(product.cpu().to(torch.int16), expected) for product in products
-            ):
-                sizes = " and ".join(
-                    " x ".join(map(str, operand)) for operand in (case.inputs, case.weights)
-                )
+            for _ in range(2):  # a second call in 16 bits has been another
+                if torch.equal(multiply(inputs, weights).cpu().to(torch.int16), expected):
+                    continue
                 raise InputError(
-                    f"expected exact products of small whole numbers on {device.type}, found a wrong one in "
-                    f"{str(dtype).removeprefix('torch.')} ({case.words}: {sizes}; torch {torch.__version__}): {name} would "
-                    "give silently wrong numbers there; use device 'cpu', or a newer torch"
+                    "expected exact products of small whole numbers on "
+                    f"{device.type}, found a wrong one in {str(dtype).removeprefix('torch.')} "
+                    f"({words}: {sizes}; torch {torch.__version__}): {name} would give silently "
+                    "wrong numbers there; use device 'cpu', or a newer torch"
                 )
 
 

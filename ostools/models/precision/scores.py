@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -179,11 +179,10 @@ def own_attention(model: TransformerBridge) -> Iterator[None]:
     if not runs_own_attention(model):
         yield
         return
-    from ostools.models.files.functions import require_own_functions
+    from ostools.models.files.checks import require_own_functions
 
-    require_own_functions(
-        cast(Any, model.original_model), str(model.cfg.model_name)
-    )  # "sdpa" may be registered anew
+    # "sdpa" may have been registered anew
+    require_own_functions(str(model.cfg.model_name), model.original_model.config)
     with _own(model, _attentions(model)):
         yield
 

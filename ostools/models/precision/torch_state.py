@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
 _REDUCED = {
     "allow_fp16_reduced_precision_reduction": True,
     "allow_bf16_reduced_precision_reduction": True,
@@ -38,37 +39,12 @@ def default_torch_state() -> Iterator[None]:
         stack.enter_context(_PROCESS.at_defaults())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_WithoutAutocast())
-        if (
-            torch.get_default_device().type != "cpu"
-        ):  # torch.set_default_device, or a block of torch.device
+        for device in _DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         yield
-
-
-class _WithoutAutocast:
-    """Autocast is off inside the block. No generator: one that an interrupt left before it was
-    noted would put autocast back whenever it is collected, perhaps long after the caller's own
-    block has ended."""
-
-    def __init__(self) -> None:
-        accelerator = torch.accelerator.current_accelerator()
-        devices = {"cpu", "cuda", "mps"} | (
-            {accelerator.type} if accelerator is not None else set()
-        )
-        self._active = [device for device in devices if torch.is_autocast_enabled(device)]
-
-    def __enter__(self) -> None:
-        try:
-            for device in self._active:
-                torch.set_autocast_enabled(device, False)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        for device in self._active:
-            torch.set_autocast_enabled(device, True)
 
 
 class _ProcessState:
@@ -78,27 +54,25 @@ class _ProcessState:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._blocks: set[object] = set()
+        self._depth = 0
         self._undo = ExitStack()
 
     @contextmanager
     def at_defaults(self) -> Iterator[None]:
-        block = object()
+        with self._lock:
+            if self._depth == 0:
+                self._set_defaults()
+            self._depth += 1
         try:
-            with self._lock:
-                if not self._blocks:
-                    self._set_defaults()
-                self._blocks.add(block)
             yield
         finally:
             with self._lock:
-                self._blocks.discard(block)
-                if not self._blocks:
+                self._depth -= 1
+                if self._depth == 0:
                     self._undo.close()
 
     def _set_defaults(self) -> None:
-        # What undoes a change is noted before it is made, so that an interrupt between the two
-        # leaves nothing changed.
+        # What undoes a change is noted before it is made.
         self._undo.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -134,7 +134,7 @@ _TURN = "{{ messages[-1]['content'] }}"
         (
             "gemma-2",
             {"system": "Be short."},
-            r"^system: this model's chat template takes no system prompt \(System role not",
+            "^system: expected a chat template that takes a system prompt, found: System role not",
         ),
         ("phi-3", {"system": ""}, "system: expected text, or None for no system prompt, found ''"),
         (
@@ -154,7 +154,7 @@ _TURN = "{{ messages[-1]['content'] }}"
             {},
             "writes the message as it is, found one that rewrites it",
         ),
-        ("{% if %}" + _TURN, {}, "expected a chat template that can be read, found"),
+        ("{% if %}" + _TURN, {}, "expected a chat template that takes one user turn, found"),
     ],
 )
 def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(

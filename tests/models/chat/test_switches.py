@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import encode
 from ostools.models.chat import LOW, NO_SWITCH, OFF, ON
-from ostools.models.tokenizer_calls import notice_markers
+from ostools.models.tokenizer_calls import note_once
 from ostools.tasks import task
 from tests.checkpoints import tiny_model
 from tests.models.chat.templates import Template, on_template, with_template
@@ -74,35 +74,9 @@ def test_other_switches_are_found_by_their_names(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        "{{ ['Hi', 'Hi']|random }}",
-        "{{ [['a']]|map('random')|join }}",
-        "{{ lipsum(1) }}",
-        "{{ (range(50)|random) // 49 }}",
-    ],
-)
-def test_a_template_that_draws_at_random_is_refused_also_where_two_draws_are_alike(
-    draw: str,
-) -> None:
-    for _ in range(5):
-        with pytest.raises(
-            InputError, match="that writes the same text each time, found one that draws at random"
-        ):
-            encode(_model(_TURN + draw), "hello", chat=True)
-    assert "random" in str(encode(_model(_TURN + "{{ 'random' }}"), "at random", chat=True).text)
-
-
 def test_a_template_that_writes_otherwise_each_time_is_refused() -> None:
     with pytest.raises(InputError, match="that writes the same text each time"):
         encode(_model(_TURN + "{{ strftime_now('%f') }}"), "Hi", chat=True)
-
-
-@pytest.mark.parametrize("template", ["{{ unclosed", "{% for %}"])
-def test_a_template_that_cannot_be_read_is_refused(template: str) -> None:
-    with pytest.raises(InputError, match="expected a chat template that can be read, found: "):
-        encode(_model(template), "Hi", chat=True)
 
 
 def test_an_effort_has_no_off() -> None:
@@ -132,7 +106,7 @@ RENDERED = "<bos><start_of_turn>user\nHi there<end_of_turn>\n<start_of_turn>mode
 
 
 def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    notice_markers.cache_clear()
+    note_once.cache_clear()
     model = tiny_model("gemma")
     prompt = ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     assert prompt.markers == 2
@@ -155,8 +129,7 @@ def test_the_text_of_a_template_is_the_prompt_that_the_template_gives() -> None:
     assert expected.text == RENDERED
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.ids.tolist() == model.tokenizer(RENDERED, add_special_tokens=False).input_ids
-    assert found.origins == expected.origins
-    assert found.provenance == expected.provenance | {"markers_as_tokens": True}
+    assert found.provenance == {"markers_as_tokens": True}
     assert len(ost.encode(model, RENDERED.removeprefix("<bos>")).ids) > 2 * len(
         found.ids
     )  # the markers in letters

@@ -6,24 +6,21 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from safetensors.torch import load_file
 
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.describe import named_weights
 from ostools.models.files import gguf_cache
-from ostools.models.files.gguf_cache import converted, in_cache
+from ostools.models.files.gguf_cache import in_cache
+from ostools.models.files.sources import locate
 from ostools.sweep import plan, sweep_of
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
-F16_TENSOR, F16_WEIGHT = "token_embd.weight", "model.embed_tokens.weight"
 
 
 @pytest.fixture(autouse=True)
@@ -71,23 +68,21 @@ def test_weights_are_rounded_once_whenever_it_is_done(
 
 def test_a_rounded_conversion_serves_its_dtype_alone(file: Path, cache: Path) -> None:
     sha256 = gguf_cache.file_hash(file)
-    assert converted(file, torch.bfloat16).words.startswith(
+    narrow = locate(file, None, torch.bfloat16)
+    assert str(narrow.quantisation).startswith(
         "Q8_0, dequantised to bfloat16 from tiny.gguf (SHA-256 "
     )
-    assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.float64, torch.float16)] == [
-        None
-    ] * 3
+    assert narrow.directory.name.endswith("-bfloat16")
+    exact = (torch.float32, torch.float64, torch.float16)
+    assert [in_cache(sha256, dtype) for dtype in exact] == [None] * 3
     assert torch.equal(
         load_model(file, dtype="float32", device="cpu")(IDS),
         stands_for("llama")(IDS, use_cache=False).logits,
     )
     assert len(_folders(cache)) == 2
-    assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.bfloat16)] == [
-        converted(file, dtype) for dtype in (torch.float32, torch.bfloat16)
-    ]
-    narrow = in_cache(sha256, torch.bfloat16)
-    assert narrow is not None
-    assert narrow.directory.name.endswith("-bfloat16")
+    both = [locate(file, None, dtype) for dtype in (torch.float32, torch.bfloat16)]
+    assert [checkpoint.directory for checkpoint in both] == _folders(cache)
+    assert both[1] == narrow
 
 
 @pytest.mark.parametrize(
@@ -119,31 +114,12 @@ def test_a_sweep_converts_a_file_for_its_dtype_and_knows_it_by_its_hash(
     )
 
 
-def test_what_sixteen_bits_hold_is_kept_in_sixteen(tmp_path: Path, cache: Path) -> None:
-    """The first tensor of the file is in F16: it stays so; what is dequantised stays in float32."""
-    weight = stands_for("llama").state_dict()[F16_WEIGHT].half()
-    file = write_gguf(
-        tmp_path / "a.gguf", "llama", without=(F16_TENSOR,), tensors={F16_TENSOR: weight}
-    )
-    model = load_model(file, dtype="float64", device="cpu")
-    (made,) = _folders(cache)
-    stored = load_file(made / "model.safetensors")
-    assert stored[F16_WEIGHT].dtype is torch.float16
-    assert torch.equal(stored[F16_WEIGHT], weight)
-    assert stored["model.layers.0.mlp.up_proj.weight"].dtype is torch.float32
-    assert json.loads((made / "config.json").read_text())["dtype"] == "float32"
-    weights = dict(named_weights(model))
-    assert torch.equal(weights[F16_WEIGHT], weight.double())
-    lies_on_disk = load_model(file, dtype="float32", device="cpu", device_map="disk")
-    assert torch.equal(lies_on_disk(IDS), load_model(file, dtype="float32", device="cpu")(IDS))
-
-
 def test_a_directory_of_an_earlier_conversion_is_made_anew(
     file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr(gguf_cache, "_CONVERSION", 1)
-        folder = converted(file).directory
+        folder = locate(file, None).directory
     (folder / "tokenizer.json").write_text("{}")
     load_model(file, dtype="float32", device="cpu")
     assert _folders(cache) == [folder]
@@ -166,37 +142,10 @@ def test_a_full_disk_is_said_in_one_line(file: Path, cache: Path) -> None:
     assert _folders(cache) == []
 
 
-def test_what_a_killed_conversion_left_goes_at_the_next_load(file: Path, cache: Path) -> None:
-    """Of a model that is in the cache too; not while another process converts, whose folder it may
-    be.
-    """
-    folder = converted(file).directory
-    left = cache / ".converting-abc"
-    (left / "model").mkdir(parents=True)
-    (left / "model" / "model.safetensors").write_bytes(b"half")
-    with FileLock(cache / "lock"):
-        load_model(file, dtype="float32", device="cpu")
-        assert left.exists()
+def test_what_a_killed_conversion_left_goes_at_the_next(file: Path, cache: Path) -> None:
+    left = cache / ".converting" / "model"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"half")
+    assert _folders(cache) == [left.parent]
     load_model(file, dtype="float32", device="cpu")
-    assert _folders(cache) == [folder]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "found"),
-    [
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"half"), "model.safetensors"),
-        (lambda folder: (folder / "chat_template.jinja").unlink(), "chat_template.jinja"),
-        (lambda folder: (folder / "gguf.json").write_text(""), "gguf.json"),
-    ],
-)
-def test_a_broken_copy_says_what_to_delete(
-    spoil: Callable[[Path], object], found: str, file: Path
-) -> None:
-    folder = converted(file).directory
-    spoil(folder)
-    with pytest.raises(InputError) as refused:
-        load_model(file)
-    assert str(refused.value) == (
-        f"expected the converted model whole in the cache, found {found} missing or cut short: delete {folder}, and it is "
-        "converted again"
-    )
+    assert _folders(cache) == [locate(file, None).directory]

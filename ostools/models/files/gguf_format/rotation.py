@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +11,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ostools.ground.errors import InputError, short_repr
-from ostools.models.files.gguf_format.header import GgufHeader
+from ostools.models.files.gguf_format.header import ROPE_FACTORS, GgufHeader
 
-ROPE_FACTORS = "rope_freqs.weight"
 _LLAMA_3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -29,51 +29,47 @@ _THETA = 10000.0
 
 
 def rope_of(
-    header: GgufHeader, kind: str, settings: dict[str, Any], name: str
+    header: GgufHeader, kind: str, settings: Mapping[str, Any], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The `rope_parameters` that the settings `rope.*` of a file stand for, and the settings that
     are left.
 
     Raises `InputError` for a way of scaling that is not known.
     """
-    rope = {
-        key.removeprefix("rope."): value
-        for key, value in settings.items()
-        if key.startswith("rope.")
-    }
+    rope = {key[5:]: value for key, value in settings.items() if key.startswith("rope.")}
     rest = {key: value for key, value in settings.items() if not key.startswith("rope.")}
-    if kind in _NO_ROTATION:
-        _require_none_left(rope, header.architecture, name)
-        return {}, rest
-    head = settings["attention.key_length"]
-    parameters = {"rope_type": "default", "rope_theta": float(rope.pop("freq_base", _THETA))}
-    rotated = rope.pop("dimension_count", head)
-    if kind in _PARTIAL:
-        parameters["partial_rotary_factor"] = rotated / head
-    elif rotated != head:
-        raise InputError(
-            f"expected whole heads of {head} to be rotated in {name}, found {header.architecture}.rope.dimension_count = "
-            f"{rotated}: use the checkpoint that the file was made of"
-        )
-    local = float(rope.pop("freq_base_swa", _THETA)) if kind == "gemma3_text" else _THETA
-    if (
-        kind == "phi3" and "scaling.original_context_length" in rope
-    ):  # a setting of its own, scaled or not
+    if kind == "phi3" and "scaling.original_context_length" in rope:  # its own, scaled or not
         rest["original_context_length"] = rope.pop("scaling.original_context_length")
-    parameters |= _scaling(rope, settings, header.architecture, name)
-    _require_none_left(rope, header.architecture, name)
-    if ROPE_FACTORS in header.shapes:
-        parameters |= _of_factors(header, parameters, head, name)
-    if kind != "gemma3_text":
-        return parameters, rest
-    return {
-        "full_attention": parameters,
-        "sliding_attention": {"rope_type": "default", "rope_theta": local},
-    }, rest
+    parameters: dict[str, Any] = {}
+    if kind not in _NO_ROTATION:
+        head = settings["attention.key_length"]
+        theta = float(rope.pop("freq_base", _THETA))
+        parameters = {"rope_type": "default", "rope_theta": theta}
+        rotated = rope.pop("dimension_count", head)
+        if kind in _PARTIAL:
+            parameters["partial_rotary_factor"] = rotated / head
+        elif rotated != head:
+            raise InputError(
+                f"expected whole heads of {head} to be rotated in {name}, found "
+                f"{header.architecture}.rope.dimension_count = {rotated}: use the checkpoint that "
+                "the file was made of"
+            )
+        parameters |= _scaling(rope, settings, header.architecture, name)
+        if header.rope_factors is not None:
+            parameters |= _of_factors(torch.from_numpy(header.rope_factors), parameters, head, name)
+    if kind == "gemma3_text":
+        local = float(rope.pop("freq_base_swa", _THETA))
+        parameters = {
+            "full_attention": parameters,
+            "sliding_attention": {"rope_type": "default", "rope_theta": local},
+        }
+    for setting, value in rope.items():
+        raise _unknown(header.architecture, setting, value, name)
+    return parameters, rest
 
 
 def _scaling(
-    rope: dict[str, Any], settings: dict[str, Any], architecture: str, name: str
+    rope: dict[str, Any], settings: Mapping[str, Any], architecture: str, name: str
 ) -> dict[str, Any]:
     """Parameters of the settings `rope.scaling.*`, which are taken out of `rope`."""
     rope.pop("scaling.finetuned", None)
@@ -92,20 +88,20 @@ def _scaling(
 
 
 def _of_factors(
-    header: GgufHeader, parameters: dict[str, Any], head: int, name: str
+    factors: Tensor, parameters: dict[str, Any], head: int, name: str
 ) -> dict[str, Any]:
     """Llama 3.1's scaling, from what each frequency is divided by: that of its config.json, if it
     makes the same numbers.
     """
-    factors = torch.from_numpy(header.read(ROPE_FACTORS).copy()).flatten()
     scaling = {"rope_type": "llama3", "factor": float(factors.max()), **_LLAMA_3}
     plain, scaled = _frequencies(parameters, head), _frequencies(parameters | scaling, head)
-    if factors.shape != plain.shape or not torch.allclose(
+    is_same = factors.shape == plain.shape and torch.allclose(
         plain / factors, scaled, rtol=1e-5, atol=0
-    ):
+    )
+    if not is_same:
         raise InputError(
-            f"expected {ROPE_FACTORS} in {name} to be that of a Llama 3.1, 3.2 or 3.3, found others up to {factors.max():.4g}: "
-            "use the checkpoint that the file was made of"
+            f"expected {ROPE_FACTORS} in {name} to be that of a Llama 3.1, 3.2 or 3.3, found "
+            f"others up to {factors.max():.4g}: use the checkpoint that the file was made of"
         )
     return scaling
 
@@ -120,11 +116,6 @@ def _frequencies(parameters: dict[str, Any], head: int) -> Tensor:
         head_dim=head, hidden_size=head, num_attention_heads=1, rope_parameters=parameters
     )
     return ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"))[0]
-
-
-def _require_none_left(rope: dict[str, Any], architecture: str, name: str) -> None:
-    for setting, value in rope.items():
-        raise _unknown(architecture, setting, value, name)
 
 
 def _unknown(architecture: str, setting: str, value: Any, name: str) -> InputError:

@@ -9,7 +9,7 @@ epsilon, StarCoder 2's rotation). What a file does not say is as llama.cpp takes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import AutoConfig
@@ -66,17 +66,22 @@ _NAMES = {
     "expert_feed_forward_length": ("moe_intermediate_size",),
 }
 """What a setting is called in a configuration; the first of these names that the type has."""
-_HARMLESS = {"tensor_data_layout": None, "vocab_size": None, "attention.causal": True}
-"""Settings that change nothing: with any value (None), or with this one. The vocabulary is as large
-as the embedding.
-"""
 _WINDOWED = ("gemma2", "gemma3_text", "phi3", "starcoder2")
 _LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
-_PHI_3_WINDOWS = {(32, 4096): 2047, (40, 4096): 2047}
+_PHI_3_WINDOWS: dict[tuple[Any, Any], int] = {(32, 4096): 2047, (40, 4096): 2047}
 """Windows of Phi-3 mini 4k and medium 4k, by layers and length of context. Files from before the
 setting existed (July 2024) do not say; llama.cpp took that of the checkpoints' config.json
 (ggml-org/llama.cpp, pull request 8931). Since May 2025 it computes without it (13676), whatever the
 file says: the checkpoint's own number is taken here."""
+
+
+_REQUIRED: tuple[str, ...] = (
+    "block_count",
+    "embedding_length",
+    "attention.head_count",
+    "context_length",
+)
+_SAYS_ITS_WINDOW = ("gemma3_text", "phi3")
 
 
 def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> PreTrainedConfig:
@@ -89,33 +94,27 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
     kind = _MODEL_TYPES.get(header.architecture)
     if kind is None:
         raise InputError(
-            f"expected a GGUF of an architecture that is read ({', '.join(_MODEL_TYPES)}), found {header.architecture!r} in "
-            f"{name}: use the checkpoint that the file was made of"
+            f"expected a GGUF of an architecture that is read ({', '.join(_MODEL_TYPES)}), found "
+            f"{header.architecture!r} in {name}: use the checkpoint that the file was made of"
         )
-    said = {
-        setting: _number(value, setting, name)
-        for setting, value in header.of_architecture().items()
-    }
-    settings, values = _with_unsaid(header, kind, said, name)
-    values |= ids
+    settings = _with_unsaid(header, kind, name)
+    values = _said_by_tensors(header, kind) | dict(ids)
     rope, rest = rope_of(header, kind, settings, name)
     pattern = rest.pop("attention.sliding_window_pattern", None)
-    blank = AutoConfig.for_model(kind)
     for setting, value in rest.items():
-        if setting in _HARMLESS and _HARMLESS[setting] in (None, value):
+        own_name = _own_name(kind, setting)
+        if own_name is None and _has_no_effect(setting, value, rest):
             continue
-        names = [own for own in _NAMES.get(setting, ()) if _is_settable(blank, own)]
-        if values.get(names[0], value) != value if names else not _is_implied(setting, value, rest):
+        if own_name is None or values.setdefault(own_name, value) != value:
             raise _unknown(header.architecture, setting, value, name)
-        values |= {names[0]: value} if names else {}
     if values.get("sliding_window") == 0:
         values["sliding_window"] = None
     try:
         config = AutoConfig.for_model(kind, **values, **({"rope_parameters": rope} if rope else {}))
     except Exception as error:
         raise InputError(
-            f"expected settings that make a configuration in {name}, found {one_line(in_words(error))}: convert the "
-            "checkpoint anew"
+            f"expected settings that make a configuration in {name}, found "
+            f"{one_line(in_words(error))}: convert the checkpoint anew"
         ) from None
     _require_taken(config, values, header.architecture, name)
     _require_known_scale(config, name)
@@ -123,14 +122,34 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
     return config
 
 
-def _is_settable(config: PreTrainedConfig, own: str) -> bool:
-    """Whether the configuration has that setting, and does not derive it from others."""
-    derived = getattr(type(config), own, None)
-    known = hasattr(config, own) or (config.model_type, own) == (
-        "qwen3_moe",
-        "head_dim",
-    )  # read where it is there
-    return known and not (isinstance(derived, property) and derived.fset is None)
+def _own_name(kind: str, setting: str) -> str | None:
+    """Name of a setting in a configuration of that type; None where it has none, or derives it from
+    others.
+    """
+    blank = AutoConfig.for_model(kind)
+    for own_name in _NAMES.get(setting, ()):
+        derived = getattr(type(blank), own_name, None)
+        # Qwen 3 MoE reads a width of heads where it is there.
+        is_read = hasattr(blank, own_name) or (kind, own_name) == ("qwen3_moe", "head_dim")
+        if is_read and not (isinstance(derived, property) and derived.fset is None):
+            return own_name
+    return None
+
+
+def _has_no_effect(setting: str, value: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether a model of a type without such a setting computes as it says anyway."""
+    width, heads = settings["embedding_length"], settings["attention.head_count"]
+    implied = {
+        "context_length": value,  # no table of positions: BLOOM has slopes
+        "feed_forward_length": 4 * width,
+        "attention.head_count_kv": heads,
+        "attention.key_length": width // heads,
+        "attention.value_length": width // heads,
+        "tensor_data_layout": value,
+        "vocab_size": value,  # the vocabulary is as large as the embedding
+        "attention.causal": True,
+    }
+    return setting in implied and implied[setting] == value
 
 
 def _number(value: Any, setting: str, name: str) -> Any:
@@ -139,96 +158,68 @@ def _number(value: Any, setting: str, name: str) -> Any:
         return value
     if len(set(value)) != 1:
         raise InputError(
-            f"expected one {setting} for all layers in {name}, found {short_repr(value)}: use the checkpoint that the file was "
-            "made of"
+            f"expected one {setting} for all layers in {name}, found {short_repr(value)}: use the "
+            "checkpoint that the file was made of"
         )
     return value[0]
 
 
-def _with_unsaid(
-    header: GgufHeader, kind: str, said: Mapping[str, Any], name: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings with those that the file leaves out, and what its tensors say of the
-    configuration.
+def _with_unsaid(header: GgufHeader, kind: str, name: str) -> dict[str, Any]:
+    """The settings of the file with those that it leaves out; `InputError` where one is missing
+    that nothing stands in for.
     """
-    settings, shapes = dict(said), header.shapes
-    values: dict[str, Any] = {
-        "vocab_size": shapes.get("token_embd.weight", (0,))[0],
-        "tie_word_embeddings": "output.weight" not in shapes,
+    settings = {
+        setting: _number(value, setting, name)
+        for setting, value in header.settings_of(header.architecture).items()
     }
-
-    def require(setting: str) -> None:
-        if setting not in settings:
-            raise InputError(
-                f"expected {header.architecture}.{setting} in {name}, without which another model would be computed, found "
-                "none: convert the checkpoint anew, or add it with gguf-editor-gui of the package gguf"
-            )
-
-    for setting in ("block_count", "embedding_length", "attention.head_count", "context_length"):
-        if not (kind == "bloom" and setting == "context_length"):
-            require(setting)
-    if "attention.layer_norm_epsilon" not in settings:
-        require("attention.layer_norm_rms_epsilon")
     if kind == "phi3" and "attention.sliding_window" not in settings:
-        window = _PHI_3_WINDOWS.get((settings["block_count"], settings["context_length"]))
-        settings |= {} if window is None else {"attention.sliding_window": window}
-    if kind in ("gemma3_text", "phi3"):
-        require("attention.sliding_window")
-    if "attention.sliding_window" in settings and kind not in _WINDOWED:
-        raise _unknown(
-            header.architecture,
-            "attention.sliding_window",
-            settings["attention.sliding_window"],
-            name,
+        layers, length = settings.get("block_count"), settings.get("context_length")
+        if (window := _PHI_3_WINDOWS.get((layers, length))) is not None:
+            settings["attention.sliding_window"] = window
+    required = set(_REQUIRED) - ({"context_length"} if kind == "bloom" else set())
+    if "attention.layer_norm_epsilon" not in settings:
+        required.add("attention.layer_norm_rms_epsilon")
+    if kind in _SAYS_ITS_WINDOW:
+        required.add("attention.sliding_window")
+    for setting in sorted(required - settings.keys()):
+        raise InputError(
+            f"expected {header.architecture}.{setting} in {name}, without which another model "
+            "would be computed, found none: convert the checkpoint anew, or add it with "
+            "gguf-editor-gui of the package gguf"
         )
-    settings.setdefault("attention.head_count_kv", settings["attention.head_count"])
-    settings.setdefault(
-        "attention.key_length", settings["embedding_length"] // settings["attention.head_count"]
-    )
+    window = settings.get("attention.sliding_window")
+    if window is not None and kind not in _WINDOWED:
+        raise _unknown(header.architecture, "attention.sliding_window", window, name)
+    heads = settings["attention.head_count"]
+    settings.setdefault("attention.head_count_kv", heads)
+    settings.setdefault("attention.key_length", settings["embedding_length"] // heads)
+    if kind == "falcon" and (key_value_heads := settings.pop("attention.head_count_kv")) != 1:
+        # Of others the converter puts queries, keys and values in an order that is not undone.
+        raise InputError(
+            "expected a Falcon with one head of keys and values (7B), found "
+            f"{key_value_heads} in {name}: transformers' reader would mix up its queries, keys and "
+            "values; use the checkpoint that the file was made of"
+        )
+    if kind == "stablelm":
+        is_parallel = not any("ffn_norm" in tensor for tensor in header.sizes)
+        settings.setdefault("use_parallel_residual", is_parallel)
+    return settings
+
+
+def _said_by_tensors(header: GgufHeader, kind: str) -> dict[str, Any]:
+    """What the tensors of a file, and its type, say of the configuration."""
+    values: dict[str, Any] = {
+        "vocab_size": header.rows,
+        "tie_word_embeddings": "output.weight" not in header.sizes,
+    }
     if kind == "falcon":
-        _require_falcon_7b(settings.pop("attention.head_count_kv"), name)
         values |= {"multi_query": True, "new_decoder_architecture": False}
-    if (
-        kind == "qwen3_moe"
-    ):  # llama.cpp makes the weights of the chosen experts sum to 1 (src/models/qwen3moe.cpp)
+    if kind == "qwen3_moe":
+        # llama.cpp makes the weights of the chosen experts sum to 1 (src/models/qwen3moe.cpp)
         values |= {"norm_topk_prob": True}
     if kind == "stablelm":
-        settings.setdefault(
-            "use_parallel_residual", not any("ffn_norm" in tensor for tensor in shapes)
-        )
-        values |= {"use_qkv_bias": "blk.0.attn_q.bias" in shapes}
-    return settings, values
-
-
-def _require_falcon_7b(key_value_heads: int, name: str) -> None:
-    """Of other Falcons the converter puts queries, keys and values in another order, which
-    transformers does not undo.
-    """
-    if key_value_heads != 1:
-        raise InputError(
-            f"expected a Falcon with one head of keys and values (7B), found {key_value_heads} in {name}: transformers' reader "
-            "would mix up its queries, keys and values; use the checkpoint that the file was made of"
-        )
-
-
-_IMPLIED: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "context_length": lambda settings: settings[
-        "context_length"
-    ],  # no table of positions: BLOOM has slopes
-    "feed_forward_length": lambda settings: 4 * settings["embedding_length"],
-    "attention.head_count_kv": lambda settings: settings["attention.head_count"],
-    "attention.key_length": lambda settings: (
-        settings["embedding_length"] // settings["attention.head_count"]
-    ),
-    "attention.value_length": lambda settings: (
-        settings["embedding_length"] // settings["attention.head_count"]
-    ),
-}
-
-
-def _is_implied(setting: str, value: Any, settings: Mapping[str, Any]) -> bool:
-    """Whether a model of a type without such a setting has that value anyway."""
-    return setting in _IMPLIED and value == _IMPLIED[setting](settings)
+        values |= {"use_qkv_bias": "blk.0.attn_q.bias" in header.sizes}
+    return values
 
 
 def _require_taken(
@@ -237,14 +228,12 @@ def _require_taken(
     """The configuration has what it was given: a value may be derived from others, or be read under
     a condition.
     """
-    for own, value in values.items():
-        taken = getattr(config, own, None)
-        if taken != value and not (
-            isinstance(value, float)
-            and isinstance(taken, float)
-            and math.isclose(taken, value, rel_tol=1e-6)
-        ):
-            raise _unknown(architecture, own, value, name)
+    for own_name, value in values.items():
+        taken: Any = getattr(config, own_name, None)
+        are_floats = isinstance(value, float) and isinstance(taken, float)
+        # The file holds float32, and a class may write its own decimal number.
+        if taken != value and not (are_floats and math.isclose(taken, value, rel_tol=1e-6)):
+            raise _unknown(architecture, own_name, value, name)
 
 
 def _unknown(architecture: str, setting: str, value: Any, name: str) -> InputError:
@@ -273,13 +262,13 @@ def _require_pattern(config: PreTrainedConfig, pattern: Any, name: str) -> None:
     """Where a file says which layers have a window, they are those of the type."""
     if pattern is None:
         return
-    own = [layer == "sliding_attention" for layer in getattr(config, "layer_types", None) or ()]
+    layer_types = getattr(config, "layer_types", None) or ()
+    own = [layer == "sliding_attention" for layer in layer_types]
     if isinstance(pattern, int):  # every so many layers one has none
-        said = [(layer + 1) % pattern != 0 for layer in range(len(own))]
-    else:
-        said = [bool(windowed) for windowed in pattern]
+        pattern = [(layer + 1) % pattern for layer in range(len(own))]
+    said = [bool(windowed) for windowed in pattern]
     if said != own:
         raise InputError(
-            f"expected windows in the layers where {config.model_type} has them, found {short_repr(pattern)} in {name}: use "
+            f"expected windows in the layers where {config.model_type} has them, found {short_repr(said)} in {name}: use "
             "the checkpoint that the file was made of"
         )

@@ -8,6 +8,7 @@ tokenizers find them (llama.cpp: `parse_special`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,11 +42,7 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
     Raises `InputError` for a kind of vocabulary, or a way of cutting text, that is not known, and
     for a header that contradicts itself.
     """
-    settings = {
-        key.removeprefix("tokenizer.ggml."): value
-        for key, value in header.settings.items()
-        if key.startswith("tokenizer.ggml.")
-    }
+    settings = header.settings_of("tokenizer.ggml")
     kind = settings.get("model")
     if kind not in ("gpt2", "llama"):
         raise InputError(
@@ -53,7 +50,12 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
             "tokens; use the checkpoint that the file was made of"
         )
     tokens: list[str] = settings.get("tokens", [])
-    _require_one_id_each(tokens, name)
+    for token, count in Counter(tokens).most_common(1):
+        if count > 1:
+            raise InputError(
+                f"expected an id for each token of {name}, found {short_repr(token)} twice: convert "
+                "the checkpoint anew"
+            )
     if kind == "gpt2":
         splitting = _splitting(settings, name)
         backend, add_bos = _of_bytes(tokens, settings, splitting, name), splitting.add_bos
@@ -84,19 +86,6 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
     )
     tokenizer.chat_template = header.settings.get("tokenizer.chat_template")
     return tokenizer
-
-
-def _require_one_id_each(tokens: Sequence[str], name: str) -> None:
-    if not tokens:
-        raise InputError(
-            f"expected a vocabulary in {name}, found none: use a file with tokenizer.ggml.tokens"
-        )
-    if len(set(tokens)) < len(tokens):
-        seen: set[str] = set()
-        double = next(token for token in tokens if token in seen or seen.add(token))
-        raise InputError(
-            f"expected an id for each token of {name}, found {short_repr(double)} twice: convert the checkpoint anew"
-        )
 
 
 def _token(tokens: list[str], settings: Mapping[str, Any], key: str, name: str) -> str:
