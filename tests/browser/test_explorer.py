@@ -166,13 +166,6 @@ def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
     opened.page.fill("#other", "The 12 12 of 11")
     opened.says("The 12 12 of 11", "code")
     opened.drawn()
-    opened.page.hover("#tokens button:nth-child(1)")
-    opened.says("In the second it is token 0", "token")
-    assert opened.page.locator("#second .partner").count() == 1
-    opened.page.hover("#second button.alone")
-    opened.says("No token of the first corresponds to it", "token")
-    alone = opened.page.evaluate("() => document.querySelectorAll('#tokens .alone').length")
-    assert alone == 1
     again = Page(browser, explorer, link=opened.page.evaluate("() => location.hash"))
     again.says("Second: the second prompt", "second-side")
     again.says("The 12 12 of 11", "code")
@@ -180,41 +173,6 @@ def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
     assert again.text("code") == opened.text("code")
     opened.clean()
     again.clean()
-
-
-def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
-    state = {"beside": "mitigation", "other": "sliding-window:window=3"}
-    opened = Page(
-        browser, explorer, link=link(view="attribution", prompt="The 11 of 11", logit="1", **state)
-    )
-    opened.until("measured")
-    opened.page.wait_for_function(
-        "() => document.querySelectorAll('figure[data-drawn=yes] svg').length === 2"
-    )
-    headings = opened.page.locator("#place h2").all_text_contents()
-    assert [text.split(".")[0] for text in headings] == [
-        "First: the prompt",
-        "Second: under sliding-window:window=3",
-    ]
-    assert opened.page.locator("#token tbody tr").count() == 1
-    opened.page.select_option("#ending", "csv")
-    with opened.page.expect_download() as found:
-        opened.page.click("#save")
-    assert found.value.suggested_filename == "ostools-attribution-csv.zip"
-    opened.clean()
-
-
-def test_a_head_by_keys(browser, explorer: Explorer, embedded) -> None:
-    opened = Page(browser, explorer, link=link(view="attention", prompt="The 11 of 11", layer=1))
-    opened.drawn()
-    opened.tab_to("head")
-    for _ in range(2):
-        opened.page.keyboard.press("ArrowRight")
-    opened.says("result.last[1, 1]", "code")
-    opened.page.hover("#tokens button:nth-child(3)")
-    weight = float(ost.attention(embedded, "The 11 of 11").last[1, 1, 2])
-    assert f"weight, layer 1, head 1{float(f'{weight:.5g}')}" in opened.text("token")
-    opened.clean()
 
 
 def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(
@@ -232,18 +190,6 @@ def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(
     assert second.page.evaluate("() => document.querySelectorAll('img, b').length") == 0
     first.clean()
     second.clean()
-
-
-def test_the_last_text_wins_and_two_pages_do_not_mix(browser, explorer: Explorer) -> None:
-    one, other = Page(browser, explorer), Page(browser, explorer)
-    for typed in ("a", "ab", "abc 1", "abc 12"):
-        one.page.fill("#prompt", typed)
-        other.page.fill("#prompt", typed + " other")
-        one.page.wait_for_timeout(150)
-    for opened, prompt in ((one, "abc 12"), (other, "abc 12 other")):
-        opened.until("measured")
-        assert f"prompt = {prompt!r}\n" in opened.text("code")
-        opened.clean()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1000, "dark"), (400, "light")])

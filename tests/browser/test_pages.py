@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ostools.reporting.page import page
 from tests.browser.opening import CONTRAST, Opened
 from tests.reporting.every import EVERY
-from tests.reporting.made import made_sensitivity
 
 pytestmark = pytest.mark.slow
 
@@ -80,38 +77,3 @@ def test_the_page_of_every_result(name: str, folder: Path, opened: Callable[...,
     found.page.emulate_media(color_scheme="light")
     assert too_faint(name, found) == []
     found.look(f"{name.lower()}-800-light")
-
-
-def test_the_words_of_tokens_do_not_lie_on_each_other(
-    tmp_path: Path, opened: Callable[..., Opened]
-) -> None:
-    """40 tokens: all named where there is room, fewer on a telephone, and the last one always."""
-    result = made_sensitivity({"full": [1.0 + place for place in range(40)]})
-    found = opened(result.save(tmp_path / "x.html"), 1000)
-    named = {}
-    for width in (1000, 400):
-        found.resize(width)
-        boxes = found.page.evaluate(
-            "[...document.querySelectorAll('.role-axis-label text')].filter((one) => /^t[0-9]+ /.test(one.textContent))"
-            ".map((one) => [one.getBoundingClientRect().left, one.getBoundingClientRect().right, one.textContent])"
-        )
-        assert all(one[1] <= other[0] + 1 for one, other in pairwise(boxes))
-        assert boxes[-1][2] == "t39 39"
-        named[width] = len(boxes)
-    assert named[1000] == 40
-    assert 10 <= named[400] < 40
-
-
-def test_a_power_is_copied_with_its_sign(tmp_path: Path, opened: Callable[..., Opened]) -> None:
-    path = tmp_path / "power.html"
-    style = (page.TEMPLATES / "style.css").read_text(encoding="utf-8")
-    path.write_text(
-        f"<style>{style}</style><p>{page.sentence('10^5.1 times, as n^-1.08')}</p>",
-        encoding="utf-8",
-    )
-    found = opened(path)
-    found.page.evaluate("getSelection().selectAllChildren(document.querySelector('p'))")
-    assert found.page.evaluate("getSelection().toString()") == "10^5.1 times, as n^-1.08"
-    assert (
-        found.page.evaluate("document.querySelector('.raised').getBoundingClientRect().width") == 0
-    )

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -97,27 +96,3 @@ def test_a_screen_reader_finds_its_way(written: Path, opened: Callable[..., Open
         "[...document.querySelectorAll('a[href^=\"#\"]')].map((a) => a.getAttribute('href').slice(1))"
     )
     assert all(page.locator(f"[id='{target}']").count() == 1 for target in targets)
-
-
-def test_on_paper_no_figure_is_cut(
-    written: Path, tmp_path: Path, opened: Callable[..., Opened]
-) -> None:
-    """A4 portrait: no figure is higher than a page, none wider than its text, and none may be
-    broken.
-    """
-    found = opened(written, 1600, "dark")
-    page = found.page
-    pdf = page.pdf(format="A4", prefer_css_page_size=True)
-    assert pdf.startswith(b"%PDF")
-    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 60
-    page.emulate_media(media="print")
-    page.set_viewport_size({"width": 703, "height": 1016})  # A4 without its margins, in CSS pixels
-    page.wait_for_timeout(600)
-    sizes: list[Any] = page.evaluate(FIGURES)
-    assert sizes
-    for name, inside, height, right in sizes:
-        assert inside == "avoid", name
-        assert height <= 1016, name
-        assert right <= 703, name
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.evaluate("document.documentElement.scrollWidth") <= 703

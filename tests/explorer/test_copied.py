@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -99,62 +97,7 @@ def test_the_copied_code_gives_what_is_shown(
             assert [entry["value"] for entry in side] == [float(value) for value in colours]
 
 
-@slow
-def test_a_comparison_has_differences_only_where_tokens_correspond(
-    page: TestClient, embedded
-) -> None:
-    shown = ask(page, "full", **SECOND)
-    first, second = shown["tokens"], shown["second"]
-    for entry in first:
-        if entry["partner"] is None:
-            assert entry["against"] == []
-            continue
-        partner = second[entry["partner"]]
-        assert (partner["token"], partner["partner"]) == (entry["token"], entry["position"])
-        ratio = next(
-            number["value"] for number in entry["against"] if number["name"].startswith("Frobenius")
-        )
-        assert ratio == pytest.approx(partner["value"] / entry["value"], rel=1e-12)
-    assert [entry["token"] for entry in first if entry["partner"] is None] == ["1"]
-    # No function compares contributions: they are paired alike, and their difference is that of the
-    # two numbers.
-    parts = [
-        ost.attribution(embedded, text, logit="1").of_tokens["contribution"]
-        for text in (PROMPT, SECOND_PROMPT)
-    ]
-    paired = ask(page, "attribution", logit="1", **SECOND)["tokens"]
-    assert [entry["partner"] for entry in paired] == [entry["partner"] for entry in first]
-    for entry in (entry for entry in paired if entry["partner"] is not None):
-        assert (
-            entry["against"][0]["value"] == parts[1][entry["partner"]] - parts[0][entry["position"]]
-        )
-
-
-def test_parts_of_the_logits_of_two_tokens_have_no_difference(page: TestClient) -> None:
-    shown = ask(page, "attribution", beside="prompt", other="Once upon a")
-    names = [side[0]["numbers"][0]["name"] for side in (shown["tokens"], shown["second"])]
-    assert names[0] != names[1]
-    assert [entry["against"] for entry in shown["tokens"]] == [[]] * len(shown["tokens"])
-    assert "two different tokens" in " ".join(shown["notes"])
-
-
-@slow
-def test_two_sides_are_saved_as_two_files(page: TestClient) -> None:
-    values = {"view": "attribution", "prompt": PROMPT, "logit": "1", "ending": "csv", **SECOND}
-    saved = page.post("/save", json=values)
-    assert saved.headers["content-type"] == "application/zip"
-    with zipfile.ZipFile(io.BytesIO(saved.content)) as archive:
-        assert archive.namelist() == ["first.csv", "second.csv"]
-        alone = page.post("/save", json={**values, "prompt": SECOND_PROMPT, "beside": ""}).content
-        assert archive.read("second.csv") == alone
-    assert page.post("/save", json=values).content == saved.content
-
-
 def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:
-    wide = ask(page, "attention", beside="mitigation", other="sliding-window:window=300")
-    narrow = ask(page, "attention", **WINDOW)
-    assert ["inactive" in " ".join(shown["notes"]) for shown in (wide, narrow)] == [True, False]
-    assert {number["value"] for entry in wide["tokens"] for number in entry["against"]} == {0.0}
     refused = ask(page, "frozen", beside="mitigation", other="sliding-window:window=300")
     (note,) = refused["notes"]
     assert note.startswith("The mitigation is inactive, so the prompt is shown alone. ")

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +19,7 @@ from ostools.explorer import recipe
 from ostools.explorer.app import LARGEST, application
 from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.recipe import run as real_run
-from ostools.explorer.views import COTANGENTS, VIEWS, Subject, ViewRequest
+from ostools.explorer.views import COTANGENTS, Subject, ViewRequest
 from ostools.ground.errors import InputError
 from ostools.hooks import HookError
 from tests.cli.asking import assert_refused
@@ -67,25 +64,6 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
     kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention", "bounds")]
     assert kinds == ["measured", "estimated", "attention weights", "certified bound"]
-
-
-def test_a_sentence_stands_once_where_the_chart_holds_the_findings_too(
-    page: TestClient, embedded
-) -> None:
-    (chart,) = ask(page, "hops")["charts"]
-    assert chart["notes"] == ost.measure.hops(embedded, PROMPT).findings()
-
-
-def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(
-    page: TestClient,
-) -> None:
-    document, script = page.get("/").text, page.get("/controls.js").text
-    controls = {"layers"}.union(*(view.takes for view in VIEWS.values()))
-    assert set(re.findall(r'takes\("(\w+)"\)', script)) == controls
-    assert set(re.findall(r'data-takes="(\w+)"', document)) == controls
-    for name in controls - {"layers"}:
-        assert f".{name} = " in script
-        assert f'id="{name}"' in document
 
 
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:
@@ -264,20 +242,6 @@ def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge) -> None:
     explorer.stop()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{explorer.url}start", timeout=5)
-
-
-def test_who_leaves_in_the_midst_of_a_request_prints_nothing(
-    embedded: TransformerBridge, capfd: pytest.CaptureFixture[str]
-) -> None:
-    explorer = ost.explore(embedded, PROMPT)
-    port = int(explorer.url.rsplit(":", 1)[1].strip("/"))
-    head = f"POST /run HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(head.encode() + b'{"view"')
-        time.sleep(0.2)
-    time.sleep(0.2)
-    explorer.stop()
-    assert capfd.readouterr().err == ""
 
 
 def test_without_its_packages_it_says_what_to_install(

@@ -40,18 +40,5 @@ const kit = (function () {
     });
   }
 
-  // The numbers of two sides in one table: each row a number, of the first, of the second, and what they have together.
-  function pairs(place, first, second, against, kind) {
-    const table = put(place, "table", "");
-    const top = put(put(table, "thead", ""), "tr", "");
-    [kind, "first", "second", against[0].name.match(/second (\/|minus) first$/)[0]].forEach((word) => { put(top, "th", word).scope = "col"; });
-    const body = put(table, "tbody", "");
-    first.forEach((one, row) => {
-      const line = put(body, "tr", "");
-      put(line, "th", one.name).scope = "row";
-      [one, second[row], against[row]].forEach((each) => { put(line, "td", limited(each)); });
-    });
-  }
-
-  return { get, put, button, options, post, say, written, numbers, pairs };
+  return { get, put, button, options, post, say, written, numbers };
 })();

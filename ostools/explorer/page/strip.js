@@ -1,7 +1,7 @@
 "use strict";
 // The tokens as a strip, one or two of them, and what is said of the token that the pointer or the keys are at.
 const strip = (function () {
-  const { get, put, numbers, pairs } = kit;
+  const { get, put, numbers } = kit;
   const PLACES = ["tokens", "second"];
   const NAMES = ["first", "second"]; // in a sentence
   let shown = null; // the answer
@@ -39,7 +39,6 @@ const strip = (function () {
     button.dataset.side = side;
     button.style.setProperty("--share", Math.abs(one.value || 0) / most);
     button.classList.toggle("less", one.value < 0);
-    button.classList.toggle("alone", one.partner === null);
     button.addEventListener("mouseenter", () => tell(side, one.position));
     button.addEventListener("focus", () => tell(side, one.position));
     button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); });
@@ -70,23 +69,9 @@ const strip = (function () {
     if (!one) { return; }
     const place = get("token");
     place.textContent = "";
-    document.querySelectorAll(".tokens .partner").forEach((each) => each.classList.remove("partner"));
     const of = shown.second ? " of the " + NAMES[side] : "";
     put(put(place, "h2", "Token " + position + of + ": "), "bdi", one.token);
-    const { kind, second } = shown;
-    if (!second || one.partner === null) { numbers(place, one.numbers, kind); }
-    if (!second) { return; }
-    if (one.partner === null) {
-      put(place, "p", "No token of the " + NAMES[1 - side] + " corresponds to it, so no difference is shown.").className = "note";
-      return;
-    }
-    button(1 - side, one.partner).classList.add("partner");
-    const other = sides()[1 - side].find((each) => each.position === one.partner);
-    const [ours, theirs] = side === 0 ? [one, other] : [other, one];
-    put(place, "p", "In the " + NAMES[1 - side] + " it is token " + one.partner + ".").className = "note";
-    if (one.against.length === one.numbers.length) { pairs(place, ours.numbers, theirs.numbers, one.against, kind); return; }
-    [ours, theirs].forEach((each) => { numbers(place, each.numbers, kind); }); // of two quantities there is no difference
-    numbers(place, one.against, "");
+    numbers(place, one.numbers, shown.kind);
   }
 
   function clear() {

@@ -19,7 +19,6 @@ from ostools.reporting.page.section import (
     block,
     frame_table,
     render_sections,
-    spelled,
 )
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
@@ -70,7 +69,7 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
         if name in reproduction.results
     ]
     sections = [_claims(reproduction), *parts, _origin(reproduction), reading, again_section(again)]
-    return render_sections(title, lead, [spelled(section) for section in sections])
+    return render_sections(title, lead, sections)
 
 
 def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:

@@ -39,14 +39,14 @@ def answer_outcomes(frame: Frame) -> Column:
 
     Of what is copied: digits are compared as they are written, "00" is not "0".
     """
-    came, kind = frame["correct"].notna(), frame["kind"]
     correct = frame["correct"].astype("boolean").fillna(False).astype(bool)
     digits: Any = frame["answer"].map(digits_in, na_action="ignore")
-    same = digits == frame["key"]
-    outcome = correct.map({True: RIGHT, False: WRONG})
-    outcome = outcome.mask(~correct & same, OTHER_WORDS)
-    outcome = outcome.mask(kind == SOMETHING_ELSE, SOMETHING_ELSE).mask(kind == CUT_OFF, CUT_OFF)
-    return outcome.mask(~came, NOTHING_CAME)
+    outcome = correct.map({True: RIGHT, False: WRONG}).mask(
+        ~correct & (digits == frame["key"]), OTHER_WORDS
+    )
+    for kind in (SOMETHING_ELSE, CUT_OFF):
+        outcome = outcome.mask(frame["kind"] == kind, kind)
+    return outcome.mask(frame["correct"].isna(), NOTHING_CAME)
 
 
 def length_axis(lengths: Column, title: str | None, **axis: Any) -> alt.X:
@@ -84,25 +84,13 @@ def error_axis(largest: int, top: float | int, **axis: Any) -> dict[str, Any]:
     """An axis from 0 to `top`, linear to 1 and logarithmic from there, with round numbers up to the
     largest error.
     """
-    powers = range(len(str(largest)))
-    few = [
-        digit * 10**power
-        for power in powers
-        for digit in (1, 2, 5)
-        if digit * 10**power <= 2 * largest
-    ]
-    ticks = (
-        few
-        if len(powers) <= 3
-        else [10**power for power in powers if power % (1 + len(powers) // 5) == 0]
-    )
-    looks: dict[str, Any] = {"values": [0, *ticks], "format": ",d" if largest < 10**5 else ".0e"}
+    powers = len(str(largest))
+    ticks = [10**power for power in range(0, powers, 1 + powers // 5)]
+    if powers <= 3:
+        ticks = [tick for tick in axes.round_numbers() if tick <= 2 * largest]
+    looks: dict[str, Any] = {"values": [0, *ticks], "format": ",d" if powers < 6 else ".0e"}
     scale = alt.Scale(type="symlog", domain=[0, top], nice=False, padding=6)
-    return {
-        "title": "absolute error",
-        "scale": scale,
-        "axis": alt.Axis(labelOverlap=False, **(looks | axis)),
-    }
+    return {"title": "absolute error", "scale": scale, "axis": alt.Axis(**(looks | axis))}
 
 
 def error_points(
@@ -155,19 +143,15 @@ def evaluation_chart(result: Evaluation) -> Chart:
     line; hollow where a mitigation changed nothing, and dotted what one answer to every prompt
     reaches. A dotted line stands where training ends.
     """
-    questions: Frame = frame_of(
-        result
-    )  # of a hosted model every question, with an answer or without
-    frame: Frame = questions[questions["correct"].notna()]
+    questions = frame_of(result)  # of a hosted model every question, with an answer or without
+    frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
     numeric = bool(frame["absolute_error"].notna().any())
-    constant = _constant_share(result) if constant_words(result) else None
     panels = [[_answers_panel(frame, end)]] if numeric else []
-    panels += [[_share_panel(result.summary, mitigation != "none", end, constant)]]
+    panels += [[_share_panel(result, end)]]
     notes = ["On the diagonal an answer is right; larger: more answers."] if numeric else []
     notes += evaluation_notes(result)
-    if constant is not None:
-        notes.append(f"Dotted across: {constant_words(result)}")
+    notes += [f"Dotted across: {words}"] if (words := constant_words(result)) else []
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
@@ -180,112 +164,83 @@ def _training_end(result: Evaluation) -> int | None:
     """The longest length that the model's card lists for this task, where the table has lengths on
     both sides of it.
     """
-    training = frame_of(result)[["length", "within_training"]].dropna()
-    if training.empty or training["within_training"].all() or not training["within_training"].any():
-        return None
-    return result.provenance.parameters["trained_length"]
+    within = frame_of(result)["within_training"].dropna()
+    return result.provenance.parameters["trained_length"] if within.nunique() == 2 else None
 
 
-def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: float | None) -> Any:
-    measures = {
-        "accuracy": (_ACCURACY, [1, 0], "full"),
-        "probability": (_PROBABILITY, [5, 3], "probability"),
-    }
-    present = {
-        name: look
-        for name, look in measures.items()
-        if name == "accuracy" or summary[name].notna().any()
-    }
-    hue = draw.hue("series", {words: look for words, _, look in present.values()})
-    scale = alt.Scale(
-        domain=[words for words, *_ in present.values()],
-        range=[dash for _, dash, _ in present.values()],
+def _share_panel(result: Evaluation, end: int | None) -> Any:
+    summary: Frame = result.summary
+    likely = summary["probability"].notna().any()
+    hue = draw.hue(
+        "series", {_ACCURACY: "full"} | ({_PROBABILITY: "probability"} if likely else {})
     )
-    dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
     x = length_axis(summary["length"], _ITEMS)
-    y, marks = axes.share("share, probability"), []
-    for name, (words, *_) in present.items():
-        is_share = name == "accuracy"
-        columns = ["length", "right", "asked", *(["wilson_low", "wilson_high"] if is_share else [])]
-        rows = summary[columns].assign(value=summary[name], series=words).dropna(subset="value")
-        rows = (
-            rows.dropna(axis="columns", how="all") if len(rows) else rows
-        )  # else every column would go
-        bands = [("wilson_low", "wilson_high", 0.16)]
-        marks += curve(rows, x, y, hue, dash=dash, bands=bands, points=28 * is_share)
-        if "wilson_low" in rows and rows["length"].nunique() == 1:
-            marks += rules(rows, "x", x, "wilson_low", "wilson_high", color=hue)
-    if mitigated and (summary["active"] == 0).any():
-        marks.append(_idle_rings(summary[summary["active"] == 0], x, y, hue))
-    if constant is not None:
+    y = axes.share("share, probability")
+    columns = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
+    accuracy: Frame = summary[["length", "right", "asked", *columns]].rename(columns=columns)
+    accuracy = accuracy.assign(series=_ACCURACY).dropna(subset="value")
+    has_interval = bool(accuracy["low"].notna().any())
+    accuracy = accuracy if has_interval else accuracy.drop(columns=["low", "high"])
+    probability = summary[["length", "right", "asked"]].assign(
+        value=summary["probability"], series=_PROBABILITY
+    )
+    marks = curve(accuracy, x, y, hue, bands=[("low", "high", 0.16)], points=28)
+    if has_interval and summary["length"].nunique() == 1:
+        marks += rules(accuracy, "x", x, "low", "high", color=hue)
+    marks += curve(probability.dropna(subset="value"), x, y, hue, strokeDash=[5, 3])
+    idle = accuracy[summary["active"].loc[accuracy.index] == 0]
+    if (
+        len(idle) and frame_of(result)["mitigation"].iloc[0] != "none"
+    ):  # hollow where the mitigation changed nothing
+        ring = draw.rows(idle[["length", "value", "series"]]).mark_point(
+            size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4
+        )
+        marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
+    if constant_words(result):
+        constant = _constant_share(result)
         marks += draw.line_at("y", "value", constant, colour=theme.colour("float64"), dash=[1, 2])
-    return draw.panel(
-        [*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT)], _WIDTH, _HEIGHT
-    )
-
-
-def _idle_rings(rows: Frame, x: alt.X, y: dict[str, Any], hue: Any) -> Any:
-    """A hollow mark at each length at which the mitigation changed nothing."""
-    ring = draw.rows(rows[["length"]].assign(value=rows["accuracy"], series=_ACCURACY))
-    ring = ring.mark_point(
-        size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4
-    )
-    return ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue)
+    marks += training_end(end, summary["length"], 0.62 * _HEIGHT)
+    return draw.panel(marks, _WIDTH, _HEIGHT)
 
 
 def _answers_panel(frame: Frame, end: int | None) -> Any:
     """The answers against the right ones, and the diagonal. What lies beyond twice the largest
     right answer, and what holds no number, stands at the top edge."""
-    right = frame["key"].map(int)
-    limit = 2 * max(int(right.max()), 1)
-    number = frame["number"]
-    beyond = (number > limit).fillna(False)
+    right, number = frame["key"].map(int), frame["number"]
+    beyond = (number > 2 * max(int(right.max()), 1)).fillna(False)
     names = frame["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER}).mask(beyond, _BEYOND)
     names = names.where(number.notna(), frame["kind"].map(NO_NUMBER))
-    within = number[~beyond].dropna()
-    largest = max(int(right.max()), int(within.max()) if len(within) else 0)
-    top = 1.08 * largest
+    top = 1.08 * max(right.max(), number[~beyond].max() if number[~beyond].notna().any() else 0)
     shown = number.where(~beyond).astype("Float64").fillna(top).astype(float)
-    points = pd.DataFrame(
-        {"key": right, "shown": shown, "outcome": names, "answer": frame["answer"].map(_short)}
-    )
+    words = [theme.short_word(text, 60) for text in frame["answer"]]
+    points = pd.DataFrame({"key": right, "shown": shown, "outcome": names, "answer": words})
     grouped: Any = points.groupby(["key", "shown", "outcome"], as_index=False)
     points = grouped.agg(answers=("answer", "size"), answer=("answer", "first"))
     is_length = bool((right == frame["length"]).all())
-    words = "right answer (the sequence length, items)" if is_length else "right answer"
-    x, y = (
-        axes.length_axis(right, words, "key", 8, log=False),
-        axes.linear("answer", (0, top), 6, format="d"),
+    title = "right answer (the sequence length, items)" if is_length else "right answer"
+    x = axes.length_axis(right, title, "key", 8, log=False)
+    y = alt.Y("shown:Q", **axes.linear("answer", (0, top), 6, format="d"))
+    ends = [int(right.min()), int(right.max())]
+    line = draw.rows(pd.DataFrame({"key": ends, "shown": ends})).mark_line(
+        strokeWidth=1.1, strokeDash=[4, 3], color=theme.colour("float64")
     )
-    diagonal = draw.rows(
-        pd.DataFrame({"key": [right.min(), right.max()], "shown": [right.min(), right.max()]})
-    )
-    line = diagonal.mark_line(strokeWidth=1.1, strokeDash=[4, 3], color=theme.colour("float64"))
     looks = {name: look for name, look in _ANSWER_LOOKS.items() if (names == name).any()}
-    most = int(points["answers"].max())
-    size = alt.Size(
-        "answers:Q", scale=alt.Scale(domain=[1, max(most, 2)], range=[26, 190]), legend=None
-    )
+    most = max(int(points["answers"].max()), 2)
+    size = alt.Size("answers:Q", scale=alt.Scale(domain=[1, most], range=[26, 190]), legend=None)
     marks = draw.rows(points).mark_point(filled=True, strokeWidth=1.1, opacity=0.85)
     marks = marks.encode(
         x=x,
-        y=alt.Y("shown:Q", **y),
+        y=y,
         size=size,
         tooltip=draw.tooltips(points),
         **looks_by_name("outcome", looks, columns=2, symbolSize=60),
     )
-    ends = (
-        [mark.encode(x="key:Q") for mark in training_end(end, frame["length"], None)]
-        if is_length
-        else []
-    )
+    trained = training_end(end, frame["length"], None) if is_length else []
     return draw.panel(
-        [line.encode(x=x, y=alt.Y("shown:Q", **y)), marks, *ends], _WIDTH, _ANSWERS_HEIGHT
+        [line.encode(x=x, y=y), marks, *(mark.encode(x="key:Q") for mark in trained)],
+        _WIDTH,
+        _ANSWERS_HEIGHT,
     )
-
-
-def _short(text: Any) -> str:
-    return theme.short_word(text, 60)
 
 
 def difference_chart(result: AnswerDifference) -> Chart:
@@ -323,29 +278,16 @@ def right_chart(results: Sequence[Evaluation], width: int, height: int) -> Chart
     parts = [result.summary[["length", *names, "right", "asked"]] for result in results]
     joined: Any = pd.concat(parts, keys=tasks, names=["series"])
     rows = joined.rename(columns=names).reset_index("series")
-    legend: dict[str, Any] = {
-        "title": None,
-        "columns": 2,
-        "symbolSize": 60,
-    }  # of colour and dash, in one
-    hue = draw.hue("series", dict(zip(tasks, ("full", "frozen"), strict=False)), **legend)
-    scale, axis = (
-        alt.Scale(domain=[0, 1], nice=False, padding=5),
-        alt.Axis(values=[0, 0.5, 1], format=".0%"),
+    hue = draw.hue(
+        "series", dict(zip(tasks, ("full", "frozen"), strict=False)), columns=2, symbolSize=60
     )
     dashes = alt.Scale(domain=tasks, range=[[1, 0], [5, 4]][: len(tasks)])
-    looks: dict[str, Any] = {
-        "dash": alt.StrokeDash("series:N", scale=dashes, legend=alt.Legend(**legend)),
-        "bands": [BAND],
-        "points": 30,
-    }
-    y = {"title": "right answers", "scale": scale, "axis": axis}
-    marks = curve(rows, axes.length_axis(rows["length"], "items of the sequence"), y, hue, **looks)
-    shares = [
-        {"series": task, "value": _constant_share(result)}
-        for task, result in zip(tasks, results, strict=True)
-    ]
-    constant = draw.rows(pd.DataFrame(shares)).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    dash = alt.StrokeDash("series:N", scale=dashes, legend=hue["legend"])
+    y = axes.share("right answers", values=[0, 0.5, 1])
+    x = axes.length_axis(rows["length"], "items of the sequence")
+    marks = curve(rows, x, y, hue, dash=dash, bands=[BAND], points=30)
+    shares = pd.DataFrame({"series": tasks, "value": [*map(_constant_share, results)]})
+    constant = draw.rows(shares).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
     return axes.themed(
         draw.layers(constant.encode(y="value:Q", color=hue), *marks, width=width, height=height)
     )

@@ -17,12 +17,13 @@ from ostools.measure.attention.attention import Attention
 from ostools.measure.attention.difference import AttentionDifference
 from ostools.measure.attention.heads import HeadScores
 from ostools.models.chat import TEMPLATE, TEXT
+from ostools.reporting.findings import present
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.forms import gradient, heat, layers_by
 from ostools.reporting.style import axes, draw
 from ostools.reporting.style.prompt import mark_template, template_note, template_positions
 from ostools.reporting.style.theme import COLOURS, display_token, inert
-from ostools.results import Chart, Frame
+from ostools.results import Chart, Column, Frame
 
 LESS, MORE = COLOURS["frozen"], COLOURS["full"]
 """Of a difference: less in the second, more in it."""
@@ -45,58 +46,44 @@ def attention_findings(attention: Attention) -> list[str]:
     last = attention.last.double()
     n = last.shape[-1]
     entropy = torch.special.entr(last).sum(-1)
-    spread = entropy.exp()
     first, itself = float(last[..., 0].mean()), float(last[..., -1].mean())
     layer, head = divmod(int(entropy.argmin()), last.shape[1])
     target = int(last[layer, head].argmax())
-    origins = attention.origins or ()
-    sentences = [
-        *filter(None, [where_read(attention.provenance.parameters)]),
+    origins = attention.origins or ("",) * n
+    frames = [", one of the chat template's" * (origin == TEMPLATE) for origin in origins]
+    of_text = torch.tensor([origin == TEXT for origin in origins])
+    on_text = float(last[..., of_text].sum(-1).mean())
+    return present(
+        where_read(attention.provenance.parameters),
         f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
         f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
-        f"{float(spread.median()):.1f} tokens in the median (exponential of the entropy).",
+        f"{float(entropy.exp().median()):.1f} tokens in the median (exponential of the entropy).",
         f"The most concentrated head is layer {layer}, head {head}: {float(last[layer, head, target]):.0%} on token {target} "
-        f"“{display_token(attention.tokens[target])}”{_frames(origins, target)}.",
-    ]
-    if first >= 0.3:
-        sentences.append(
-            f"So much on the first token{_frames(origins, 0)}, whatever stands there, is known as an attention sink."
-        )
-    if template_positions(attention.frame):
-        text = torch.tensor([origin == TEXT for origin in origins])
-        sentences.append(
-            f"Of the last token's attention {float(last[..., text].sum(-1).mean()):.1%} is on the {int(text.sum())} tokens of "
-            f"the text, the rest on the {int((~text).sum())} others: a sink among those is no finding about the text."
-        )
-    return sentences
-
-
-def _frames(origins: Sequence[str], target: int) -> str:
-    """That a token is the chat template's, where it is."""
-    return ", one of the chat template's" if origins and origins[target] == TEMPLATE else ""
+        f"“{display_token(attention.tokens[target])}”{frames[target]}.",
+        f"So much on the first token{frames[0]}, whatever stands there, is known as an attention sink."
+        if first >= 0.3
+        else "",
+        f"Of the last token's attention {on_text:.1%} is on the {int(of_text.sum())} tokens of the text, the rest on the "
+        f"{int((~of_text).sum())} others: a sink among those is no finding about the text."
+        if template_positions(attention.frame)
+        else "",
+    )
 
 
 def difference_findings(difference: AttentionDifference) -> list[str]:
     """How much attention moved between the two, and where the most, measured."""
     frame: Frame = difference.frame
-    shifts = frame.groupby(["layer", "head"])["difference"].agg(
-        lambda values: values.abs().sum() / 2
-    )
+    size: Column = frame["difference"].abs()
+    shifts: Any = size.groupby([frame["layer"], frame["head"]]).sum() / 2
     row = frame.loc[frame["difference"].abs().idxmax()]
     layer, head = shifts.idxmax()
-    count, lengths = (
-        len(difference.pairs),
-        [len(side.tokens) for side in (difference.first, difference.second)],
-    )
-    share = (
-        ""
-        if lengths == [count, count]
-        else f" (of {lengths[0]} in the first, {lengths[1]} in the second)"
-    )
+    count = len(difference.pairs)
+    first, second = (len(side.tokens) for side in (difference.first, difference.second))
+    share = f" (of {first} in the first, {second} in the second)"
     return [
-        f"Measured over the {count} tokens held against each other{share}: the median head moves {shifts.median():.1%} of the "
-        f"last token's attention (half the sum of |second - first| over them); layer {layer}, head {head} the most, "
-        f"{shifts.max():.1%}.",
+        f"Measured over the {count} tokens held against each other{'' if first == second == count else share}: the median head "
+        f"moves {shifts.median():.1%} of the last token's attention (half the sum of |second - first| over them); layer "
+        f"{layer}, head {head} the most, {shifts.max():.1%}.",
         f"The greatest change is in layer {row['layer']}, head {row['head']}, on token {row['second_position']} "
         f"“{display_token(row['token'])}”: from {row['first']:.3f} to {row['second']:.3f}.",
     ]
@@ -117,9 +104,9 @@ def sharpest(last: Float[Tensor, "layer head key"], most: int) -> list[int]:
 
 def most_moved(difference: AttentionDifference, most: int) -> list[int]:
     """The heads whose rows differ the most, at most so many, in the model's order."""
-    shifts = difference.frame.groupby(["layer", "head"])["difference"].agg(
-        lambda values: -values.abs().sum()
-    )
+    frame: Frame = difference.frame
+    size: Column = frame["difference"].abs()
+    shifts: Any = -size.groupby([frame["layer"], frame["head"]]).sum()
     return _least(torch.tensor(shifts.to_numpy()), most)
 
 
@@ -142,17 +129,13 @@ def cells(
     values: Float[Tensor, "layer head bin"], heads: Sequence[int], bins: Bins, labels: Sequence[str]
 ) -> Frame:
     """One row a head and bin."""
-    count = values.shape[1]
-    table = values.flatten(0, 1)[list(heads)]
-    return pd.DataFrame(
-        {
-            "head": [f"{index // count}.{index % count}" for index in heads for _ in bins],
-            "start": [start for start, _ in bins] * len(heads),
-            "end": [end for _, end in bins] * len(heads),
-            "token": list(labels) * len(heads),
-            "weight": table.flatten().tolist(),
-        }
+    table = pd.DataFrame(values.flatten(0, 1)[list(heads)].numpy())
+    table.index = [f"{index // values.shape[1]}.{index % values.shape[1]}" for index in heads]
+    rows = table.rename_axis("head").reset_index().melt("head", var_name="bin", value_name="weight")
+    places = pd.DataFrame(
+        {"start": [s for s, _ in bins], "end": [e for _, e in bins], "token": labels}
     )
+    return rows.join(places, on="bin").drop(columns="bin")
 
 
 def heads_rule(total: int, most: int, how: str) -> str:
@@ -185,18 +168,12 @@ def attention_difference_chart(difference: AttentionDifference) -> Chart:
     partner (else grey).
     """
     head_indices = most_moved(difference, ROWS)
+    sides = (difference.first, difference.second)
     panels: list[list[Any]] = []
-    for attention, label in zip(
-        (difference.first, difference.second), difference.labels, strict=True
-    ):
+    for attention, label in zip(sides, difference.labels, strict=True):
         title = alt.TitleParams(label, subtitle=_rules(attention, DIFFERS))
-        panels.append(
-            [
-                _map(attention_frame(attention, head_indices), _WEIGHT, attention).properties(
-                    title=title
-                )
-            ]
-        )
+        panel = _map(attention_frame(attention, head_indices), _WEIGHT, attention)
+        panels.append([panel.properties(title=title)])
     data = _difference_frame(difference, head_indices)
     most = max(float(data["weight"].abs().max()), 1e-6)
     legend = gradient(
@@ -204,12 +181,9 @@ def attention_difference_chart(difference: AttentionDifference) -> Chart:
     )
     scale = alt.Scale(type="sqrt", range=[LESS, "#f2f2f2", MORE], domain=[-most, 0, most])
     difference_map = _map(data, alt.Color("value:Q", scale=scale, legend=legend), difference.second)
-    alone = (
-        "; blank: the second's alone"
-        if len(difference.pairs) < len(difference.second.tokens)
-        else ""
-    )
-    words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less{alone}"
+    blank = len(difference.pairs) < len(difference.second.tokens)
+    words = f"at the {len(difference.pairs)} tokens held against each other; blue: more in the second, red: less"
+    words += "; blank: the second's alone" * blank
     panels.append([difference_map.properties(title=alt.TitleParams("Difference", subtitle=words))])
     return draw.figure(
         panels, "Attention of the last token, compared", between=22, color="independent"
@@ -244,40 +218,28 @@ def _token_axis(attention: Attention) -> alt.Axis:
         return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
     aside = [place + 0.5 for place in template_positions(attention.frame)]
     axis = axes.token_axis([*map(display_token, tokens)], aside=aside, ticks=False)["axis"]
-    axis.title, axis.values = (
-        "token attended to, and its position",
-        [place + 0.5 for place in range(len(tokens))],
-    )
+    axis.title = "token attended to, and its position"
+    axis.values = [place + 0.5 for place in range(len(tokens))]
     axis.labelExpr = axis.labelExpr.replace("datum.value", "datum.value - 0.5")
     return axis
 
 
 def _difference_frame(difference: AttentionDifference, head_indices: list[int]) -> Frame:
     """The difference where the second's tokens stand; of the pairs that share a cell the one
-    furthest from zero.
+    furthest from zero, with its sign.
     """
-    tokens = difference.second.tokens
-    frame: Frame = difference.frame
+    tokens, frame = difference.second.tokens, difference.frame
     layers, heads = difference.second.squares.shape[:2]
-    places = [second_place for _, second_place in difference.pairs]
+    places = torch.tensor([second_place for _, second_place in difference.pairs])
     values = torch.tensor(frame["difference"].to_numpy()).reshape(layers, heads, len(places))
-    column = {place: index for index, place in enumerate(places)}
-    filled: Bins = tuple(
-        (start, end)
-        for start, end in bins_of(len(tokens), COLUMNS)
-        if any(place in column for place in range(start, end))
-    )
-    pooled = [
-        _furthest(values[..., [column[p] for p in range(start, end) if p in column]])
-        for start, end in filled
-    ]
+    filled, pooled = [], []
+    for start, end in bins_of(len(tokens), COLUMNS):
+        part = values[..., (places >= start) & (places < end)]
+        if part.shape[-1]:
+            filled.append((start, end))
+            pooled.append(part.gather(-1, part.abs().argmax(-1, keepdim=True)).squeeze(-1))
     labels = [inert(bin_label(tokens, start, end)) for start, end in filled]
-    return cells(torch.stack(pooled, dim=-1), head_indices, filled, labels)
-
-
-def _furthest(values: torch.Tensor) -> torch.Tensor:
-    """Along the last dimension the value that is furthest from zero, with its sign."""
-    return values.gather(-1, values.abs().argmax(-1, keepdim=True)).squeeze(-1)
+    return cells(torch.stack(pooled, dim=-1), head_indices, tuple(filled), labels)
 
 
 def _rules(attention: Attention, how: str) -> list[str]:
@@ -312,19 +274,16 @@ def heads_chart(result: HeadScores) -> Chart:
     summary: Frame = result.summary
     prompts: Frame = result.frame
     heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
-    scale = alt.Scale(scheme="viridis", domain=[0, 1])
     size = (min(30 * heads, 260), min(24 * layers, 420))
+    looks: dict[str, Any] = {"digits": ".2f" if heads <= _MOST_NUMBERED else ""}
     panels = []
     for name, title in PANELS.items():
-        cells = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
-        if len(cells):
-            marks = layers_by(cells, "head", scale, digits=".2f" if heads <= _MOST_NUMBERED else "")
-            panels.append(draw.panel(marks, *size, title))
+        scores = summary[["layer", "head"]].assign(value=summary[name].astype(float)).dropna()
+        if len(scores):
+            scale = alt.Scale(scheme="viridis", domain=[0, 1])
+            panels.append(draw.panel(layers_by(scores, "head", scale, **looks), *size, title))
     count = int(prompts["prompt"].nunique())
-    where = (
-        f"mean over {count} prompts"
-        if count > 1
-        else f"one prompt of {prompts['tokens'].iloc[0]} tokens"
-    )
-    scores: Any = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
-    return draw.figure([[scores]], f"Where the attention heads look, {where}")
+    where = f"one prompt of {prompts['tokens'].iloc[0]} tokens"
+    where = f"mean over {count} prompts" if count > 1 else where
+    chart: Any = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
+    return draw.figure([[chart]], f"Where the attention heads look, {where}")

@@ -149,24 +149,17 @@ def hidden_ranges(
     """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the
     last block.
     """
-    last = {
-        site: max(layer for *_, at, layer in verdicts if at == site) for *_, site, _ in verdicts
-    }
-    return [
-        {
-            "panel": _panel(site, dtype, pair),
-            "pair": pair,
-            "series": dtype,
-            "length": span.first,
-            "end": span.last,
-            "words": f"hidden from n = {span.first}"
-            + ("" if span.open else f" to {span.last}")
-            + (f", {holes} holes" if (holes := span.lengths_tried - span.hidden) else ""),
-        }
-        for (pair, dtype, site, layer), verdict in verdicts.items()
-        if site in sites and dtype in dtypes and layer == last[site]
-        for span in verdict.ranges
-    ]
+    last = {site: layer for *_, site, layer in sorted(verdicts, key=lambda key: key[-1])}
+    ranges = []
+    for (pair, dtype, site, layer), verdict in verdicts.items():
+        for span in verdict.ranges:
+            holes = span.lengths_tried - span.hidden
+            words = f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}")
+            words += f", {holes} holes" if holes else ""
+            place = {"length": span.first, "end": span.last, "words": words, "series": dtype}
+            if site in sites and dtype in dtypes and layer == last[site]:
+                ranges.append({"panel": _panel(site, dtype, pair), "pair": pair, **place})
+    return ranges
 
 
 def model_limits(result: Collapse) -> list[dict[str, Any]]:

@@ -48,19 +48,14 @@ def failure_stage_chart(result: FailureStage) -> Chart:
         for dtype, group in frame.groupby("dtype", sort=False)
         if arm_count > 1
     ]
-    panels += [
-        _failure_stage_bars(
-            group, f"{dtype}{'' if mitigation == NONE else f', under {theme.inert(mitigation)}'}"
-        )
-        for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False)
-        if arm_count < 3 or mitigation == NONE
-    ]
-    rows = [[panel] for panel in panels] + (
-        [] if result.probes.frame.empty else _places(result.probes)
-    )
+    for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
+        under = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
+        if arm_count < 3 or not under:
+            panels.append(_failure_stage_bars(group, f"{dtype}{under}"))
+    places = [] if result.probes.frame.empty else _places(result.probes)
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
     notes = result.findings() if arm_count == 1 else result.probes.findings()
-    return draw.figure(rows, title, _notes(notes), spacing=18, between=14, color="independent")
+    return _figure([*([panel] for panel in panels), *places], title, notes)
 
 
 def probe_chart(result: Decodability) -> Chart:
@@ -68,90 +63,67 @@ def probe_chart(result: Decodability) -> Chart:
     the forward pass; beside it the controls, and dashed what the length alone says. A panel per
     dtype and test: tests are never in one line."""
     title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
-    notes = _notes(result.findings())
-    return draw.figure(_places(result), title, notes, spacing=18, between=14, color="independent")
+    return _figure(_places(result), title, result.findings())
 
 
 def intervention_chart(result: ProbeIntervention) -> Chart:
     """By how much the expected answer moves where the probe says the next, by place and direction;
     a panel a dtype.
     """
-    frame = frame_of(result)
-    panels = [[_moves(group, str(dtype))] for dtype, group in frame.groupby("dtype", sort=False)]
-    title = f"Is it read? {frame['task'].iloc[0]}"
-    return draw.figure(panels, title, _notes(result.findings()), between=14)
+    panels = []
+    for dtype, group in frame_of(result).groupby("dtype", sort=False):
+        columns = {
+            "intervention": "value",
+            "direction": "series",
+            "cosine": "cosine",
+            "followed": "followed",
+        }
+        rows = group[list(columns)].rename(columns=columns).assign(name=places_named(group))
+        order = list(dict.fromkeys(rows["name"]))
+        axis = axes.names(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
+        value = axes.linear(f"answer moved (counts; predicted {group['predicted'].iloc[0]:.3g})")
+        hue = draw.hue("series", {"probe": "full", "data": "frozen"}, **SQUARE)
+        marks = bars(rows, axis, value, hue, offset=alt.XOffset("series:N"))
+        panels.append([draw.panel(marks, _WIDTH, _HEIGHT, str(dtype))])
+    title = f"Is it read? {frame_of(result)['task'].iloc[0]}"
+    return _figure(panels, title, result.findings())
 
 
-def _moves(frame: Frame, name: str) -> Any:
-    rows: Frame = frame.assign(
-        name=places_named(frame), value=frame["intervention"], series=frame["direction"]
-    )
-    order = list(dict.fromkeys(rows["name"]))
-    axis = axes.names(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
-    value = axes.linear(f"answer moved (counts; predicted {frame['predicted'].iloc[0]:.3g})")
-    hue = draw.hue("series", {"probe": "full", "data": "frozen"}, **SQUARE)
-    rows = rows[["name", "value", "series", "cosine", "followed"]]
-    return draw.panel(
-        bars(rows, axis, value, hue, offset=alt.XOffset("series:N")), _WIDTH, _HEIGHT, name
-    )
-
-
-def _notes(sentences: list[str]) -> list[str]:
-    """In at most three lines where sentences can be left out, the last first: the panels and the
-    result's table have them.
+def _figure(panels: list[Any], title: str, sentences: list[str]) -> Chart:
+    """The panels with the first sentences below the title, in at most three lines: the panels and
+    the result's table have the others.
     """
     wrapped = [textwrap.wrap(sentence, _LETTERS) for sentence in sentences]
     while sum(map(len, wrapped)) > _MOST_LINES and len(wrapped) > 1:
         wrapped.pop()
-    return [line for lines in wrapped for line in lines]
+    notes = [line for lines in wrapped for line in lines]
+    return draw.figure(panels, title, notes, spacing=18, between=14, color="independent")
 
 
 def _grid(group: Frame, name: str) -> Any:
     """A cell a length and mitigation, in the colour of its verdict."""
-    order = [str(length) for length in sorted(set(group["length"]))]
-    rows: Frame = group.assign(
+    rows = group[["verdict", "status"]].assign(
         n=group["length"].astype(str),
-        name=[theme.inert(str(name)) for name in group["mitigation"]],
-        said=[f"{share:.0%}" for share in group["answered"]],
+        name=group["mitigation"].astype(str).map(theme.inert),
+        said=group["answered"].map("{:.0%}".format),
     )
-    rows = rows[["n", "name", "verdict", "said", "status"]]
+    order = [str(length) for length in sorted(set(group["length"]))]
     arms = list(dict.fromkeys(rows["name"]))
-    hue = draw.hue(
-        "verdict",
-        {verdict: look for verdict, look in _VERDICTS.items() if verdict in set(rows["verdict"])},
-        **SQUARE,
-    )
-    column = alt.X(
-        "n:N",
-        sort=order,
-        title=_LENGTH,
-        axis=alt.Axis(labelAngle=0),
-        scale=alt.Scale(paddingInner=0.01),
-    )
-    row = alt.Y(
-        "name:N",
-        sort=arms,
-        title=None,
-        axis=alt.Axis(labelLimit=220),
-        scale=alt.Scale(paddingInner=0.06),
-    )
-    return draw.panel(word_cells(rows, column, row, hue, "said"), _WIDTH, 26 * len(arms), name)
+    present = {name: look for name, look in _VERDICTS.items() if name in set(rows["verdict"])}
+    column = axes.names(order, alt.X, _LENGTH, "n", labelAngle=0)
+    row = axes.names(arms, field="name", labelLimit=220)
+    marks = word_cells(rows, column, row, draw.hue("verdict", present, **SQUARE), "said")
+    return draw.panel(marks, _WIDTH, 26 * len(arms), name)
 
 
 def _failure_stage_bars(group: Frame, name: str) -> Any:
-    parts = [
-        group[["length", "verdict"]].assign(value=group[share], series=share) for share in _SHARES
-    ]
-    rows: Frame = pd.concat(parts).dropna(subset=["value"])
-    rows = rows.assign(name=rows["length"].astype(str)).drop(columns="length")
-    axis = axes.names(
-        [str(length) for length in sorted(group["length"])],
-        alt.X,
-        _LENGTH,
-        labelAngle=0,
-        grid=False,
+    rows = group.assign(name=group["length"].astype(str)).melt(
+        ["name", "verdict"], list(_SHARES), "series"
     )
-    marks = bars(rows, axis, axes.share("share of prompts"), draw.hue("series", _SHARES, **SQUARE))
+    lengths = [str(length) for length in sorted(group["length"])]
+    axis = axes.names(lengths, alt.X, _LENGTH, labelAngle=0, grid=False)
+    hue, value = draw.hue("series", _SHARES, **SQUARE), axes.share("share of prompts")
+    marks = bars(rows.dropna(subset=["value"]), axis, value, hue)
     return draw.panel(marks, _WIDTH, _HEIGHT, name)
 
 
@@ -171,36 +143,31 @@ def _places(result: Decodability) -> list[list[Any]]:
     frame = frame_of(result)
     length = frame[frame["site"] == "length"]
     alone = dict(zip(length["test"], length["accuracy"], strict=True))
-    frame = frame[frame["site"] != "length"]
     depth = result.predictions[["site", "layer", "depth"]].drop_duplicates()
-    frame = frame.merge(depth, on=["site", "layer"]).sort_values("depth", kind="stable")
+    frame = frame[frame["site"] != "length"].merge(depth, on=["site", "layer"])
     rows = []
-    for dtype in dict.fromkeys(frame_of(result)["dtype"]):
-        group = frame[frame["dtype"] == dtype]
-        tests = [test for test in TESTS if (group["test"] == test).any()]
+    for dtype, group in frame.sort_values("depth", kind="stable").groupby("dtype", sort=False):
         panels = [
-            _place_panel(group[group["test"] == test], f"{dtype}, {test}", alone.get(test))
-            for test in tests
+            _place_panel(of_test, f"{dtype}, {test}", alone.get(test))
+            for test in TESTS
+            if len(of_test := group[group["test"] == test])
         ]
         # One legend a row: the panels of a row share their colours.
-        rows += [[alt.hconcat(*panels, spacing=18).resolve_scale(color="shared")]] if panels else []
+        rows.append([alt.hconcat(*panels, spacing=18).resolve_scale(color="shared")])
     return rows
 
 
 def _place_panel(group: Frame, name: str, alone: float | None) -> Any:
-    rows = group.assign(
+    rows = group[["low", "high"]].assign(
         name=places_named(group), series=group["control"].map(_CONTROLS), value=group["accuracy"]
     )
     hue = draw.hue("series", _HUES | ({} if alone is None else {_ALONE: theme.INK}), columns=4)
     axis = axes.names(list(dict.fromkeys(rows["name"])), alt.X, _PLACES, ticks=True)
     value = axes.share("right (held-out prompts)")
     offset = alt.XOffset("series:N", sort=list(_HUES))
-    rows = rows[["name", "series", "value", "low", "high"]]
     marks = bars(rows, axis, value, hue, intervals=[("low", "high", 1)], offset=offset, size=34)
     if alone is not None:
-        level = pd.DataFrame({"value": [alone], "series": [_ALONE]})
-        rule = draw.rows(level).mark_rule(strokeDash=[4, 3])
-        marks.insert(
-            0, rule.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=draw.tooltips(level))
-        )
+        level = draw.rows(pd.DataFrame({"value": [alone], "series": [_ALONE]}))
+        rule = level.mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("value:Q", **value), color=hue)
+        marks.insert(0, rule)
     return draw.panel(marks, _NARROW, _HEIGHT, name)

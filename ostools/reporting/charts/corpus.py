@@ -37,27 +37,24 @@ def corpus_chart(result: Corpus) -> Chart:
     table: Frame = frame_of(result)
     axes.require_finite(table["mean"], "a profile over relative position")
     settings = result.provenance.parameters
-    hue = alt.value(theme.colour(str(settings["linearisation"])))
     rows, y = _share_rows(table[["length", "start", "end", "mean", "median", *_ENDS]], _ENDS)
-    bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
-    panels = []
-    for row in result.summary.to_dict("records"):
-        title = f"{row['length']} tokens: {row['texts']} texts"
-        group = rows[rows["length"] == row["length"]]
-        panels.append(
-            _position_panel(
-                group, y, hue, title, "relative position in the window", (260, 220), bands=bands
-            )
+    looks: Any = {"bands": [("q10", "q90", 0.18), ("low", "high", 0.4)]}
+    hue = alt.value(theme.colour(str(settings["linearisation"])))
+    panels = [
+        _position_panel(
+            rows[rows["length"] == row["length"]],
+            y,
+            hue,
+            f"{row['length']} tokens: {row['texts']} texts",
+            (260, 220),
+            **looks,
         )
+        for row in result.summary.to_dict("records")
+    ]
     kind = theme.KINDS[str(settings["kind"])]
-    words = f"Sensitivity ({settings['linearisation']}) of {title_of(result.provenance.model)} over a corpus, {kind}"
-    return draw.figure(
-        draw.in_rows(panels, _PANELS),
-        words,
-        [_MARKS, *corpus_findings(result)],
-        spacing=30,
-        between=24,
-    )
+    title = f"Sensitivity ({settings['linearisation']}) of {title_of(result.provenance.model)} over a corpus, {kind}"
+    notes = [_MARKS, *corpus_findings(result)]
+    return draw.figure(draw.in_rows(panels, _PANELS), title, notes, spacing=30, between=24)
 
 
 def several_chart(result: Sensitivities | PromptBounds) -> Chart:
@@ -65,37 +62,24 @@ def several_chart(result: Sensitivities | PromptBounds) -> Chart:
     the lowest layer.
     """
     every = result.over_position()
-    lowest = every["layer"].min()
-    table: Frame = every[every["layer"] == lowest]
-    series = [
-        theme.series(kind, source)
-        for kind, source in zip(table["kind"], table["source"], strict=True)
-    ]
-    table = table.assign(series=series, name=table["source"])
+    table = every[every["layer"] == every["layer"].min()]
+    kinds = table["kind"].map(theme.KINDS)
+    table = table.assign(series=kinds + ": " + table["source"], name=table["source"])
     hue, dash = kind_legend(table)
     panels = []
     for norm, group in table.groupby("norm", sort=False):
-        rows, y = _share_rows(
-            group[["series", "start", "end", "mean", "low", "high"]], ["low", "high"]
-        )
-        title, size = f"{_NORMS[str(norm)]} norm", (300, 240)
-        panels.append(
-            _position_panel(rows, y, hue, title, "relative position", size, bands=[BAND], dash=dash)
-        )
+        columns = ["series", "start", "end", "mean", "low", "high"]
+        rows, y = _share_rows(group[columns], ["low", "high"])
+        title = f"{_NORMS[str(norm)]} norm"
+        panels.append(_position_panel(rows, y, hue, title, (300, 240), bands=[BAND], dash=dash))
     what = "Path sums" if isinstance(result, PromptBounds) else "Sensitivity"
     if "logit_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
-    note_lines = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
-    note_lines += f" Of layer {lowest}." if every["layer"].nunique() > 1 else ""
-    note_lines += (
-        " Shade: the 95% interval of the mean." if bool(table["low"].notna().any()) else ""
-    )
-    return draw.figure(
-        [panels],
-        f"{what} over {len(result)} prompts, by relative position",
-        [note_lines],
-        spacing=30,
-    )
+    notes = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
+    notes += f" Of layer {every['layer'].min()}." * (every["layer"].nunique() > 1)
+    notes += " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
+    title = f"{what} over {len(result)} prompts, by relative position"
+    return draw.figure([panels], title, [notes], spacing=30)
 
 
 def _share_rows(table: Frame, ends: list[str]) -> tuple[Frame, dict[str, Any]]:
@@ -105,31 +89,23 @@ def _share_rows(table: Frame, ends: list[str]) -> tuple[Frame, dict[str, Any]]:
 
 
 def _position_panel(
-    rows: Frame,
-    y: dict[str, Any],
-    hue: Any,
-    title: str,
-    across: str,
-    size: tuple[int, int],
-    **looks: Any,
+    rows: Frame, y: dict[str, Any], hue: Any, title: str, size: tuple[int, int], **looks: Any
 ) -> Any:
-    x = alt.X("at:Q", title=across, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(grid=False))
+    scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(grid=False)
+    x = alt.X("at:Q", title="relative position", scale=scale, axis=axis)
     marks = draw.line_at("y", "value", 1.0) + curve(rows, x, y, hue, points=14, width=1.8, **looks)
     return draw.panel(marks, *size, title)
 
 
 def corpus_findings(result: Corpus) -> list[str]:
     """The shape of each length: among many texts the last token alone can lift the last third."""
-    shapes: Frame = result.shapes
-    verdicts = {
-        length: dict(zip(rows["kept"], rows["verdict"], strict=True))
-        for length, rows in shapes.groupby("length")
-    }
-    sentences = [
-        f"{length} tokens, {NO_SINK}: {by_kept[NO_SINK]}; {BETWEEN}: {by_kept[BETWEEN]}."
-        for length, by_kept in verdicts.items()
-    ]
-    return first_few(sentences)
+    verdicts = result.shapes.pivot(index="length", columns="kept", values="verdict")
+    return first_few(
+        [
+            f"{length} tokens, {NO_SINK}: {row[NO_SINK]}; {BETWEEN}: {row[BETWEEN]}."
+            for length, row in verdicts.iterrows()
+        ]
+    )
 
 
 def corpus_collapse_chart(result: CorpusCollapse) -> Chart:
@@ -137,27 +113,16 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Chart:
     line below, how far apart the pairs are, and the noise."""
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "a distance over a corpus")
-    rows = frame.assign(
-        value=frame["hidden_share"], row=[f"{length} tokens" for length in frame["length"]]
+    rows = frame[["dtype", "texts", "mean", "hidden_low", "hidden_high"]].assign(
+        value=frame["hidden_share"], row=frame["length"].astype(str) + " tokens"
     )
-    names = alt.Y("row:N", sort=None, title="window")
-    hue, offset = (
-        draw.hue("dtype", list(dict.fromkeys(frame["dtype"]))),
-        alt.YOffset("dtype:N", sort=None),
-    )
+    looks: Any = {"intervals": [("hidden_low", "hidden_high", 1.4)], "size": 40}
+    hue = draw.hue("dtype", list(dict.fromkeys(frame["dtype"])))
     value = axes.linear("share of texts whose pair is hidden", (0, 1))
-    rows = rows[["row", "dtype", "texts", "value", "mean", "hidden_low", "hidden_high"]]
-    marks = bars(
-        rows,
-        names,
-        value,
-        hue,
-        intervals=[("hidden_low", "hidden_high", 1.4)],
-        offset=offset,
-        size=40,
-    )
-    panel = draw.panel(marks, 320, alt.Step(26))
+    names = alt.Y("row:N", sort=None, title="window")
+    marks = bars(rows, names, value, hue, offset=alt.YOffset("dtype:N", sort=None), **looks)
     title = f"{title_of(result.provenance.model)}: each window of text, and the same with its last token once more"
+    panel = draw.panel(marks, 320, alt.Step(26))
     return draw.figure([[panel]], title, corpus_collapse_findings(result), spacing=34)
 
 
@@ -165,10 +130,11 @@ def corpus_collapse_findings(result: CorpusCollapse) -> list[str]:
     """Of how many texts the pair is hidden, and how far apart pairs are beside the noise; a
     sentence a dtype and window.
     """
-    sentences = [
-        f"{row['dtype']}, {row['length']} tokens: the pair is hidden in {row['hidden_share']:.0%} [{row['hidden_low']:.0%}, "
-        f"{row['hidden_high']:.0%}] of {row['texts']} texts; mean distance at y {row['mean']:.3g}, noise "
-        f"{row['pair_noise']:.2g}."
-        for row in frame_of(result).to_dict("records")
-    ]
-    return first_few(sentences)
+    return first_few(
+        [
+            f"{row['dtype']}, {row['length']} tokens: the pair is hidden in {row['hidden_share']:.0%} [{row['hidden_low']:.0%}, "
+            f"{row['hidden_high']:.0%}] of {row['texts']} texts; mean distance at y {row['mean']:.3g}, noise "
+            f"{row['pair_noise']:.2g}."
+            for row in frame_of(result).to_dict("records")
+        ]
+    )

@@ -133,32 +133,28 @@ def _profiles(
     title.
     """
     axes.require_finite(rows["value"], "a profile")
-    wide = rows["upper"] > rows["lower"] if "upper" in rows else pd.Series(False, index=rows.index)
-    ends = {
-        end: rows[end].where(wide) if end in rows else float("nan") for end in ("lower", "upper")
-    }
-    series = [
-        theme.series(str(kind), str(name))
-        for kind, name in zip(rows["kind"], rows["name"], strict=True)
-    ]
-    data = token_rows(rows, value=rows["value"].astype(float), series=series, **ends)
-    data["linearisation"] = rows["linearisation"].astype(str)
-    hue, dash = kind_legend(rows.assign(series=series))
+    rows = rows.reindex(columns=dict.fromkeys([*rows.columns, "lower", "upper"]))
+    wide = rows["upper"] > rows["lower"]
+    rows = rows.assign(series=rows["kind"].map(theme.KINDS) + ": " + rows["name"].astype(str))
+    hue, dash = kind_legend(rows)
+    data = token_rows(
+        rows,
+        value=rows["value"].astype(float),
+        series=rows["series"],
+        lower=rows["lower"].where(wide),
+        upper=rows["upper"].where(wide),
+        linearisation=rows["linearisation"].astype(str),
+    )
     norms = [norm for norm in NORMS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
-        norm_rows, y = log_rows(
-            data[rows["norm"] == norm], norm_named(norm, symbol), ("lower", "upper")
-        )
+        words, of_norm = norm_named(norm, symbol), data[rows["norm"] == norm]
+        of_norm, y = log_rows(of_norm, words, ("lower", "upper"))
         looks: dict[str, Any] = {"dash": dash, "bands": [("lower", "upper", 0.15)]}
-        panels.append([profile(norm_rows, rows, y, hue, last=norm == norms[-1], **looks)])
+        panels.append([profile(of_norm, rows, y, hue, last=norm == norms[-1], **looks)])
+    lower_end = ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any()
     notes = [*first, *template_note(template_positions(rows))]
-    notes += (
-        [LOWER_END_NOTE]
-        if ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any()
-        else []
-    )
-    notes += [INTERVAL_NOTE] if wide.any() else []
+    notes += [LOWER_END_NOTE] * bool(lower_end) + [INTERVAL_NOTE] * bool(wide.any())
     return draw.figure(panels, title, notes, between=18, color="shared", strokeDash="shared")
 
 
@@ -166,14 +162,14 @@ def kind_legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
     """Colour and dash of each series, in one legend: measured first, then certified, the paper's,
     predicted.
     """
-    order = {kind: rank for rank, kind in enumerate(theme.KINDS)}
     names = data[["series", "kind", "name"]].drop_duplicates()
-    names = names.sort_values("kind", key=lambda kinds: kinds.map(order), kind="stable")
-    labels = names["series"].tolist()
-    dashes = alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]])
-    return draw.hue("series", dict(zip(labels, names["name"], strict=True))), alt.StrokeDash(
-        "series:N", scale=dashes, legend=alt.Legend(title=None)
+    names = names.sort_values(
+        "kind", key=lambda kinds: kinds.map([*theme.KINDS].index), kind="stable"
     )
+    labels = names["series"].tolist()
+    scale = alt.Scale(domain=labels, range=[theme.DASHES[kind] for kind in names["kind"]])
+    dash = alt.StrokeDash("series:N", scale=scale, legend=alt.Legend(title=None))
+    return draw.hue("series", dict(zip(labels, names["name"], strict=True))), dash
 
 
 _RATIOS = {
@@ -187,9 +183,7 @@ def change_chart(result: Change) -> Chart:
     linearisation or variant; a grey line where nothing changed. Of several layers or last tokens
     the lowest layer and the last of these."""
     table = frame_of(result)
-    rows: Frame = table[
-        (table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())
-    ]
+    rows = table[(table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())]
     rows = rows[rows["ratio"].notna()]
     if rows.empty:
         raise InputError(
@@ -199,21 +193,14 @@ def change_chart(result: Change) -> Chart:
     norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
-        norm_rows = rows[rows["norm"] == norm]
-        data = token_rows(
-            norm_rows, series=norm_rows["source"], value=norm_rows["ratio"].astype(float)
-        )
+        of_norm = rows[rows["norm"] == norm]
+        data = token_rows(of_norm, series=of_norm["source"], value=of_norm["ratio"].astype(float))
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
-        panels.append(
-            [profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)]
-        )
-    return draw.figure(
-        panels,
-        "How much each token's sensitivity changed",
-        [*result.findings(), "Above the line at 1 the second is larger."],
-        between=18,
-    )
+        panel = profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)
+        panels.append([panel])
+    notes = [*result.findings(), "Above the line at 1 the second is larger."]
+    return draw.figure(panels, "How much each token's sensitivity changed", notes, between=18)
 
 
 SOURCES = {
@@ -228,24 +215,18 @@ def baselines_chart(result: UntrainedBaselines) -> Chart:
     """Shares of the sum over all tokens, on a log axis: the model's as a line, of untrained ones
     the median and range.
     """
-    table, band = frame_of(result), result.band
-    model_rows: Frame = table[table["source"] == TRAINED]
-    all_sources = pd.concat(
-        [model_rows.assign(median=model_rows["share"]), band], ignore_index=True
+    table = frame_of(result)
+    model_rows = table[table["source"] == TRAINED]
+    both = pd.concat(
+        [model_rows.assign(median=model_rows["share"]), result.band], ignore_index=True
     )
-    names = [SOURCES[str(source)] for source in all_sources["source"]]
-    rows = token_rows(
-        all_sources,
-        series=names,
-        value=all_sources["median"],
-        low=all_sources["low"],
-        high=all_sources["high"],
-    )
+    ends = {"value": both["median"], "low": both["low"], "high": both["high"]}
+    rows = token_rows(both, series=[SOURCES[str(name)] for name in both["source"]], **ends)
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
     panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
-    summary: Frame = result.summary
-    notes = [f"Shade: range over {int(summary['seed'].nunique())} seeds.", *result.findings()]
+    seeds: Column = result.summary["seed"]
+    notes = [f"Shade: range over {seeds.nunique()} seeds.", *result.findings()]
     return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
 
@@ -259,33 +240,29 @@ hide all others.
 def attribution_chart(result: Attribution) -> Chart:
     """A bar a token; the biases, which belong to none, and the sum stand below the title. The
     longest bar is cut where it would dwarf the others."""
-    table, parameters = frame_of(result), result.provenance.parameters
-    axes.require_finite(table["contribution"], "attribution")
-    of: Frame = result.of_tokens
-    values = of["contribution"].astype(float).reset_index(drop=True)
-    limit = _limit(values.abs())
-    rows = token_rows(of.assign(position=range(len(of)))).reset_index(drop=True)
-    rows = rows.assign(low=0.0, high=values.clip(-limit, limit), value=values)
-    rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
+    axes.require_finite(frame_of(result)["contribution"], "attribution")
+    of = result.of_tokens.reset_index(drop=True)
+    values = of["contribution"].astype(float)
+    longest, next_one = [*values.abs().nlargest(2), 0.0, 0.0][:2]
+    limit = 1.25 * next_one if next_one and longest > _DWARFED * next_one else float("inf")
+    rows = token_rows(
+        of.assign(position=range(len(of))),
+        low=0.0,
+        high=values.clip(-limit, limit),
+        value=values,
+        series=(values >= 0).map({True: _UP, False: _DOWN}),
+    )
     hue = draw.hue("series", {_UP: "full", _DOWN: "frozen"}, **SQUARE)
     cut = rows[values.abs() > limit]
-    tokens = [f"“{theme.short_word(token)}”" for token in str(parameters["token"]).split(MINUS)]
-    quantity = (
-        "contribution to the logit"
-        if len(tokens) == 1
-        else "contribution to the difference of the logits"
-    )
+    names = str(result.provenance.parameters["token"]).split(MINUS)
+    tokens = [f"“{theme.short_word(token)}”" for token in names]
+    quantity = "contribution to the logit"
+    if len(tokens) > 1:
+        quantity = "contribution to the difference of the logits"
     panel = token_bars(rows, rows["token"].tolist(), hue, quantity, numbered=cut)
-    notes = (
-        [f"Cut short: the bar of “{cut['token'].iloc[0]}”, whose number stands at its end."]
-        if len(cut)
-        else []
-    )
+    notes = [
+        f"Cut short: the bar of “{token}”, whose number stands at its end."
+        for token in cut["token"]
+    ]
     title = f"What each token contributes to {MINUS.join(tokens)}"
     return draw.figure([[panel]], title, [*result.findings(), *notes])
-
-
-def _limit(sizes: Column) -> float:
-    """Length at which the longest bar is cut; infinite where the next one is long enough beside it."""
-    longest, next_one = [*sizes.nlargest(2), 0.0, 0.0][:2]
-    return 1.25 * next_one if next_one and longest > _DWARFED * next_one else float("inf")

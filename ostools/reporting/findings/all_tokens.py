@@ -25,8 +25,9 @@ def distance_findings(result: InfluenceByDistance) -> list[str]:
     """The law of the text, those of the controls, and how far the last distance lies below the
     token itself.
     """
-    fitted = result.laws[result.laws["from_distance"] == 0].set_index("source")
-    later = result.laws[result.laws["from_distance"] == 1].set_index("source")["p"]
+    laws: Frame = result.laws
+    fitted: Any = laws[laws["from_distance"] == 0].set_index("source")
+    later: Any = laws[laws["from_distance"] == 1].set_index("source")["p"]
     text = fitted.loc[TEXT]
     if math.isnan(text["p"]):
         return [

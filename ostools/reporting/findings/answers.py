@@ -54,7 +54,8 @@ def evaluation_notes(result: Evaluation) -> list[str]:
     """The prompts, what the intervals are of, what could not be read, where a mitigation did
     nothing.
     """
-    frame, summary, settings = frame_of(result), result.summary, result.provenance.parameters
+    frame, settings = frame_of(result), result.provenance.parameters
+    summary: Frame = result.summary
     temperature = settings.get("temperature")
     drawn = "greedy" if temperature == 0 else f"drawn at temperature {temperature}"
     how = f"{drawn}, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
@@ -186,7 +187,8 @@ def task_of(result: Result) -> str:
 
 def answer_counts(result: Evaluation) -> tuple[int, int]:
     """Number of right answers, and of all answers."""
-    return int(result.summary["right"].sum()), int(result.summary["asked"].sum())
+    summary: Frame = result.summary
+    return int(summary["right"].sum()), int(summary["asked"].sum())
 
 
 def constant_answer(result: Evaluation) -> tuple[str, int, int]:
@@ -210,7 +212,7 @@ def constant_words(result: Evaluation) -> str:
 def answers_sentence(result: Evaluation) -> str:
     """How many answers could not be read, how many are right at the worst length, where lengths
     differ, and by one answer to all."""
-    summary = result.summary
+    summary: Frame = result.summary
     unread = answer_counts(result)[1] - result.read
     worst = summary.loc[summary["accuracy"].idxmin()] if summary["accuracy"].nunique() > 1 else None
     words = constant_words(result)

@@ -92,11 +92,12 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     answer sooner.
     """
     name = str(result.provenance.parameters["profiles"][0])
-    ranks = result.correlations
+    ranks: Frame = result.correlations
+    areas: Frame = result.areas
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
     ways = []
-    for row in result.areas[result.areas["order"] == name].to_dict("records"):
-        rows = ranks[ranks["way"] == row["way"]].set_index("effect")
+    for row in areas[areas["order"] == name].to_dict("records"):
+        rows: Frame = ranks[ranks["way"] == row["way"]].set_index("effect")
         y, log_p = (
             f"{rows['spearman'][effect]:.2f} [{rows['low'][effect]:.2f}, {rows['high'][effect]:.2f}]"
             for effect in ("y_change", "log_prob_drop")

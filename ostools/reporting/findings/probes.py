@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
@@ -118,7 +121,7 @@ def mitigation_changes(result: FailureStage, name: str) -> str:
         return f"{name} is {status.iloc[0]}: it changed nothing."
     words = []
     for change in (REPAIRS, BREAKS):
-        rows = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
+        rows: Any = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
         parts = [
             f"{before} to {after} at n = {', '.join(map(str, group['length']))} ({dtype})"
             for (dtype, before, after), group in rows.groupby(
@@ -148,7 +151,8 @@ def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
     at_best = frame[["site", "layer", "dtype"]].eq([best["site"], best["layer"], dtype]).all(axis=1)
-    alone = frame[frame["site"] == "length"].set_index("test")["accuracy"]
+    length = frame[frame["site"] == "length"]
+    alone = dict(zip(length["test"], length["accuracy"], strict=True))
     tests = [
         _test_words(test, rows.set_index("control"), alone)
         for test in TESTS
@@ -158,7 +162,7 @@ def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
     return together([words, *_steps(probes, dtype, under_it)])
 
 
-def _test_words(test: str, rows: Frame, alone: Frame) -> str:
+def _test_words(test: str, rows: Frame, alone: Mapping[str, float]) -> str:
     """The share right by one test with its interval, and in brackets those of its controls."""
     probe, shares = rows.loc["none"], rows.drop(index="none")["accuracy"].to_dict()
     shares |= {"length alone": alone[test]} if test in alone else {}

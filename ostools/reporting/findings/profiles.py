@@ -96,7 +96,7 @@ def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
 
 def head_scores_findings(result: HeadScores) -> list[str]:
     """How many heads look at the first token, and the head that looks the most at the previous one."""
-    summary = result.summary
+    summary: Frame = result.summary
     best = summary.loc[summary["previous_token"].idxmax()]
     return [
         f"{int((summary['first_token'] > SINK).sum())} of {len(summary)} heads are sinks: their mean weight on the first token "
@@ -136,9 +136,9 @@ def change_findings(result: Change) -> list[str]:
     """The median ratio of each source, the tokens that changed most, what differs, and which tokens
     have no ratio.
     """
-    table, summary = frame_of(result), result.summary
-    summary = summary[
-        (summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())
+    table, every = frame_of(result), result.summary
+    summary: Frame = every[
+        (every["layer"] == every["layer"].min()) & (every["last"] == every["last"].max())
     ]
     ratios = [
         f"{row['source']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median over "
@@ -197,13 +197,14 @@ def spectra_findings(result: Spectra) -> list[str]:
     """How much of the last token's mass the whole product of patterns puts on the first token, and
     the rate (B.6, B.7).
     """
-    depth = result.depth
+    depth: Frame = result.depth
+    whole: Frame = depth[depth["blocks"] == depth["blocks"].max()]
     return first_few(
         [
             f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean patterns puts "
             f"{row['first_mass_last']:.1%} of the last token's mass on the first token; its second eigenvalue is "
             f"{number(row['second_eigenvalue'])}."
-            for row in depth[depth["blocks"] == depth["blocks"].max()].to_dict("records")
+            for row in whole.to_dict("records")
         ]
     )
 

@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ostools.reporting.style import theme
 
 TEMPLATES = Path(__file__).parent / "templates"
-_LONE = re.compile("[\ud800-\udfff]")
-"""Halves of characters, as names of files may hold them: no UTF-8 has a place for them."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +114,11 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
     """A page out of a template, every value escaped; `scripts` run after the charts are drawn."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=select_autoescape(default=True, default_for_string=True),
+        autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_visible_lines,
     )
     environment.filters["sentence"] = sentence
     all_scripts = (library(), drawing(), *scripts)
@@ -128,19 +127,26 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    text = environment.get_template(template).render(**values, policy=policy, scripts=all_scripts)
-    return _LONE.sub("\ufffd", text)
+    return environment.get_template(template).render(**values, policy=policy, scripts=all_scripts)
+
+
+def _visible_lines(value: Any) -> Any:
+    """A text with control and direction characters and halves of characters spelled out, line by
+    line; what is HTML already stays. Names and errors that were read from files may hold any.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(theme.visible, value.split("\n")))
 
 
 def sentence(text: str) -> Markup:
     """A finding as HTML: escaped, then `names` in code and powers raised, with a ^ that is not seen
     and is copied.
     """
-    escaped = str(escape(text))
+    escaped = str(escape(_visible_lines(text)))
     raised = re.sub(r"\^(-?\d+(?:\.\d+)?)", r'<span class="raised">^</span><sup>\1</sup>', escaped)
-    return Markup(
-        re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised)
-    )  # escaped before the tags were put in
+    # Escaped before the tags were put in.
+    return Markup(re.sub(r"`([^`<>]*)`", r"<code>\1</code>", raised))
 
 
 def chart_page(chart: alt.TopLevelMixin, title: str) -> str:

@@ -8,7 +8,7 @@ the page is of: a report, two models, a sweep, a reproduction.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import pandas as pd
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.words import number
 from ostools.reporting.page.page import Figure, Script, render
-from ostools.reporting.style.theme import display_token, visible
+from ostools.reporting.style.theme import display_token
 from ostools.results import Chart, Frame, Result
 from ostools.results.table_head import TableHead
 
@@ -50,9 +50,8 @@ def _cell(name: str, value: Any) -> str:
         return "–"
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return number(value)
-    return display_token(str(value)) if name == "token" else str(value)
+    words = number(value) if isinstance(value, float) else str(value)
+    return display_token(words) if name == "token" else words
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ class StripField:
         """The colour class of the word; the word itself says it too."""
         if self.good_if_found:
             return "no" if self.state == FOUND else "open"
-        if self.state in (FOUND, OVER_SQUASHING):
-            return "yes"
-        return "no" if self.state in (NOT_FOUND, NO_SHAPE) else "open"
+        bad, good = (FOUND, OVER_SQUASHING), (NOT_FOUND, NO_SHAPE)
+        return "yes" if self.state in bad else "no" if self.state in good else "open"
 
 
 @dataclass(frozen=True)
@@ -99,22 +97,12 @@ class ScriptView:
 
 
 @dataclass(frozen=True)
-class More:
-    """Content that is folded away under a line that opens it."""
-
-    title: str
-    findings: Sequence[str] = ()
-    tables: Sequence[Table] = ()
-    notes: Sequence[str] = ()
-    code: str = ""
-
-
-@dataclass(frozen=True)
 class Part:
     """A piece of a section, rendered in this order; what is empty is absent.
 
-    leads: the words under which its first two findings stand on the first screen; empty: they do
-    not. suffix: of the anchors that it has and leads to.
+    more: parts that are folded away under their titles. leads: the words under which its first two
+    findings stand on the first screen; empty: they do not. suffix: of the anchors that it has and
+    leads to.
     """
 
     title: str = ""
@@ -131,7 +119,7 @@ class Part:
     code: str = ""
     view: ScriptView | None = None
     notes: Sequence[str] = ()
-    more: Sequence[More] = ()
+    more: Sequence[Part] = ()
     leads: str = ""
     suffix: str = ""
 
@@ -172,20 +160,17 @@ def block(
     fields: of the part. A chart that cannot be drawn is replaced by the reason.
     """
     sentences = result.findings() if sentences is None else sentences
-    detail = [More("In detail", tables=tables_of(result))] if in_detail else []
+    detail = [Part("In detail", tables=tables_of(result))] if in_detail else []
     fields |= {"findings": sentences, "more": [*fields.get("more", ()), *detail]}
     try:
-        words = (
-            f"{caption}. {' '.join(sentences[:2])}".strip()
-        )  # for who hears the page: the finding and its numbers
         chart_drawn = result.plot() if chart is None else chart(result)
-        return Part(figure=Figure(name, chart_drawn, caption, words, " ".join(sentences)), **fields)
     except (InputError, LookupError, ValueError) as error:
-        fields["notes"] = [
-            f"{caption} could not be drawn: {reason_of(error)}",
-            *fields.get("notes", ()),
-        ]
+        reason = f"{caption} could not be drawn: {reason_of(error)}"
+        fields["notes"] = [reason, *fields.get("notes", ())]
         return Part(**fields)
+    # For who hears the page: the finding and its numbers.
+    words = f"{caption}. {' '.join(sentences[:2])}".strip()
+    return Part(figure=Figure(name, chart_drawn, caption, words, " ".join(sentences)), **fields)
 
 
 def reason_of(error: Exception) -> str:
@@ -193,36 +178,16 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, InputError) else in_words(error)
 
 
-def tables_of(result: Result, *heads: TableHead) -> list[Table]:
-    """The tables of a result as a terminal has them, with all of their rows; `heads`: others than
-    those of its class.
-    """
+def tables_of(result: Result) -> list[Table]:
+    """The tables of a result as a terminal has them, with all of their rows."""
     default = TableHead("summary" if hasattr(result, "summary") else "frame")
-    tables = (head.of(result) for head in heads or result.tables or (default,))
+    tables = (head.of(result) for head in result.tables or (default,))
     return [frame_table(title, frame) for title, frame in tables if len(frame)]
 
 
 def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The page of these sections, with a navigation that leads to each."""
-    parts = [
-        column for section in sections for part in section.parts for column in (part, *part.columns)
-    ]
-    views = [part.view for part in parts if part.view is not None]
+    parts = [part for section in sections for part in section.parts]
+    views = [one.view for part in parts for one in (part, *part.columns) if one.view is not None]
     values = {"title": title, "lead": lead, "sections": sections}
     return render("report.html.j2", values, [view.script for view in views])
-
-
-def spelled(value: Any) -> Any:
-    """A section or piece of one, the control and direction characters of its texts spelled out.
-
-    For names and errors that were read from files. Charts and scripts stay as they are.
-    """
-    if isinstance(value, str):
-        return "\n".join(map(visible, value.split("\n")))
-    if isinstance(value, list | tuple):
-        return type(value)(map(spelled, value))
-    if is_dataclass(value) and not isinstance(value, type | Script | ScriptView):
-        return replace(
-            value, **{field.name: spelled(getattr(value, field.name)) for field in fields(value)}
-        )
-    return value

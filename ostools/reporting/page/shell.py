@@ -8,27 +8,21 @@ from typing import Any
 
 
 def quoted(word: str) -> str:
-    """The word for a POSIX shell; with characters that no one can see or copy, in bash's and zsh's
-    $'...'.
+    """The word for a POSIX shell; with characters that no one can see or copy, byte by byte in
+    bash's and zsh's $'...'.
 
     A line end, a control or a direction mark in a page may be lost on the way through a clipboard,
-    and some hide what a command does. NUL is written as \\x00 like the others, though no command
-    line can hold one.
+    and some hide what a command does. NUL is written like the others, though no command line can
+    hold one.
     """
     if word.isprintable():
         return shlex.quote(word)
-    return "$'" + "".join(_escaped(character) for character in word) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if code < 0x80:
-        return f"\\{code:03o}"  # three octal digits, so that a digit after it is not taken for a fourth
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    # Three octal digits, so that a digit after it is not taken for a fourth.
+    escaped = (
+        chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\{byte:03o}"
+        for byte in word.encode("utf-8", "surrogatepass")
+    )
+    return f"$'{''.join(escaped)}'"
 
 
 def stored_at(model: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.report.rendering import render_report
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import NOT_QUICK, extent_of
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run, Step
+from ostools.reporting.sections.records import LeftOut, Measurements, Measuring, ReportPlan
 from ostools.results import Provenance, checked_output, write_atomically
 
 ONES = 32
@@ -81,9 +81,17 @@ def report(
     measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        _refuse_beside_run(
-            run, model=model, models=models, prompt=prompt, sections=sections, lengths=lengths
-        )
+        given = {
+            "model": model,
+            "models": models,
+            "prompt": prompt,
+            "sections": sections,
+            "lengths": lengths,
+        }
+        if names := [name for name, value in given.items() if value is not None]:
+            raise InputError(
+                f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}"
+            )
         from ostools.reporting.sweep.report import sweep_report
 
         return sweep_report(run, out, say)
@@ -96,29 +104,29 @@ def report(
         expected = "report: expected the prompt of two models as a text"
         raise InputError(f"{expected}, found tokens, which are of one tokenizer")
     target = checked_output(out, (".html",), option="out")
-    names = None if sections is None else _checked(sections)
+    names = None
+    if sections is not None:  # in the report's order, each once
+        named = checked_names("section", sections, SECTIONS)
+        names = [name for name in SECTIONS if name in named]
     checked = None if lengths is None else checked_lengths(lengths)
-
-    def measured_of(loaded: TransformerBridge, place: int) -> Measurements:
-        return _measured(
-            loaded, prompt, names, checked, quick, part_of(progress, place, place + 1, 2, 100)
-        )
-
-    if model is not None:
-        results = (_measured(model, prompt, names, checked, quick, progress),)
-    else:
-        results = measure_two(models or (), measured_of)
+    results: list[Measurements] = []
+    # One model is in memory at a time: without `enumerate`, which holds what it gave last.
+    expected = "report: expected two models in `models`, found"
+    for loaded in (models or ()) if model is None else [model]:
+        if len(results) == 2:
+            raise InputError(f"{expected} more: write a report of each pair")
+        place = len(results)
+        part = progress if models is None else part_of(progress, place, place + 1, 2, 100)
+        results.append(_measured(loaded, prompt, names, checked, quick, part))
+        del loaded
+        gc.collect()  # a model is in circles: without this it stays beside the next
+    if models is not None and len(results) != 2:
+        raise InputError(f"{expected} {len(results)}: one model alone is report(model)")
     command = _command(
         [result.provenance.model for result in results], out, prompt, names, checked, quick
     )
     html = render_report(results, command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
-
-
-def _refuse_beside_run(run: str | Path, **options: Any) -> None:
-    names = [name for name, value in options.items() if value is not None]
-    if names:
-        raise InputError(f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}")
 
 
 def _measured(
@@ -132,37 +140,14 @@ def _measured(
     """The measurements of one model; refused where nothing could be measured."""
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
     if lengths is None:
-        lengths = extent_of(Shape.of(model), quick).lengths(_longest(model))
+        # Commas after every third digit and the question fit too.
+        longest = max(1, min(LONGEST, (context_length(model) - 64) * 7 // 10))
+        lengths = extent_of(Shape.of(model), quick).lengths(longest)
     measured = measure(model, encoded, lengths, sections, progress, quick)
     if measured.empty:
-        reasons = "; ".join(
-            f"{omission.section}: {omission.reason}" for omission in measured.left_out[:1]
-        )
+        reasons = "; ".join(": ".join(omission) for omission in measured.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
     return measured
-
-
-def measure_two(
-    models: Iterable[TransformerBridge],
-    measure_at: Callable[[TransformerBridge, int], Measurements],
-) -> tuple[Measurements, Measurements]:
-    """`measure_at(model, place)` of each of two models; no model is held when the next is taken."""
-    expected = "report: expected two models in `models`"
-    results: list[Measurements] = []
-    for model in models:  # without `enumerate`, which holds what it gave last
-        if len(results) == 2:
-            raise InputError(f"{expected}, found more: write a report of each pair")
-        if not isinstance(model, TransformerBridge):
-            raise InputError(f"{expected}, loaded by load_model; found {type(model).__name__}")
-        results.append(measure_at(model, len(results)))
-        del model
-        gc.collect()  # a model is in circles: without this it stays beside the next
-    if len(results) != 2:
-        raise InputError(f"{expected}, found {len(results)}: one model alone is report(model)")
-    first, second = (result.provenance.model for result in results)
-    if (first["weight_hash"], first["dtype"]) == (second["weight_hash"], second["dtype"]):
-        raise InputError(f"{expected} that differ, found {first['name']} twice")
-    return results[0], results[1]
 
 
 # --- what is measured
@@ -184,26 +169,18 @@ def measure(
     measured = Measurements(
         Provenance.collect(model, ids, measurement="report", **settings),
         "".join(prompt.tokens) if prompt.text is None else prompt.text,
-        prompt.tokens,
     )
     if sections is None:
         reasons = only_by_name(shape, len(ids), quick)
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
+    default_lengths = lengths == plan.extent.lengths(max(lengths))
     has_curves = not {"collapse", "precision"}.isdisjoint(plan.names)
-    measured.reduced = plan.extent.words(
-        has_curves and lengths == plan.extent.lengths(max(lengths)), quick
-    )
-    steps = _steps(plan)
-    run = Run(
-        model,
-        prompt,
-        plan,
-        measured,
-        progress,
-        total=round(100 * sum(step.share for step in steps)),
-    )
+    measured.reduced = plan.extent.words(has_curves and default_lengths, quick)
+    # What two sections share is measured once.
+    steps = {SECTIONS[name].measure: SECTIONS[name].share for name in plan.names}
+    run = Measuring(model, prompt, plan, measured, progress, total=100 * sum(steps.values()))
     for step in steps:
-        step.measure(run)
+        step(run)
     return measured
 
 
@@ -216,7 +193,8 @@ def report_memory(
 ) -> int:
     """Bytes of the largest section of a report; None: those that are measured where none is named."""
     plan = _plan(model.shape, model.pos(prompt), lengths, sections, quick)
-    return max((size for step in _steps(plan) for size in step.memory(model, plan)), default=0)
+    sizes = [size for name in plan.names for size in SECTIONS[name].memory(model, plan)]
+    return max(sizes, default=0)
 
 
 def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
@@ -224,8 +202,7 @@ def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
     with the reason.
     """
     reasons = {name: section.dear(shape, pos) for name, section in SECTIONS.items()}
-    if quick:
-        reasons |= dict.fromkeys(NOT_QUICK, "a quick report leaves it out")
+    reasons |= dict.fromkeys(NOT_QUICK if quick else (), "a quick report leaves it out")
     return {
         name: f"{reason}; `--sections {name}` measures it"
         for name, reason in reasons.items()
@@ -235,31 +212,15 @@ def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
 
 def _plan(
     shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool
-) -> Plan:
+) -> ReportPlan:
     dear = only_by_name(shape, pos, quick)
     chosen = [
         name for name in SECTIONS if (name not in dear if sections is None else name in sections)
     ]
-    return Plan(tuple(chosen), tuple(lengths), pos, extent_of(shape, quick))
-
-
-def _steps(plan: Plan) -> list[Step]:
-    """In the order of the report; what two sections share is measured once."""
-    return list(dict.fromkeys(SECTIONS[name].step for name in plan.names))
+    return ReportPlan(tuple(chosen), tuple(lengths), pos, extent_of(shape, quick))
 
 
 # --- the command that makes it again
-
-
-def _checked(sections: Sequence[str]) -> list[str]:
-    """The names in the report's order, each once."""
-    known_names = checked_names("section", sections, SECTIONS)
-    return [name for name in SECTIONS if name in known_names]
-
-
-def _longest(model: TransformerBridge) -> int:
-    """The longest default sequence: commas after every third digit and the question fit too."""
-    return max(1, min(LONGEST, (context_length(model) - 64) * 7 // 10))
 
 
 def _command(
@@ -271,20 +232,15 @@ def _command(
     quick: bool,
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
-    words = [
-        "ostools",
-        "report",
-        *(word for model in models for word in ("--model", stored_at(model))),
-    ]
-    if prompt is not None:
-        words += (
-            ["--ids", ",".join(map(str, prompt.ids.tolist()))]
-            if isinstance(prompt, Prompt)
-            else ["--prompt", prompt]
-        )
+    words = ["ostools", "report"]
+    words += [word for model in models for word in ("--model", stored_at(model))]
+    if isinstance(prompt, Prompt):
+        words += ["--ids", ",".join(map(str, prompt.ids.tolist()))]
+    elif prompt is not None:
+        words += ["--prompt", prompt]
     words += [word for name in sections or () for word in ("--sections", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
-    words += ["--quick"] if quick else []
+    words += ["--quick"] * quick
     words += [*loading(models[0]), "--out", str(out)]
     return " ".join(map(quoted, words))
 

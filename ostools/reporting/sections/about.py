@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ostools.ground.words import computed_on, title_of
-from ostools.reporting.page.section import More, Part, Section
+from ostools.reporting.page.section import Part, Section
 from ostools.reporting.sections.glossary import GLOSSARY
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
@@ -31,67 +31,56 @@ CAVEATS = (
 def run_section(measured: Measurements) -> Section:
     """Provenance, the prompt, and what was left out."""
     ids = measured.provenance.token_ids or ()
-    more = More(f"Its {len(ids)} token ids", code=" ".join(map(str, ids)))
+    more = [Part(f"Its {len(ids)} token ids", code=" ".join(map(str, ids)))]
     drawing = {name: version(name) for name in ("altair", "circuitsvis")}
     provenance = replace(measured.provenance, versions={**measured.provenance.versions, **drawing})
     parts = [Part(terms=origin_terms(provenance))]
-    names = [
-        name
-        for name in ("sensitivity", "layers", "attention")
-        if getattr(measured, name) is not None
-    ]
-    if names:
-        words = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-        parts.append(Part(title=f"The prompt of {words}", quote=measured.prompt, more=[more]))
+    if measured.sensitivity or measured.layers or measured.attention:
+        parts.append(Part("The prompt whose tokens are measured", quote=measured.prompt, more=more))
     if measured.reduced:
         parts.append(
-            Part(title="Less than in a full report of a small model", findings=[measured.reduced])
+            Part("Less than in a full report of a small model", findings=[measured.reduced])
         )
     if measured.left_out:
         omissions = [f"{omission.section}: {omission.reason}" for omission in measured.left_out]
-        parts.append(Part(title="Left out, and why", items=omissions))
+        parts.append(Part("Left out, and why", items=omissions))
     return Section("run", "What was run", "What was run", "", parts)
 
 
 def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
-    """Where numbers of one model come from, as terms and values."""
+    """Where numbers of one model come from, as terms and values; what is not known is left out."""
     model: Any = provenance.model
-    size = (
-        f"{int(model['n_parameters']):,} parameters"
-        if "n_parameters" in model
-        else "size not known"
-    )
+    size = "size not known"
+    if "n_parameters" in model:
+        size = f"{int(model['n_parameters']):,} parameters"
     if "n_layers" in model:
         size += (
             f": {model['n_layers']} layers, d_model {model['d_model']}, {model['n_heads']} heads "
             f"({model['n_key_value_heads']} key/value), vocabulary {int(model['d_vocab']):,}"
         )
     attention = model.get("attention_implementation")
-    rows = [
-        ("model", title_of(model)),
-        ("revision", str(model.get("revision") or "none (not from a hub)")),
-        *([("stored as", str(model["quantisation"]))] if model.get("quantisation") else []),
-        ("weights (sha256)", str(model.get("weight_hash"))),
-        ("architecture", f"{model.get('architecture')}, {size}"),
-        ("dtype, device", computed_on(model) + (f", {attention} attention" if attention else "")),
-        *([("special tokens", special)] if (special := special_tokens_of(model)) else []),
-        ("time", provenance.time),
-        ("versions", versions_of(provenance.versions)),
-    ]
-    if provenance.edits:
-        rows.append(("active edits", "; ".join(provenance.edits)))
-    return rows
-
-
-def special_tokens_of(model: Mapping[str, Any]) -> str:
-    """What a reader may expect around a text and not find; nothing where the tokenizer adds its BOS
-    and appends no EOS.
-    """
-    sayings = {
-        "bos": ("not added", "the tokenizer has a BOS and by itself puts none before a text"),
-        "eos": ("appended", "the tokenizer puts an EOS behind a text, which prompts leave out"),
+    rows = {
+        "model": title_of(model),
+        "revision": str(model.get("revision") or "none (not from a hub)"),
+        "stored as": model.get("quantisation"),
+        "weights (sha256)": str(model.get("weight_hash")),
+        "architecture": f"{model.get('architecture')}, {size}",
+        "dtype, device": computed_on(model) + (f", {attention} attention" if attention else ""),
+        "special tokens": "; ".join(
+            words for (name, state), words in _SPECIAL.items() if model.get(name) == state
+        ),
+        "time": provenance.time,
+        "versions": versions_of(provenance.versions),
+        "active edits": "; ".join(provenance.edits),
     }
-    return "; ".join(words for name, (state, words) in sayings.items() if model.get(name) == state)
+    return [(term, str(value)) for term, value in rows.items() if value]
+
+
+_SPECIAL = {
+    ("bos", "not added"): "the tokenizer has a BOS and by itself puts none before a text",
+    ("eos", "appended"): "the tokenizer puts an EOS behind a text, which prompts leave out",
+}
+"""What a reader may expect around a text and not find."""
 
 
 def versions_of(versions: Mapping[str, Any]) -> str:
@@ -101,17 +90,14 @@ def versions_of(versions: Mapping[str, Any]) -> str:
 
 def reading_section() -> Section:
     """How far the numbers carry, and what the words mean."""
-    words = Part(title="Words", terms=[(term.name, term.explained) for term in GLOSSARY])
+    words = Part("Words", terms=[(term.name, term.explained) for term in GLOSSARY])
     return Section(
         "reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS), words]
     )
 
 
-def again_section(command: str, prompt: str = "") -> Section:
-    """The exact command, where one can be given."""
-    nul = (
-        "A command line cannot hold the NUL in this prompt: bash ends the prompt there. Give it in Python, "
-        "`ost.report(model, prompt=...)`. All else is as in this command."
-    )
-    part = Part(findings=[nul] if "\x00" in prompt else (), code=command)
+def again_section(command: str) -> Section:
+    """The exact command, where one can be given: no command line can hold a NUL."""
+    nul = "A command line cannot hold the NUL in this prompt. Give it in Python, `ost.report(model, prompt=...)`."
+    part = Part(findings=[nul] if r"\000" in command else (), code=command)
     return Section("again", "Run it again", "Run it again", "", [part])

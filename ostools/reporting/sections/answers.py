@@ -25,19 +25,16 @@ from ostools.reporting.page.section import (
     NOT_FOUND,
     OPEN,
     UNTESTED,
-    More,
     Part,
-    StripField,
     block,
     tables_of,
 )
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.records import (
     Measurements,
-    Plan,
+    Measuring,
+    ReportPlan,
     ReportSection,
-    Run,
-    Step,
     dear_from,
 )
 
@@ -51,36 +48,37 @@ MITIGATIONS_LEAD = (
     "over lengths that excludes zero, and a sign-flip test. “No measurable effect”: the whole interval lies within 5 points "
     "of answers, 0.1 nats of log p, a factor of 1.1. Else it is “not decided”."
 )
+FAILURE_STAGE_LEAD = (
+    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
+    "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
+)
 
 
 # --- what the model answers
 
 
-def _measure_answers(run: Run) -> None:
+def _measure_answers(run: Measuring) -> None:
     """Answers to each task, those that hold no answer in the form of the prompt among them."""
-    answers = run.plan.extent.answers
     run.measured.evaluations += run.by_name(
         "evaluate",
         10,
         extent.EVALUATION,
-        lambda name, part: evaluate(run.model, name, progress=part, **answers),
+        lambda name, part: evaluate(run.model, name, progress=part, **run.plan.extent.answers),
     )
 
 
-def _answers_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    lengths, seeds = plan.extent.answer_lengths, plan.extent.answer_seeds
-    return [evaluate_memory(model, name, lengths, seeds=seeds) for name in extent.EVALUATION]
+def _answers_memory(model: Unloaded, plan: ReportPlan) -> list[int]:
+    options = plan.extent.answers
+    return [evaluate_memory(model, name, **options) for name in extent.EVALUATION]
 
 
-def _answers_verdict(measured: Measurements) -> StripField:
+def _answers_state(measured: Measurements) -> str:
     """Found where a read answer is wrong; cut off, or something else, is neither right nor wrong."""
     results = measured.evaluations
-    state = NOT_FOUND if results else UNTESTED
     if any(result.wrong for result in results):
-        state = FOUND
-    elif any(result.read < answer_counts(result)[1] for result in results):
-        state = OPEN
-    return StripField("Wrong answers", state, "does the model err on a task?", "evaluate")
+        return FOUND
+    unread = any(result.read < answer_counts(result)[1] for result in results)
+    return OPEN if unread else NOT_FOUND if results else UNTESTED
 
 
 def _evaluation_parts(measured: Measurements) -> list[Part]:
@@ -102,38 +100,37 @@ EVALUATE = ReportSection(
     "What the model answers",
     "Evaluation",
     EVALUATION_LEAD,
-    Step(10, _measure_answers, _answers_memory),
+    _measure_answers,
+    10,
+    _answers_memory,
     _evaluation_parts,
-    _answers_verdict,
+    ("Wrong answers", "does the model err on a task?"),
+    _answers_state,
 )
 
 # --- what helps
 
 
-def _measure_study(run: Run) -> None:
+def _measure_study(run: Measuring) -> None:
     """The study, on the task that `task_with_room` names."""
 
     def measured(progress: Progress | None) -> Study:
         unmitigated = run.measured.evaluations or [
             evaluate(run.model, name, **run.plan.extent.answers) for name in extent.EVALUATION
         ]
-        lengths = extent.STUDY_LENGTHS
-        options = _study_options(run.plan)
-        return study(
-            run.model,
-            task_with_room(unmitigated),
-            lengths=lengths,
-            dtypes=(),
-            progress=progress,
-            **options,
-        )
+        task, options = task_with_room(unmitigated), _study_options(run.plan)
+        return study(run.model, task, dtypes=(), progress=progress, **options)
 
     run.measured.study = run.measure("mitigations", 20, measured)
 
 
-def _study_options(plan: Plan) -> dict[str, Any]:
-    of_size = {"seeds": plan.extent.study_seeds, "measures": plan.extent.study_measures}
-    return {"mitigations": extent.MITIGATIONS, **of_size}
+def _study_options(plan: ReportPlan) -> dict[str, Any]:
+    return {
+        "lengths": extent.STUDY_LENGTHS,
+        "mitigations": extent.MITIGATIONS,
+        "seeds": plan.extent.study_seeds,
+        "measures": plan.extent.study_measures,
+    }
 
 
 def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
@@ -144,51 +141,38 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
     probability has room on both sides. Raises `InputError` where no answer was read, or all are
     right.
     """
-    results = {task_of(result): result for result in unmitigated if result.read}
-    shares = {}
-    for name, result in results.items():
+    shares, likely = {}, {}
+    for result in (result for result in unmitigated if result.read):
         right, total = answer_counts(result)
-        shares[name] = right / total
-    with_room = [name for name, share in shares.items() if 0 < share < 1]
-    if with_room:
+        shares[task_of(result)] = right / total
+        mean = float(result.summary["log_probability"].to_numpy(dtype=float).mean())
+        if right == 0 and math.isfinite(mean):
+            likely[task_of(result)] = mean
+    if with_room := [name for name, share in shares.items() if 0 < share < 1]:
         return min(with_room, key=lambda name: abs(shares[name] - 0.5))
-    means = {
-        name: float(results[name].summary["log_probability"].to_numpy(dtype=float).mean())
-        for name, share in shares.items()
-        if share == 0
-    }
-    means = {name: mean for name, mean in means.items() if math.isfinite(mean)}
-    if not means:
+    if not likely:
         words = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items())
         raise InputError(
             f"nothing can help or hurt the answers to these tasks: {words or 'no answer could be read'}"
         )
-    return max(means, key=lambda name: means[name])
+    return max(likely, key=lambda name: likely[name])
 
 
-def _study_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+def _study_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     options = _study_options(plan)
-    studies = [
-        study_memory(model, name, extent.STUDY_LENGTHS, **options) for name in extent.EVALUATION
-    ]
+    studies = [study_memory(model, name, **options) for name in extent.EVALUATION]
     return [*_answers_memory(model, plan), *studies]
 
 
-def _study_verdict(measured: Measurements) -> StripField:
+def _study_state(measured: Measurements) -> str:
     """Not tested where every answer is right without one: nothing can help there."""
-    study = measured.study
-    answers = None if study is None else measured_answers(study)
-    state = NOT_FOUND
-    if study is None or answers is None or answers.empty or float(answers["baseline"].iloc[0]) == 1:
-        state = UNTESTED
-    elif HELPS in (kinds := set(study.verdicts["answers"])):
-        state = FOUND
-    elif kinds <= {UNCHANGED}:
-        state = UNTESTED
-    elif UNDECIDED_ANSWERS in kinds:
-        state = OPEN
-    rule = "does one make more answers right?"
-    return StripField("Mitigations", state, rule, "mitigations", good_if_found=True)
+    answers = None if measured.study is None else measured_answers(measured.study)
+    if measured.study is None or answers is None or answers.empty:
+        return UNTESTED
+    kinds = set(measured.study.verdicts["answers"])
+    if float(answers["baseline"].iloc[0]) == 1 or kinds <= {UNCHANGED}:
+        return UNTESTED
+    return FOUND if HELPS in kinds else OPEN if UNDECIDED_ANSWERS in kinds else NOT_FOUND
 
 
 def _study_parts(measured: Measurements) -> list[Part]:
@@ -205,46 +189,47 @@ MITIGATIONS = ReportSection(
     "What helps",
     "Mitigations",
     MITIGATIONS_LEAD,
-    Step(20, _measure_study, _study_memory),
+    _measure_study,
+    20,
+    _study_memory,
     _study_parts,
-    _study_verdict,
+    ("Mitigations", "does one make more answers right?"),
+    _study_state,
     dear_from(extent.VERY_LARGE, "and its answers would take minutes on a CPU"),
 )
 
 
 # --- where the answer is lost
 
-FAILURE_STAGE_LEAD = (
-    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
-    "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
-)
 
-
-def _measure_failure_stage(run: Run) -> None:
+def _measure_failure_stage(run: Measuring) -> None:
     options = _failure_stage_options(run.plan, str(next(run.model.parameters()).dtype))
 
     def measured(progress: Progress | None) -> FailureStage:
-        task, about = extent.FAILURE_STAGE_TASK, {**options, "progress": progress}
         return run.beside_untrained(
             "failure-stage",
-            lambda with_untrained: failure_stage(
-                run.model, task, random_weights=with_untrained, **about
+            lambda untrained: failure_stage(
+                run.model, random_weights=untrained, progress=progress, **options
             ),
         )
 
     run.measured.failure_stage = run.measure("failure-stage", 12, measured)
 
 
-def _failure_stage_options(plan: Plan, dtype: str) -> dict[str, Any]:
+def _failure_stage_options(plan: ReportPlan, dtype: str) -> dict[str, Any]:
     """In the dtype in which the model answers."""
-    options = {"lengths": extent.FAILURE_STAGE_LENGTHS, "seeds": plan.extent.stage_seeds}
-    return options | {"dtypes": (dtype.removeprefix("torch."),)}
+    return {
+        "task": extent.FAILURE_STAGE_TASK,
+        "lengths": extent.FAILURE_STAGE_LENGTHS,
+        "seeds": plan.extent.stage_seeds,
+        "dtypes": (dtype.removeprefix("torch."),),
+    }
 
 
-def _failure_stage_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    task, options = extent.FAILURE_STAGE_TASK, _failure_stage_options(plan, str(model.dtype))
+def _failure_stage_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
+    options = _failure_stage_options(plan, str(model.dtype))
     with_untrained, alone = (
-        failure_stage_memory(model, task, random_weights=twin, **options) for twin in (True, False)
+        failure_stage_memory(model, random_weights=twin, **options) for twin in (True, False)
     )
     yield plan.beside_untrained(model, alone, with_untrained)
 
@@ -260,24 +245,18 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
         f"Asked: {parameters['prompts']} prompts of {len(parameters['seeds'])} drawn sequences, of {lengths} items, in {dtypes}"
         ". `ostools probe stage` asks others."
     )
-    fields: Any = {"tables": tables_of(result), "notes": [note], "leads": "Where it is lost"}
-    fields["more"] = [More("The probes", tables=tables_of(result.probes))]
-    return [
-        block(
-            result, "failure-stage-chart", f"Where answers are lost, {parameters['task']}", **fields
-        )
-    ]
+    caption = f"Where answers are lost, {parameters['task']}"
+    more = [Part("The probes", tables=tables_of(result.probes))]
+    fields: Any = {"tables": tables_of(result), "notes": [note], "more": more}
+    return [block(result, "failure-stage-chart", caption, leads="Where it is lost", **fields)]
 
 
-def _failure_stage_verdict(measured: Measurements) -> StripField:
+def _failure_stage_state(measured: Measurements) -> str:
     """Found where the wrong answers fall where rounding hides n from n + 1."""
-    state, result = UNTESTED, measured.failure_stage
-    if result is not None:
-        state = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}[
-            error_verdict(result).verdict
-        ]
-    rule = "are answers wrong where the last token no longer tells n from n + 1?"
-    return StripField("Errors where hidden", state, rule, "failure-stage")
+    if measured.failure_stage is None:
+        return UNTESTED
+    states = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}
+    return states[error_verdict(measured.failure_stage).verdict]
 
 
 FAILURE_STAGE = ReportSection(
@@ -285,8 +264,14 @@ FAILURE_STAGE = ReportSection(
     "Where is the answer lost?",
     "Where it is lost",
     FAILURE_STAGE_LEAD,
-    Step(12, _measure_failure_stage, _failure_stage_memory),
+    _measure_failure_stage,
+    12,
+    _failure_stage_memory,
     _failure_stage_parts,
-    _failure_stage_verdict,
+    (
+        "Errors where hidden",
+        "are answers wrong where the last token no longer tells n from n + 1?",
+    ),
+    _failure_stage_state,
     dear_from(extent.DEAR, "and it would take over half an hour on a CPU"),
 )

@@ -5,7 +5,7 @@ pair.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -17,7 +17,6 @@ from ostools.hooks import HookError
 from ostools.measure import Collapse, collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations.passes import own_windows
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
@@ -36,7 +35,6 @@ from ostools.reporting.page.section import (
     OPEN,
     UNTESTED,
     Part,
-    StripField,
     block,
     frame_table,
 )
@@ -44,13 +42,11 @@ from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES, VERY_
 from ostools.reporting.sections.records import (
     LeftOut,
     Measurements,
-    Plan,
+    Measuring,
     ReportSection,
-    Run,
-    Step,
     dear_from,
 )
-from ostools.results import Chart, Frame, frame_of
+from ostools.results import Frame, frame_of
 
 QUESTIONS = {
     "figure-5a": "ones after a counting question",
@@ -76,18 +72,15 @@ _MEDIANS = (
 )
 
 
-# --- what is measured
-
-
-def _measure_curves(run: Run) -> None:
+def _measure_curves(run: Measuring) -> None:
     """Figure 5's prompts with the model cast; the ones in every format too, in the same passes."""
-    lengths = list(run.plan.lengths)
+    names, lengths = run.plan.names, list(run.plan.lengths)
     windows = {window for window in own_windows(run.model).values() if window <= LONGEST_WINDOW}
     # One pass holds all lengths of ones: they go on past the model's sliding window.
     of_ones = sorted({*lengths, *range(32, max(windows, default=0) + 32, 32)})
 
     def curve(name: str, part: Progress | None) -> Collapse:
-        if name == ONES and run.has("precision"):
+        if name == ONES and "precision" in names:
             run.measured.precision = _in_formats(run, of_ones, part)
             return _casts_of(run.measured.precision)
         curve_lengths = of_ones if name == ONES else lengths
@@ -95,13 +88,13 @@ def _measure_curves(run: Run) -> None:
             run.model, name, lengths=curve_lengths, dtypes=run.plan.extent.casts, progress=part
         )
 
-    section = "collapse" if run.has("collapse") else "precision"
+    section = "collapse" if "collapse" in names else "precision"
     curves = run.by_name(section, 40, tasks.FIGURE_5, curve)
-    run.measured.collapses = curves if run.has("collapse") else []
-    run.measured.casts = curves if run.has("precision") else []
+    run.measured.collapses = curves if "collapse" in names else []
+    run.measured.casts = curves if "precision" in names else []
 
 
-def _in_formats(run: Run, lengths: list[int], progress: Progress | None) -> Collapse:
+def _in_formats(run: Measuring, lengths: list[int], progress: Progress | None) -> Collapse:
     """The curve of ones in every format; a refused one (overflow, no hook) is noted and left out."""
     formats = list(run.plan.extent.formats)
     while True:
@@ -121,73 +114,41 @@ def _casts_of(result: Collapse) -> Collapse:
     rows: Frame = frame_of(result)
     exact: Frame = result.reference
     casts = rows[rows["dtype"].isin(CASTS)].reset_index(drop=True)
-    stored = {"given", *casts["weights"]}
-    return replace(
-        result, frame=casts, reference=exact[exact["weights"].isin(stored)].reset_index(drop=True)
-    )
+    reference = exact[exact["weights"].isin({"given", *casts["weights"]})].reset_index(drop=True)
+    return replace(result, frame=casts, reference=reference)
 
 
-def _curves_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    dtypes = plan.extent.formats if "precision" in plan.names else plan.extent.casts
-    return [collapse_memory(model, name, plan.lengths, dtypes=dtypes) for name in tasks.FIGURE_5]
-
-
-CURVES = Step(40, _measure_curves, _curves_memory)
-
-
-# --- the first screen
-
-
-def _verdict(measured: Measurements) -> StripField:
-    kinds = {case[2].kind for case in by_first_hidden(measured.casts or measured.collapses)}
-    state = OPEN if UNDECIDED in kinds else NOT_FOUND
+def _state(measured: Measurements) -> str:
+    cases = by_first_hidden(measured.casts or measured.collapses)
+    kinds = {verdict.kind for *_, verdict in cases} - {OVERFLOWS}
     if kinds & {TO_THE_END, IN_A_RANGE}:
-        state = FOUND
-    elif not kinds - {OVERFLOWS}:
-        state = UNTESTED
-    return StripField(
-        "Pair hidden",
-        state,
-        "is the pair closer than the rounding noise of its difference?",
-        "collapse",
-    )
+        return FOUND
+    return OPEN if UNDECIDED in kinds else NOT_FOUND if kinds else UNTESTED
 
 
 def _summary(results: Sequence[Collapse]) -> list[Part]:
     """All prompts together: which precision hides the pair first, and on which the distance falls."""
-    return (
-        [Part(findings=[pair_verdict(results), *collapse_summary(results)], leads="Collapse")]
-        if results
-        else []
-    )
-
-
-# --- the sections
+    sentences = [pair_verdict(results), *collapse_summary(results)] if results else []
+    return [Part(findings=sentences, leads="Collapse")] if results else []
 
 
 def _collapse_parts(measured: Measurements) -> list[Part]:
-    return [*_summary(measured.collapses), *map(_prompt_part, measured.collapses)]
-
-
-def _prompt_part(result: Collapse) -> Part:
-    """The block of one of Figure 5's prompts, under its question."""
-    task = task_of(result)
-    title = f"{task}: {QUESTIONS.get(task, 'a prompt and one more item')}"
-    quote = (
-        f"{tasks.task(task, tasks.CollapseTask).example}…" if task in tasks.COLLAPSE_TASKS else ""
-    )
-    caption, route = (
-        f"L2 distance of the two y against the number of items, {task}",
-        result.provenance.parameters,
-    )
-    notes = (
-        [f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else ()
-    )
-    return block(result, task, caption, chart=_at_y, title=title, quote=quote, notes=notes)
-
-
-def _at_y(result: Collapse) -> Chart:
-    return collapse_chart(result, ("y",))
+    """All prompts together, then a block for each of Figure 5's, under its question."""
+    parts = _summary(measured.collapses)
+    for result in measured.collapses:
+        task, route = task_of(result), result.provenance.parameters
+        known = task in tasks.COLLAPSE_TASKS
+        caption = f"L2 distance of the two y against the number of items, {task}"
+        computed = f"Computed by {route.get('route')}: {route.get('route_reason')}."
+        fields = {
+            "title": f"{task}: {QUESTIONS.get(task, 'a prompt and one more item')}",
+            "quote": f"{tasks.task(task, tasks.CollapseTask).example}…" if known else "",
+            "notes": [computed] if route.get("route") else (),
+        }
+        parts.append(
+            block(result, task, caption, chart=lambda one: collapse_chart(one, ("y",)), **fields)
+        )
+    return parts
 
 
 def _precision_parts(measured: Measurements) -> list[Part]:
@@ -217,16 +178,28 @@ COLLAPSE = ReportSection(
     "Representational collapse (Theorem 4.2, Figure 5)",
     "Collapse",
     COLLAPSE_LEAD,
-    CURVES,
+    _measure_curves,
+    40,
+    lambda model, plan: (
+        collapse_memory(
+            model,
+            name,
+            plan.lengths,
+            dtypes=plan.extent.formats if "precision" in plan.names else plan.extent.casts,
+        )
+        for name in tasks.FIGURE_5
+    ),
     _collapse_parts,
-    _verdict,
+    ("Pair hidden", "is the pair closer than the rounding noise of its difference?"),
+    _state,
 )
-PRECISION = ReportSection(
-    "precision",
-    "Precision (Section 4)",
-    "Precision",
-    PRECISION_LEAD,
-    CURVES,
-    _precision_parts,
+PRECISION = replace(
+    COLLAPSE,
+    name="precision",
+    title="Precision (Section 4)",
+    nav="Precision",
+    lead=PRECISION_LEAD,
+    parts=_precision_parts,
+    question=("", ""),
     dear=dear_from(VERY_LARGE, "and every format is a pass of its own"),
 )

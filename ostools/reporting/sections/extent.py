@@ -102,24 +102,23 @@ class Extent:
         """
         if self.collapse_step == 1:
             return ""
-        start = "This report is a quick one: without `--quick` it measures more. " if quick else ""
         alone = "" if self.untrained else " and no untrained model beside it"
         forms = (
             "Of the path sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product "
             "of its matrices' norms. "
         )
-        text = (
-            f"{start}Answers are measured at {len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, "
-            f"mitigations on {len(self.study_seeds)} sequences a length, and the position over {self.passages} passages with "
-            f"{self.cotangents} cotangents{alone}. {forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
-            "`collapse` measure more."
-        )
         lengths = (
-            f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to "
+            f" Collapse is measured{f' in {self.casts[0]} alone' if len(self.casts) == 1 else ''} at "
+            f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to {self.collapse_longest}; "
+            "`--lengths 1:256` measures all."
         )
-        lengths += f"{self.collapse_longest}; `--lengths 1:256` measures all"
-        only = f" in {self.casts[0]} alone" if len(self.casts) == 1 else ""
-        return f"{text} Collapse is measured{only} at {lengths}." if default_lengths else text
+        return (
+            f"{'This report is a quick one: without `--quick` it measures more. ' if quick else ''}Answers are measured at "
+            f"{len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, mitigations on "
+            f"{len(self.study_seeds)} sequences a length, and the position over {self.passages} passages with "
+            f"{self.cotangents} cotangents{alone}. {forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
+            f"`collapse` measure more.{lengths if default_lengths else ''}"
+        )
 
 
 FULL = Extent(

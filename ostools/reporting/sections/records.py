@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import free_memory
@@ -24,7 +24,7 @@ from ostools.measure.study.study import Study
 from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.reporting.page.section import Part, Section, StripField
+from ostools.reporting.page.section import UNTESTED, Part, Section, StripField
 from ostools.reporting.sections.extent import Extent
 from ostools.results import Provenance, Result
 
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 Outcome = TypeVar("Outcome")
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """Something that a section does not show, and why."""
 
     section: str
@@ -55,7 +54,6 @@ class Measurements:
 
     provenance: Provenance
     prompt: str
-    tokens: tuple[str, ...]
     collapses: list[Collapse] = field(default_factory=list)
     casts: list[Collapse] = field(default_factory=list)
     precision: Collapse | None = None
@@ -74,14 +72,12 @@ class Measurements:
     @property
     def empty(self) -> bool:
         """Whether nothing was measured on the model."""
-        values = [value for name, value in vars(self).items() if name != "left_out"]
-        return not any(
-            isinstance(value, Result) or (isinstance(value, list) and value) for value in values
-        )
+        lists = self.collapses or self.casts or self.evaluations
+        return not lists and not any(isinstance(value, Result) for value in vars(self).values())
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReportPlan:
     """What a report measures: the names of its sections, lengths of collapse, tokens of the prompt,
     how much of each.
     """
@@ -92,7 +88,7 @@ class Plan:
     extent: Extent
 
     def beside_untrained(self, model: Unloaded, alone: int, both_bytes: int) -> int:
-        """Of two forecasts the one that `Run.beside_untrained` will come to; of a GPU's memory
+        """Of two forecasts the one that `Measuring.beside_untrained` will come to; of a GPU's memory
         nothing is asked here.
         """
         lacks_room = model.kind == "cpu" and both_bytes > free_memory().bytes - model.held_bytes
@@ -100,22 +96,18 @@ class Plan:
 
 
 @dataclass
-class Run:
+class Measuring:
     """The measuring of one report: results go to `measured`; what is refused is noted there and
     left out.
     """
 
     model: TransformerBridge
     prompt: Prompt
-    plan: Plan
+    plan: ReportPlan
     measured: Measurements
     progress: Progress | None
     total: int
     steps_done: int = 0
-
-    def has(self, *names: str) -> bool:
-        """Whether one of these sections was asked for."""
-        return bool(set(names) & set(self.plan.names))
 
     def measure(
         self,
@@ -125,13 +117,11 @@ class Run:
         subject: str = "",
     ) -> Outcome | None:
         """The outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
-        start = self.steps_done
-        end = min(start + round(100 * share), self.total)
-        name_part(
-            f"section {section}, {1 + self.plan.names.index(section)} of {len(self.plan.names)}"
-        )
+        end = min(self.steps_done + round(100 * share), self.total)
+        place = f"{1 + self.plan.names.index(section)} of {len(self.plan.names)}"
+        name_part(f"section {section}, {place}")
         try:
-            return work(part_of(self._tell, start, end, self.total, self.total))
+            return work(part_of(self._tell, self.steps_done, end, self.total, self.total))
         except (InputError, HookError, MitigationError) as error:
             self.measured.left_out.append(LeftOut(section, f"{subject}{error}"))
             return None
@@ -172,19 +162,6 @@ class Run:
         tell(self.progress, self.steps_done, total)
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one or two sections measure together.
-
-    share: of the time of a whole report on the embedded model, for the progress bar. measure: fills
-    the run's `measured`. memory: bytes that its parts hold beside the model, each at its time.
-    """
-
-    share: int
-    measure: Callable[[Run], None]
-    memory: Callable[[Unloaded, Plan], Iterable[int]]
-
-
 def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[Shape, int], str]:
     """Why a model is too large on a CPU: its blocks have more than `most` parameters, or parameters
     times tokens.
@@ -192,11 +169,11 @@ def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[
 
     def dear(shape: Shape, pos: int) -> str:
         parameters = shape.n_layers * shape.block_parameters
-        if shape.device != "cpu" or parameters * (pos if per_token else 1) <= most:
-            return ""
-        return (
+        large = shape.device == "cpu" and parameters * (pos if per_token else 1) > most
+        reason = (
             f"the blocks have {parameters / 1e6:,.0f} million parameters, {words.format(pos=pos)}"
         )
+        return reason if large else ""
 
     return dear
 
@@ -205,22 +182,35 @@ def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[
 class ReportSection:
     """One section of the report.
 
-    name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results,
-    empty where there are none; those that lead have a headline on the first screen. verdict: its
-    field of the strip there. dear: why a model of that shape has the section only where it is
-    named; empty where it has it always.
+    name: of `report(sections=...)`, and the anchor on the page. measure: fills `measured`; two
+    sections may share one. share: of the time of a whole report on the embedded model, for the
+    progress bar. memory: bytes that its parts hold beside the model, each at its time. parts: the
+    blocks of its results, empty where there are none; those that lead have a headline on the first
+    screen. question: the name and the rule of its field of the strip there; state: its word, and
+    another rule, of what was measured. dear: why a model of that shape has the section only where
+    it is named; empty where it has it always.
     """
 
     name: str
     title: str
     nav: str
     lead: str
-    step: Step
+    measure: Callable[[Measuring], None]
+    share: int
+    memory: Callable[[Unloaded, ReportPlan], Iterable[int]]
     parts: Callable[[Measurements], Sequence[Part]]
-    verdict: Callable[[Measurements], StripField] | None = None
+    question: tuple[str, str] = ("", "")
+    state: Callable[[Measurements], str | tuple[str, str]] = lambda measured: UNTESTED
     dear: Callable[[Shape, int], str] = lambda shape, pos: ""
 
     def section(self, measured: Measurements) -> Section | None:
         """The section on the page; None where its data are absent."""
         parts = self.parts(measured)
         return Section(self.name, self.title, self.nav, self.lead, parts) if parts else None
+
+    def verdict(self, measured: Measurements) -> StripField:
+        """Its field of the strip."""
+        name, rule = self.question
+        state = self.state(measured)
+        state, rule = (state, rule) if isinstance(state, str) else state
+        return StripField(name, state, rule, self.name, good_if_found=self.name == "mitigations")

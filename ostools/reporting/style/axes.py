@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import altair as alt
@@ -25,11 +24,7 @@ ROUNDING_NOTE = (
 )
 """In place of `ZERO_NOTE` where the values have a rounding."""
 TOKENS_NAMED = 48
-"""Most tokens that an axis names one by one."""
-_RUN, _RUNS_NAMED = 3, 56
-"""On a longer axis, the least number of equal tokens that share one name, and about how many names
-are written.
-"""
+"""Most tokens that an axis names; of more every second, third, ..."""
 LENGTH = "length n (items of the sequence)"
 
 
@@ -136,23 +131,23 @@ def length_axis(
     log = axis.pop("log", last >= 10 * first)
     domain = [first, max(last, first + 1)]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False, padding=padding)
-    ticks = _log_ticks(first, last) if log else whole_ticks(first, last)
+    ticks = [tick for tick in round_numbers() if first <= tick <= last]
+    ticks = ticks if log else whole_ticks(first, last)
     looks = {"grid": False, "format": "d", "values": ticks} | axis
     return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**looks))
+
+
+def round_numbers() -> list[int]:
+    """1, 2, 5, 10, 20, ..."""
+    return [digit * 10**power for power in range(18) for digit in (1, 2, 5)]
 
 
 def whole_ticks(first: int, last: int, most: int = 7) -> list[int]:
     """At most about `most` round whole numbers from `first` to `last`: Vega puts a tick of 3 at 2.5
     too.
     """
-    steps = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
-    step = next(step for step in steps if (last - first) / step < most)
+    step = next(step for step in round_numbers() if (last - first) / step < most)
     return [*range(-(-first // step) * step, last + 1, step)] or [first]
-
-
-def _log_ticks(first: int, last: int) -> list[int]:
-    ticks = (digit * 10**power for power in range(18) for digit in (1, 2, 5))
-    return [tick for tick in ticks if first <= tick <= last]
 
 
 def token_axis(
@@ -164,56 +159,27 @@ def token_axis(
 ) -> alt.X:
     """The positions of a prompt, each with its token where there is room.
 
-    Of a long prompt a run of equal tokens has one name with its count, in its middle, and of the
-    rest as many have one as there is room for.
-
     margin: on both sides, for marks that are wide. aside: tokens whose names are pale. axis:
         further properties.
     """
-    title = "token and its position i"
-    labels: list[tuple[float, str]] = [
-        (place, f"{token} {place}") for place, token in enumerate(tokens)
-    ]
-    if len(tokens) > TOKENS_NAMED:
-        title += " (×: so many in a row)"
-        runs, labels = (
-            [
-                [*run]
-                for _, run in groupby(
-                    enumerate(tokens), key=lambda place_and_token: place_and_token[1]
-                )
-            ],
-            [],
-        )
-        for run in runs:
-            middle = (run[0][0] + run[-1][0]) / 2
-            many = len(run) >= _RUN
-            labels += (
-                [(middle, f"{run[0][1]} ×{len(run)}")]
-                if many
-                else [(at, f"{word} {at}") for at, word in run]
-            )
-        step = -(-len(labels) // _RUNS_NAMED)
-        labels = [
-            label for place, label in enumerate(labels) if place % step == 0 or "×" in label[1]
-        ]
-    places = [place for place, _ in labels]
+    step = -(-len(tokens) // TOKENS_NAMED)
+    places = list(range(len(tokens) - 1, -1, -step))[::-1]  # the last token always has its name
     pale = {
         "condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5},
         "value": 1,
     }
     looks: dict[str, Any] = {
         "grid": False,
-        "title": title,
+        "title": "token and its position i",
         "values": places,
         "labelAngle": -90,
         "labelAlign": "right",
-    }
-    looks |= {
-        "labelExpr": lookup(places, [words for _, words in labels]),
+        "labelExpr": lookup(places, [f"{tokens[place]} {place}" for place in places]),
         "labelBaseline": "middle",
+        "labelOverlap": False,
+        "labelFontSize": 10,
+        "labelLimit": 0,
     }
-    looks |= {"labelOverlap": False, "labelFontSize": 10, "labelLimit": 0}
     looks |= ({"labelOpacity": pale} if aside else {}) | axis
     scale = alt.Scale(domain=[-margin, max(len(tokens) - 1, 1) + margin], nice=False)
     return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(**looks))

@@ -1,7 +1,5 @@
 """How a chart shows itself: as Vega-Lite with a small PNG in a notebook, and in files of exact
 size; without a network.
-
-vl-convert compresses in haste: Pillow makes a third of it, of the same pixels.
 """
 
 from __future__ import annotations
@@ -32,10 +30,8 @@ LARGEST = 150_000
 """Most characters that a notebook stores of a chart; where both forms are more, it gets the picture
 alone.
 """
-SCALES = (1.5, 1.0, 0.75, 0.5)
-"""Pixels of the picture per pixel of the chart: the first with which it is small enough, else the
-last.
-"""
+SCALE = 1.5
+"""Pixels of the picture per pixel of the chart."""
 _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
 
 
@@ -54,13 +50,28 @@ class Offline(alt.TopLevelMixin):
         dots an inch.
         """
         kind = format or str(fp).rpartition(".")[2].lower()
-        if kind in ("svg", "pdf", "png") and not options:
-            picture: Any = spec_to_mimebundle(
-                self.to_dict(validate=False), format="svg", mode="vega-lite"
-            )
-            _save_picture(picture["image/svg+xml"], fp, kind, self.paper_width)
-        else:
+        if kind not in ("svg", "pdf", "png") or options:
             super().save(fp, format=format, **options)
+            return
+        spec = self.to_dict(validate=False)
+        picture: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
+        svg: str = picture["image/svg+xml"]
+        size = re.compile(r' width="([\d.]+)" height="([\d.]+)"')
+        root = size.search(svg)
+        if root is None:
+            raise RuntimeError("vl-convert wrote a picture without a width and a height")
+        natural = float(root[1])
+        # vl-convert holds a pixel of the root element for 1/72 inch in a PDF.
+        scale = (self.paper_width or natural) / natural * (72 / PER_INCH if kind == "pdf" else 1)
+        root_size = f' width="{natural * scale:g}" height="{float(root[2]) * scale:g}"'
+        svg = size.sub(root_size, svg, count=1)
+        if kind == "svg":
+            write_file_or_filename(fp, svg, encoding="utf-8")
+        elif kind == "pdf":
+            write_file_or_filename(fp, bytes(vl_convert.svg_to_pdf(svg)), mode="wb")
+        else:
+            png = vl_convert.svg_to_png(svg, scale=72 / PER_INCH, ppi=300)
+            write_file_or_filename(fp, bytes(png), mode="wb")
 
 
 class Figure(Offline, alt.VConcatChart):
@@ -96,33 +107,6 @@ def offline(chart: Any) -> Any:
     return figure
 
 
-_ROOT = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)" viewBox="[^"]*"')
-
-
-def _save_picture(svg: str, fp: Any, kind: str, width: int | None) -> None:
-    """Write a drawn chart; one wider than `width` is scaled down, and a narrower one has a margin
-    at its right.
-    """
-    root = _ROOT.match(svg)
-    if root is None:
-        raise RuntimeError("vl-convert wrote a picture without a width, a height and a view box")
-    natural, height = float(root[2]), float(root[3])
-    across = max(natural, width or 0)
-    # vl-convert holds a pixel of the root element for 1/72 inch in a PDF.
-    scale = (width or across) / across * (72 / PER_INCH if kind == "pdf" else 1)
-    head = f'{root[1]} width="{across * scale:g}" height="{height * scale:g}" viewBox="0 0 {across:g} {height:g}"'
-    svg = head + svg[root.end() :].replace(
-        f'<rect width="{natural:g}"', f'<rect width="{across:g}"', 1
-    )
-    if kind == "svg":
-        write_file_or_filename(fp, svg, encoding="utf-8")
-    elif kind == "pdf":
-        write_file_or_filename(fp, bytes(vl_convert.svg_to_pdf(svg)), mode="wb")
-    else:
-        picture = vl_convert.svg_to_png(svg, scale=72 / PER_INCH, ppi=300)
-        write_file_or_filename(fp, bytes(picture), mode="wb")
-
-
 def chart_bundle(chart: Any, words: str) -> Any:
     """The MIME bundle of a chart, and its metadata; `words` where only text can be shown, and for
     screen readers.
@@ -133,24 +117,25 @@ def chart_bundle(chart: Any, words: str) -> Any:
         return alt.TopLevelMixin._repr_mimebundle_(chart)
     spec = chart.to_dict(validate=False) | {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
-    for scale in SCALES:
-        picture = picture_of(spec, scale)
-        if len(picture) <= LARGEST:
-            break
+    picture = picture_of(spec, SCALE)
     width, height = picture_size(b64decode(picture))
     data: dict[str, Any] = {"image/png": picture, "text/plain": words}
-    metadata: dict[str, Any] = {
-        "image/png": {"width": round(width / scale), "height": round(height / scale)}
-    }
+    size = {"width": round(width / SCALE), "height": round(height / SCALE)}
+    metadata: dict[str, Any] = {"image/png": size}
     if len(text) + len(picture) <= LARGEST:
         data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
     return data, metadata
 
 
 def picture_of(spec: dict[str, Any], scale: float) -> str:
-    """The chart of a specification as a small PNG, in base64."""
+    """The chart of a specification as a PNG, in base64: vl-convert compresses in haste, Pillow
+    makes a third of it, of the same pixels.
+    """
     picture: Any = spec_to_mimebundle(spec, format="png", mode="vega-lite", scale_factor=scale)
-    return b64encode(compressed(picture[0]["image/png"])).decode()
+    file = BytesIO()
+    with Image.open(BytesIO(picture[0]["image/png"])) as image:
+        image.save(file, format="PNG", optimize=True)
+    return b64encode(file.getvalue()).decode()
 
 
 def result_bundle(result: Result) -> Any:
@@ -164,14 +149,6 @@ def result_bundle(result: Result) -> Any:
         text = f"{words}\nNo chart: {error}"
         table = result.frame.head().to_html(border=0)
         return {"text/plain": text, "text/html": f"<p>{escape(text)}</p>{table}"}, {}
-
-
-def compressed(picture: bytes) -> bytes:
-    """The same pixels as a smaller PNG."""
-    file = BytesIO()
-    with Image.open(BytesIO(picture)) as image:
-        image.save(file, format="PNG", optimize=True)
-    return file.getvalue()
 
 
 def picture_size(picture: bytes) -> tuple[int, int]:

@@ -8,8 +8,8 @@ and titles take several lines. A file whose words still need more room is scaled
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 from ostools.ground.errors import InputError, unknown_name
@@ -52,62 +52,33 @@ def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Fin
     if size is None:
         return Finished(spec)
     width = round(inches(size) * PER_INCH)
+    for part, letter in (("text", _BOLD), ("subtitle", _LETTER)):
+        words = spec.get("title", {}).get(part, [])
+        lines = [words] if isinstance(words, str) else words
+        wrapped = [
+            piece for line in lines for piece in textwrap.wrap(line, int(width / letter)) or [""]
+        ]
+        spec.get("title", {}).update({part: wrapped} if wrapped else {})
+
+    def narrowed(node: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(legend := node.get("legend"), dict) and width < _TWO_COLUMNS:
+            legend |= {"columns": 1, "gradientLength": min(legend.get("gradientLength", 200), 200)}
+        return node
+
+    spec = json.loads(json.dumps(spec), object_hook=narrowed)
     _fit(spec, width)
     return Finished(theme.stacked(spec), width)
 
 
 def _fit(spec: dict[str, Any], room: float | int) -> None:
-    """Give each panel the width with which as many as fit stand in a row, and break its words."""
-    _wrap_title(spec.get("title"), room)
-    panels = next((spec[kind] for kind in ("vconcat", "hconcat", "concat") if kind in spec), [])
-    columns = (
-        1
-        if "vconcat" in spec
-        else max(1, min(spec.get("columns", len(panels)), int(room // (_LEAST + _AXIS))))
-    )
+    """Give each panel the width with which as many as fit stand in a row."""
+    kind = next((kind for kind in ("vconcat", "hconcat", "concat") if kind in spec), None)
+    if kind is None:
+        spec["width"] = max(_LEAST, round(room - _AXIS))
+        return
+    panels = spec.pop(kind)
+    most = spec.get("columns", len(panels))
+    columns = 1 if kind == "vconcat" else max(1, min(most, int(room // (_LEAST + _AXIS))))
+    spec |= {"concat": panels, "columns": columns}
     for panel in panels:
         _fit(panel, room / columns)
-    if not panels:
-        _fit_panel(spec, room)
-    elif columns < len(panels) and "vconcat" not in spec:
-        spec.pop("hconcat", None)
-        spec |= {"concat": panels, "columns": columns}
-        for _, node in _nodes(panels):  # what a panel left to its neighbour, it now says itself
-            node |= {"labels": True} if node.get("labels") is False else {}
-
-
-def _fit_panel(spec: dict[str, Any], room: float | int) -> None:
-    height = spec.get("height")
-    spec["width"] = max(_LEAST, round(room - _AXIS))
-    sides = {"x": room, "y": height if isinstance(height, int | float) else 200}
-    for name, node in _nodes(spec):
-        for holder in (node, node.get("axis")) if name in sides else ():
-            if isinstance(holder, dict) and isinstance(holder.get("title"), str):
-                holder["title"] = _wrapped(holder["title"], sides[name] / _LETTER)
-        if node.get("labelAngle") == -90:
-            node["labelOverlap"] = "greedy"
-        if isinstance(legend := node.get("legend"), dict):
-            legend["columns"] = 1 if room < _TWO_COLUMNS else legend.get("columns", 2)
-            legend["gradientLength"] = min(legend.get("gradientLength", 200), spec["width"])
-
-
-def _wrap_title(title: Any, room: float | int) -> None:
-    for part in {"text", "subtitle"} & title.keys() if isinstance(title, dict) else ():
-        letter = _BOLD if part == "text" and title.get("fontWeight") != "normal" else _LETTER
-        title[part] = _wrapped(title[part], room / letter)
-
-
-def _wrapped(text: str | list[str], letters: float) -> list[str]:
-    lines = [text] if isinstance(text, str) else text
-    return [piece for line in lines for piece in textwrap.wrap(line, int(letters)) or [""]]
-
-
-def _nodes(part: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object inside, rows excepted, and what it is called there."""
-    if isinstance(part, dict):
-        yield name, part
-        for key in [key for key in part if key not in ("values", "datasets")]:
-            yield from _nodes(part[key], key)
-    elif isinstance(part, list):
-        for item in part:
-            yield from _nodes(item, name)

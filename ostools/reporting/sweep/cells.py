@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
-from ostools.ground.errors import InputError
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
 from ostools.sweep.reading import MADE_BY, SweepReading
@@ -32,104 +29,76 @@ class Cells:
         return str(self.rows[column].iloc[0])
 
     @property
-    def provenance(self) -> Provenance:
-        """The provenance of the rows."""
-        return provenance_of(self.sweep, self.rows, *self._key)
-
-    @property
-    def _key(self) -> tuple[str, ...]:
-        """The columns that tell cells apart; a cell has several lengths."""
-        return ("model", "task", *(name for name in self.by if name != "length"))
-
-    @property
-    def made_by(self) -> str:
-        """The checkpoint and code of these rows, where the rows of their model have several."""
-        rows = self.all_rows[self.all_rows["model"] == self.value("model")]
-        names = [name for name in MADE_BY if rows[name].nunique() > 1]
-        return "".join(f", {name} {self.value(name)[:12] or 'unknown'}" for name in names)
-
-    @property
     def title(self) -> str:
         """Task and model, and what tells these rows from others of their measurement."""
         differ = [name for name in (*self.by, "options") if self.all_rows[name].nunique() > 1]
-        words = [self.value("task"), self.value("model")]
-        words += [
+        told = [
             f"{name} {self.value(name)}" for name in ("dtype", "seed", "length") if name in differ
         ]
+        words = [self.value("task"), self.value("model"), *told]
         if "mitigation" in self.by and self.value("mitigation") != "none":
             words.append(f"under {inert(self.value('mitigation'))}")
         words += [self.value("options")] if "options" in differ else []
-        return ", ".join(words) + self.made_by
+        # The checkpoint and code, where the rows of their model have several.
+        of_model = self.all_rows[self.all_rows["model"] == self.value("model")]
+        names = [name for name in MADE_BY if of_model[name].nunique() > 1]
+        return ", ".join(
+            [*words, *(f"{name} {self.value(name)[:12] or 'unknown'}" for name in names)]
+        )
 
     @property
     def is_longest(self) -> bool:
         """Whether this is the longest prompt of its condition, with the least seed of those."""
-        names = [name for name in (*self._key, "options", *MADE_BY) if name != "seed"]
+        names = ["model", "task", *self.by, "options", *MADE_BY]
+        names = [name for name in names if name not in ("length", "seed")]
         same = (self.all_rows[names].astype(str) == [self.value(name) for name in names]).all(
             axis=1
         )
-        rows = self.all_rows.loc[same, ["length", "seed"]].sort_values(
-            ["length", "seed"], ascending=[False, True]
+        longest = self.all_rows[same].sort_values(["length", "seed"], ascending=[False, True])
+        first = longest[["length", "seed"]].iloc[0]
+        return [self.value("length"), self.value("seed")] == [*map(str, first)]
+
+    @property
+    def provenance(self) -> Provenance:
+        """The provenance of the first of these rows' files, with what they do not share taken
+        together.
+        """
+        sources = self._sources()
+        first, of_each = sources[0], [source["parameters"] for source in sources]
+        parameters = dict(first["parameters"])
+        if "rewritten" in parameters:
+            parameters["rewritten"] = any(values["rewritten"] for values in of_each)
+        if "difference_at_probed_lengths" in parameters:
+            shares = [values["difference_at_probed_lengths"] for values in of_each]
+            parameters["difference_at_probed_lengths"] = {
+                name: max(share.get(name, 0.0) for share in shares) for name in chain(*shares)
+            }
+        edits, time = tuple(first["edits"]), str(first["time"])
+        arithmetic = first.get("arithmetic", {})
+        return Provenance(
+            first["model"], parameters, None, first["versions"], edits, time, arithmetic
         )
-        return [self.value("length"), self.value("seed")] == list(map(str, rows.iloc[0]))
+
+    def _sources(self) -> list[Mapping[str, Any]]:
+        """The records of the files that hold these rows; a cell has several lengths."""
+        names = ("measurement", "model", "task", *self.by, "options", *MADE_BY)
+        values = {name: self.value(name) for name in names if name != "length"}
+        sources = []
+        for cell in self.sweep.cells:
+            columns = cell.keyed_cell.cell.columns | {"options": cell.keyed_cell.cell.options}
+            records = [(source, {**source, **columns}) for source in cell.sources]
+            sources += [
+                source
+                for source, record in records
+                if all(str(record[name]) == value for name, value in values.items())
+            ]
+        return sources
 
 
 def cells_of(sweep: SweepReading, measurement: str, by: tuple[str, ...]) -> Iterator[Cells]:
     """The rows of a measurement, one `Cells` a result, in their order."""
     all_rows = sweep.rows(measurement)
-    for _, rows in groups(all_rows, "model", "task", *by, "options", *MADE_BY):
-        yield Cells(sweep, rows, all_rows, by)
-
-
-def groups(rows: Frame, *names: str) -> Iterator[tuple[tuple[str, ...], Frame]]:
-    """The rows by the values of these columns, in their order."""
-    if len(rows):
-        for key, group in rows.groupby(list(names), sort=False):
-            yield tuple(map(str, key)), group.reset_index(drop=True)
-
-
-def require_finite(rows: Frame, columns: Sequence[str]) -> None:
-    """Raises `InputError` where a value of these columns is not finite."""
-    finite = np.isfinite(rows[list(columns)].astype(float)).all(axis=1)
-    if not finite.all():
-        raise InputError(f"{int((~finite).sum())} of {len(rows)} values are not finite")
-
-
-def sources_of(sweep: SweepReading, rows: Frame, *names: str) -> list[Mapping[str, Any]]:
-    """The records of the files that hold these rows, by these columns, options and checkpoint."""
-    values = {
-        name: str(rows[name].iloc[0]) for name in ("measurement", "options", *names, *MADE_BY)
-    }
-    sources = []
-    for cell in sweep.cells:
-        columns = cell.keyed_cell.cell.columns | {"options": cell.keyed_cell.cell.options}
-        for source in cell.sources:
-            record = {**source, **columns}
-            if all(str(record[name]) == value for name, value in values.items()):
-                sources.append(source)
-    return sources
-
-
-def provenance_of(sweep: SweepReading, rows: Frame, *names: str) -> Provenance:
-    """The provenance of the first of these rows' files, with what they do not share taken together."""
-    sources = sources_of(sweep, rows, *names)
-    first, of_each = sources[0], [source["parameters"] for source in sources]
-    parameters = dict(first["parameters"])
-    if "rewritten" in parameters:
-        parameters["rewritten"] = any(values["rewritten"] for values in of_each)
-    if "difference_at_probed_lengths" in parameters:
-        differences = [values["difference_at_probed_lengths"] for values in of_each]
-        largest = {
-            name: max(shares.get(name, 0.0) for shares in differences)
-            for name in chain(*differences)
-        }
-        parameters["difference_at_probed_lengths"] = largest
-    origin = (
-        first["model"],
-        parameters,
-        None,
-        first["versions"],
-        tuple(first["edits"]),
-        str(first["time"]),
-    )
-    return Provenance(*origin, first.get("arithmetic", {}))
+    if len(all_rows):
+        groups = all_rows.groupby(["model", "task", *by, "options", *MADE_BY], sort=False)
+        for _, rows in groups:
+            yield Cells(sweep, rows.reset_index(drop=True), all_rows, by)

@@ -7,23 +7,16 @@ and a few charts for every task and model.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ostools.ground.errors import InputError
 from ostools.ground.words import runs
-from ostools.reporting.page.section import (
-    Headline,
-    More,
-    Part,
-    Section,
-    Table,
-    render_sections,
-    spelled,
-)
+from ostools.reporting.page.section import Headline, Part, Section, Table, render_sections
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import (
     again_section,
@@ -34,7 +27,7 @@ from ostools.reporting.sections.about import (
 from ostools.reporting.style import theme
 from ostools.reporting.sweep.sections import sections_of
 from ostools.results import Provenance, checked_output, write_atomically
-from ostools.sweep.reading import STATES, AskedCell, SweepReading, distinct, read
+from ostools.sweep.reading import STATES, SweepReading, distinct, read
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
@@ -49,30 +42,31 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
     """
     target = checked_output(out, (".html",), option="out")
     broken: list[str] = []
-    sweep = read(directory, say=lambda text: (broken.append(text), say(text))[0])
+    sweep = read(directory, say=broken.append)
+    for line in broken:
+        say(line)
     if not sweep.cells:
         raise InputError(
             f"{directory}: expected the directory of a sweep, found one in which nothing was asked"
         )
-    html = render_run(
-        sweep, broken, ["ostools", "report", "--run", str(directory), "--out", str(out)]
-    )
-    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
-
-
-def render_run(sweep: SweepReading, broken: Sequence[str], command: Sequence[str]) -> str:
-    """The page of a sweep."""
     measured = list(sections_of(sweep))
-    sections = [
-        spelled(section) for section in (_state(sweep, broken, measured), _origin(sweep), *measured)
-    ]
     lead = (
         f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
         "“Transformers need glasses!” (arXiv 2406.04267)."
     )
-    title = f"Sweep in {theme.title(sweep.directory.name or str(sweep.directory))}"
-    again = again_section(" ".join(map(quoted, command)))
-    return render_sections(title, lead, [*sections, reading_section(), again])
+    command = ["ostools", "report", "--run", str(directory), "--out", str(out)]
+    html = render_sections(
+        f"Sweep in {theme.title(sweep.directory.name or str(sweep.directory))}",
+        lead,
+        [
+            _state(sweep, broken, measured),
+            _origin(sweep),
+            *measured,
+            reading_section(),
+            again_section(" ".join(map(quoted, command))),
+        ],
+    )
+    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
 def _count(sweep: SweepReading) -> str:
@@ -80,16 +74,33 @@ def _count(sweep: SweepReading) -> str:
     if counts["measured"] == total:
         return f"Complete: all {total} cells are measured"
     words = {"failed": "failed", "missing": "are still to be measured"}
-    text = f"PARTIAL: {counts['measured']} of {total} cells are measured"
-    text += "".join(f", {counts[state]} {verb}" for state, verb in words.items() if counts[state])
+    others = "".join(f", {counts[state]} {verb}" for state, verb in words.items() if counts[state])
     partly = sum(bool(cell.failures) for cell in sweep.of("missing"))
-    return text + (f" ({partly} of them failed at other lengths)" if partly else "")
+    failed = f" ({partly} of them failed at other lengths)" if partly else ""
+    return f"PARTIAL: {counts['measured']} of {total} cells are measured{others}{failed}"
 
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
-    lines = [Headline(f"{_count(sweep)}.", "", "", ""), *_headlines(sections)]
-    parts = [Part(headlines=lines), Part(tables=[_cells(sweep)]), *_failed(sweep)]
+    lines = [Headline(f"{_count(sweep)}.", "", "", "")]
+    for section in sections:  # the first sentence of each
+        told = [part for part in section.parts if part.findings]
+        more = f" ({len(told) - 1} more below)" if len(told) > 1 else ""
+        lines += [
+            Headline(f"{part.title}:", f"{part.findings[0]}{more}", section.name, section.nav)
+            for part in told[:1]
+        ]
+    parts = [Part(headlines=lines), Part(tables=[_cells(sweep)])]
+    failures = [record for cell in sweep.cells for record in cell.failures]
+    if failures:
+        rows = [
+            [record.cell, ", ".join(map(str, record.lengths)), record.error]
+            for record in failures[:MOST_LISTED]
+        ]
+        caption = f"Lengths that failed, the first {len(rows)} of {len(failures)}"
+        table = Table(caption, ["cell", "lengths", "error"], rows)
+        note = "`ostools sweep run` with --retry-failed tries them again."
+        parts.append(Part(title="Failed, and why", tables=[table], notes=[note]))
     if missing := sweep.of("missing"):
         names = [
             f"{cell.keyed_cell.cell} ({len(cell.missing)} of {len(cell.keyed_cell.cell.lengths)} lengths)"
@@ -97,83 +108,40 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
         ]
         further = [f"and {len(names) - MOST_LISTED} more"] if len(names) > MOST_LISTED else []
         how = "The same `ostools sweep run` command measures them. What stands below is of the cells that are there."
-        more = [More("Which", findings=[*names[:MOST_LISTED], *further])]
+        more = [Part("Which", items=[*names[:MOST_LISTED], *further])]
         parts.append(Part(title="Still to be measured", findings=[how], more=more))
     if broken:
-        parts.append(
-            Part(
-                title="Left out: files that are not as they were written",
-                items=list(broken[:MOST_LISTED]),
-            )
-        )
+        title = "Left out: files that are not as they were written"
+        parts.append(Part(title=title, items=list(broken[:MOST_LISTED])))
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
-def _failed(sweep: SweepReading) -> list[Part]:
-    """The failures, and the most frequent errors of many; empty where nothing failed."""
-    records = [record for cell in sweep.cells for record in cell.failures]
-    if not records:
-        return []
-    listed = "" if len(records) <= MOST_LISTED else f", the first {MOST_LISTED} of {len(records)}"
-    rows = [
-        [record.cell, ", ".join(map(str, record.lengths)), record.error]
-        for record in records[:MOST_LISTED]
-    ]
-    table = Table(f"Lengths that failed{listed}", ["cell", "lengths", "error"], rows)
-    errors = Counter(record.error for record in records).most_common(5) if listed else []
-    kinds = [f"{count} times: {error}" for error, count in errors]
-    note = "`ostools sweep run` with --retry-failed tries them again."
-    return [Part(title="Failed, and why", tables=[table], items=kinds, notes=[note])]
-
-
-def _headlines(sections: Sequence[Section]) -> list[Headline]:
-    """The first sentence of each section."""
-    lines = []
-    for section in sections:
-        parts = [part for part in section.parts if part.findings]
-        if parts:
-            more = f" ({len(parts) - 1} more below)" if len(parts) > 1 else ""
-            text = f"{parts[0].findings[0]}{more}"
-            lines.append(Headline(f"{parts[0].title}:", text, section.name, section.nav))
-    return lines
-
-
 def _cells(sweep: SweepReading) -> Table:
-    """A row for each measurement, task and model."""
-    grouped: dict[tuple[str, str, str], list[AskedCell]] = {}
-    for cell in sweep.cells:
-        key = cell.keyed_cell.cell
-        grouped.setdefault((key.measurement, key.task, key.model), []).append(cell)
-    rows = []
-    for key, cells in grouped.items():
-        sweep_cells = [cell.keyed_cell.cell for cell in cells]
-        values = [
-            dict.fromkeys(str(getattr(cell, name)) for cell in sweep_cells)
-            for name in ("dtype", "mitigation", "seed")
+    """A row for each measurement, task and model: what was asked, and how many cells are there."""
+    keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
+    frame = pd.DataFrame(
+        [
+            {name: str(getattr(cell.keyed_cell.cell, name)) for name in (*keys, *values)}
+            | {"lengths": list(cell.keyed_cell.cell.lengths), "state": cell.state}
+            for cell in sweep.cells
         ]
-        lengths, states = (
-            sorted({*chain(*(cell.lengths for cell in sweep_cells))}),
-            Counter(cell.state for cell in cells),
-        )
+    )
+    rows = []
+    for _, cells in frame.groupby(keys, sort=False):
+        states = cells["state"].tolist()
+        asked = [", ".join(cells[name].unique()) for name in values]
+        counts = [str(states.count(state)) for state in STATES]
         rows.append(
-            [
-                *key,
-                *map(", ".join, values),
-                runs(lengths),
-                *(str(states[state]) for state in STATES),
-            ]
+            [*cells[keys].iloc[0], *asked, runs(sorted({*chain(*cells["lengths"])})), *counts]
         )
-    columns = ["measurement", "task", "model", "dtypes", "mitigations", "seeds", "lengths"]
-    return Table("Cells, by what was asked", [*columns, *STATES], rows)
+    columns = [*keys, "dtypes", "mitigations", "seeds", "lengths", *STATES]
+    return Table("Cells, by what was asked", columns, rows)
 
 
 def _origin(sweep: SweepReading) -> Section:
     """Models, versions and options; where cells do not share them, that is said."""
     origin = sweep.provenance
-    parts = [
-        _model(sweep, name)
-        for name in dict.fromkeys(str(model.get("name")) for model in origin["models"])
-    ]
+    names = dict.fromkeys(str(model.get("name")) for model in origin["models"])
     terms = [("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet")]
     terms += [("versions", versions_of(versions)) for versions in origin["versions"]]
     for options in origin["measurements"]:
@@ -187,32 +155,23 @@ def _origin(sweep: SweepReading) -> Section:
         for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))
         if len(origin[name]) > 1
     ]
-    return Section(
-        "origin",
-        "Where the numbers come from",
-        "Origin",
-        "",
-        [*parts, Part("All cells", terms=terms, findings=mixed)],
-    )
+    parts = [
+        *(_model(sweep, name) for name in names),
+        Part("All cells", terms=terms, findings=mixed),
+    ]
+    return Section("origin", "Where the numbers come from", "Origin", "", parts)
 
 
 def _model(sweep: SweepReading, name: str) -> Part:
     """What every load of a model shares, its dtypes with their weights, and whether there are
     several checkpoints.
     """
-    sources = [
-        source
-        for cell in sweep.cells
-        for source in cell.sources
-        if str(source["model"].get("name")) == name
-    ]
+    all_sources = [source for cell in sweep.cells for source in cell.sources]
+    sources = [source for source in all_sources if str(source["model"].get("name")) == name]
     checkpoints = distinct(source["checkpoint"] for source in sources)
     hashes: dict[str, list[Any]] = {}  # of the weights as cast: another in every dtype
     for model in distinct(source["model"] for source in sources):
-        hashes.setdefault(str(model.get("dtype")), []).append(model.get("weight_hash"))
-    by_dtype = "; ".join(
-        f"{dtype} {', '.join(map(str, distinct(values)))}" for dtype, values in hashes.items()
-    )
+        hashes.setdefault(str(model.get("dtype")), []).append(str(model.get("weight_hash")))
     first = sources[0]
     shared = origin_terms(Provenance(first["model"], {}, None, first["versions"]))
     terms = [
@@ -221,7 +180,10 @@ def _model(sweep: SweepReading, name: str) -> Part:
             "checkpoint (sha256 of its files)",
             ", ".join(checkpoint or "unknown" for checkpoint in checkpoints),
         ),
-        ("weights (sha256) by dtype", by_dtype),
+        (
+            "weights (sha256) by dtype",
+            "; ".join(f"{dtype} {', '.join(distinct(values))}" for dtype, values in hashes.items()),
+        ),
         ("dtypes, device", f"{', '.join(hashes)} on {first['model'].get('device')}"),
     ]
     count = max(len(checkpoints), *(len(distinct(values)) for values in hashes.values()))

@@ -18,17 +18,14 @@ from ostools.measure.attention.attention import SIDE, Attention
 from ostools.measure.attention.difference import attention_difference
 from ostools.reporting.charts.attention import (
     COLUMNS,
-    ROWS,
-    attention_chart,
     attention_difference_chart,
     attention_findings,
     attention_frame,
     difference_findings,
 )
 from ostools.reporting.charts.heads_view import HEADS, attention_view, interactive_view
-from ostools.reporting.style import theme
 from ostools.results import Provenance
-from tests.reporting.made import HOSTILE, tables_of, tokens_of, words_of
+from tests.reporting.made import HOSTILE, tables_of, tokens_of
 from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
 
 MADE = Provenance(
@@ -103,32 +100,6 @@ def test_the_heat_map_holds_the_greatest_weight_of_each_bin() -> None:
             assert row["weight"] == pytest.approx(float(part.max()))
 
 
-def test_of_many_heads_the_sharpest_are_drawn_and_it_is_said() -> None:
-    attention = made(tokens_of(6), layers=16, heads=16)
-    entropy = torch.special.entr(attention.last.double()).sum(-1).flatten()
-    kept = {f"{int(index) // 16}.{int(index) % 16}" for index in entropy.argsort()[:ROWS]}
-    assert set(attention_frame(attention)["head"]) == kept
-    assert f"the {ROWS} heads of 256 whose last row is the most concentrated" in words_of(
-        attention_chart(attention)
-    )
-
-
-def test_what_the_difference_adds_is_blue_and_what_has_no_partner_is_blank() -> None:
-    first = made(["a", "b", "c", "d"], last=torch.full((2, 3, 4), 0.25))
-    second = made(["a", "b", "x", "d"], last=torch.tensor([0.75, 0.0, 0.25, 0.0]), provenance=OTHER)
-    chart = attention_difference_chart(attention_difference(first, second))
-    scales = [
-        panel["layer"][0]["encoding"]["color"]["scale"] for panel in chart.to_dict()["vconcat"]
-    ]
-    assert scales[0] == scales[1]
-    assert scales[2]["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
-    assert scales[2]["domain"] == [-0.5, 0, 0.5]
-    columns = tables_of(chart)[2]
-    assert (columns["value"][:3], columns["start"][:3]) == ([0.5, -0.25, -0.25], [0, 1, 3])
-    assert "at the 3 tokens held against each other; " in words_of(chart)
-    assert "blank: the second's alone" in words_of(chart)
-
-
 def test_of_a_long_difference_each_cell_shows_what_is_furthest_from_nought() -> None:
     first = made(tokens_of(300), layers=1, heads=1)
     second = made(tokens_of(300), layers=1, heads=1, seed=1, provenance=OTHER)
@@ -149,19 +120,21 @@ def handed_over(source: str, element: str = "heads") -> dict[str, Any]:
     return json.JSONDecoder().raw_decode(source[start:])[0]
 
 
+def source_of(attention: Attention) -> str:
+    view = interactive_view(attention, "heads").view
+    assert view is not None
+    return view.script.source
+
+
 def test_hostile_tokens_cannot_leave_the_script() -> None:
     tokens = [
         *HOSTILE,
         'CircuitsVis.render(\n      "circuits-vis-0"',
         "</script><script>alert(1)</script>",
     ]
-    source, _ = interactive_view(made(list(tokens)), "heads")
+    source = source_of(made(list(tokens)))
     assert (
-        len(
-            handed_over(interactive_view(made(tokens_of(5), layers=10, heads=8), "heads")[0])[
-                "attentionHeadNames"
-            ]
-        )
+        len(handed_over(source_of(made(tokens_of(5), layers=10, heads=8)))["attentionHeadNames"])
         == HEADS
     )
     data = source[source.rindex("CircuitsVis.AttentionHeads") :]

@@ -12,7 +12,7 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.charts.collapse_parts import PARTS, precision_chart
+from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.charts.tokens import bounds_chart, comparison_chart, sensitivity_chart
 from ostools.reporting.style import theme
 from ostools.reporting.style.axes import ZERO_NOTE
@@ -114,15 +114,6 @@ def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
     assert at_8 == {"distance": 0.5, "noise": 0.2, "machine_line": 0.1, "reference": 0.5}
 
 
-def test_the_model_s_window_and_context_are_marked() -> None:
-    result = made_collapse(lambda n: 10.0, lengths=[1, 30, 64])
-    limits = {"sliding_windows": [65], "context": 70}
-    limited = replace(result, provenance=replace(result.provenance, parameters={"limits": limits}))
-    for made, drawn in ((limited, True), (result, False)):
-        words = words_of(collapse_chart(made, ("y",)))
-        assert ("window of 65 tokens" in words) == ("context of 70 tokens" in words) == drawn
-
-
 def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> None:
     heads = collapse_chart(
         made_collapse(lambda n: 2.0 / n, lengths=[2]), ("y",), per="head-chunk", norm="linf"
@@ -171,15 +162,3 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())
     with pytest.raises(InputError, match="needs rows of site 'why'"):
         precision_chart(result, "why")
-
-
-def test_an_eager_dtype_has_a_panel_of_its_own_and_its_own_steps() -> None:
-    result = made_collapse(
-        lambda n: 10.0 / n, noise={"bfloat16": 0.1, "bfloat16-eager": 0.2}, lengths=range(1, 41)
-    )
-    panels = {row["panel"] for row in rows_of(precision_chart(result), "panel")}
-    assert panels == {PARTS["cast"], PARTS["eager"]}
-    (said,) = (sentence for sentence in result.findings() if sentence.startswith("In bfloat16 "))
-    assert "; the median distance" in said
-    assert "In bfloat16-eager the pair is " in said
-    assert said.count(" representable steps of bfloat16.") == 2

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import Counting
 from ostools.measure.collapse.result import Collapse
 from ostools.reporting.charts.answers import counting_chart
@@ -43,7 +42,7 @@ def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
     result = made(SEEDS)
     chart = result.plot()
     assert [pytest.approx(v, abs=1e-6) for v in result.summary["wilson_low"]] in columns_of(
-        chart, "wilson_low"
+        chart, "low"
     )
     for values in ([0.5, 0.5], [pytest.approx(math.exp(-1), rel=1e-5)] * 2):
         assert values in columns_of(chart, "value")
@@ -52,7 +51,7 @@ def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
     )
     assert "</script" not in words_of(chart)
     unsampled = made([{"length": 3}, {"length": 5, "log_probability": math.nan}], random=False)
-    assert columns_of(unsampled.plot(), "wilson_low") == []
+    assert columns_of(unsampled.plot(), "low") == []
     for said in (words_of(unsampled.plot()), " ".join(unsampled.findings())):
         assert "Nothing was drawn, so there is no interval." in said
 
@@ -114,7 +113,7 @@ def test_answers_stand_against_the_right_ones_with_the_diagonal() -> None:
     assert "right answer (the" not in drawn
     copied = made([answer_row(8, None, kind="answered", correct=True)], task="copy-last").plot()
     assert points_of(copied) == {}  # no number: the share alone, with its interval
-    assert len(columns_of(copied, "wilson_low")) == 1
+    assert columns_of(copied, "low")
 
 
 def test_the_favourite_wrong_numbers_are_named_and_heaping_is_tested() -> None:
@@ -283,12 +282,3 @@ def test_every_count_is_drawn_as_what_it_is() -> None:
         "wrong number": {"size": 4, "max": 30.0},
         none: {"size": 4, "max": 61.0},
     }
-
-
-def test_one_count_without_noise_is_drawn_and_what_is_not_finite_refused() -> None:
-    result = counted()
-    frame: Any = result.frame
-    short = replace(result, frame=frame[:1].assign(pair_noise=float("nan"), distance=0.0))
-    assert "exact zeros" in words_of(counting_chart(short))
-    with pytest.raises(InputError, match="a counting curve holds 16 values that are not finite"):
-        counting_chart(replace(result, frame=frame.assign(distance=float("inf"))))

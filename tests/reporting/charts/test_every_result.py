@@ -9,17 +9,12 @@ import subprocess
 import sys
 from typing import Any
 
-import pandas as pd
-import pytest
-
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.ground.words import number
-from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.reporting import charts
 from ostools.results import Result
 from tests.reporting.every import EVERY, model, prompt
-from tests.reporting.made import PROVENANCE, made_sensitivity
+from tests.reporting.made import made_sensitivity
 
 
 def results_of(kind: type[Result]) -> set[type[Result]]:
@@ -112,17 +107,3 @@ made = Sensitivity(pd.DataFrame({frame!r}), Provenance(model, {{}}, None, {{}}))
 made.plot()
 """
     assert 0 < len(modules_loaded_by(code, "ostools")) <= 15
-
-
-def test_a_result_without_a_chart_is_refused_and_a_derived_one_is_drawn_as_its_own_kind() -> None:
-    class Unknown(Result):
-        """No chart knows it."""
-
-    with pytest.raises(InputError, match="found Unknown: give the class a `chart` method"):
-        Unknown(pd.DataFrame(), PROVENANCE).plot()
-
-    class Derived(Sensitivity):
-        """Drawn as a sensitivity."""
-
-    made = made_sensitivity({"full": [1.0, 2.0]})
-    assert Derived(made.frame, made.provenance).plot().to_dict() == made.plot().to_dict()

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.reporting.charts.profile import layers_chart, profile_chart
 from ostools.reporting.charts.tokens import sensitivity_chart
@@ -86,12 +85,3 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
         assert cells["2", 0, "full"] == pytest.approx(100)
         assert cells["3", 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
         assert f"{norm} norm" in words_of(chart)
-
-
-def test_several_layers_are_drawn_as_a_heat_map_and_one_as_lines() -> None:
-    several = layered(4, 1)
-    assert "at every layer" in words_of(several.plot())
-    with pytest.raises(InputError, match=r"found 2 layers.*layers_chart"):
-        sensitivity_chart(several)
-    with pytest.raises(InputError, match="not finite"):
-        layers_chart(Sensitivity(several.frame.assign(operator_norm=np.nan), PROVENANCE))

@@ -61,7 +61,7 @@ def spans_in(text: str) -> set[tuple[int, int]]:
 
 def told(result: Collapse) -> dict[str, str]:
     """Every text on the pair at y, by where it stands."""
-    section = PRECISION.section(Measurements(result.provenance, "", (), casts=[result]))
+    section = PRECISION.section(Measurements(result.provenance, "", casts=[result]))
     assert section is not None
     rows = [row for part in section.parts for table in part.tables for row in table.rows]
     return {
@@ -85,7 +85,7 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
     spans = {(span.first, span.last) for span in verdict.ranges}
     assert verdict.kind == kind
     assert bool(spans) == (kind in (TO_THE_END, IN_A_RANGE))
-    assert verdicts(Measurements(result.provenance, "", (), casts=[result]))[0].state == STRIP[kind]
+    assert verdicts(Measurements(result.provenance, "", casts=[result]))[0].state == STRIP[kind]
     for place, text in told(result).items():
         assert spans_in(text) == spans, place
         assert ("not decided" in text) == (kind == UNDECIDED), place
@@ -110,7 +110,7 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     untested = "Whether a precision hides the pair was not tested. float16 overflows on this model: not measured."
     assert pair_verdict([result]) == untested
     assert (
-        verdicts(Measurements(result.provenance, "", (), collapses=[result]))[0].state
+        verdicts(Measurements(result.provenance, "", collapses=[result]))[0].state
         == STRIP[OVERFLOWS]
     )
     assert not any(map(spans_in, collapse_findings(result)))

@@ -51,24 +51,6 @@ def test_a_verdict_on_answers_rests_on_24_questions(chosen: Extent) -> None:
     assert len(extent.FAILURE_STAGE_LENGTHS) * len(chosen.stage_seeds) >= 24
 
 
-def test_a_very_large_model_has_no_bounds_and_the_page_names_the_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = tiny_model("llama")
-    monkeypatch.setattr(
-        sys.modules["ostools.reporting.report.report"], "extent_of", lambda shape, quick: LEAST
-    )
-    found = measure(model, encode(model, "the cat in the hat"), [1, 2], ["sensitivity"])
-    assert found.sensitivity is not None
-    assert found.comparison is None
-    (omission,) = found.left_out
-    assert omission.reason.startswith("Theorem 5.1's bounds: ")
-    assert (
-        "`ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them"
-        in omission.reason
-    )
-
-
 def test_where_the_untrained_model_does_not_fit_the_model_is_measured_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

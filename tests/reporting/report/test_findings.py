@@ -77,13 +77,6 @@ def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
     assert not any("collapse" in sentence for sentence in (hides, falls, dtypes))
 
 
-def test_lengths_that_are_hidden_without_a_range_are_told_in_the_first_sentence() -> None:
-    first, *_ = collapse_findings(
-        made_collapse(lambda n: 1.0 if n % 4 else 0.1, noise={"bfloat16": 0.33})
-    )
-    assert "hidden at 32 of the 128 lengths tried, up to 128" in first
-
-
 def test_a_seed_apart_is_no_hidden_length() -> None:
     """10 / 30 is still above 0.33, 10 / 31 below."""
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
@@ -133,7 +126,7 @@ def test_what_storing_shifts_is_not_noise() -> None:
     plain, int8 = tails(both).drop(columns=["dtype", "pair_noise"]).to_numpy().tolist()
     assert plain == pytest.approx([4.0, 4.0, 0.0, 1e-9, 4e9])
     assert int8 == pytest.approx([4.0, 2.0, 9.0, 1e-3, 2000])
-    section = PRECISION.section(Measurements(PROVENANCE, "text", ("t",), precision=both))
+    section = PRECISION.section(Measurements(PROVENANCE, "text", precision=both))
     assert section is not None
     assert list(section.parts[0].tables[0].rows[1])[:5] == ["int8-weights", "4", "2", "9", "0.001"]
     assert section.parts[0].findings == both.findings()
@@ -194,30 +187,6 @@ def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampli
     assert said() == ""
 
 
-def layers_said(layers: list[list[float]]) -> str:
-    made = made_sensitivity({"full": layers[0]})
-    tables = [
-        made.frame.assign(layer=layer, operator_norm=values) for layer, values in enumerate(layers)
-    ]
-    return findings.layers_finding(replace(made, frame=pd.concat(tables, ignore_index=True)))
-
-
-def test_layers_leave_out_what_lies_above_the_last_block() -> None:
-    many = layers_said([[1.0, 3.0, 5.0, 8.0], [0.1, 0.2, 0.9, 4.0], [0.0, 0.0, 0.0, 1.0]])
-    assert many == (
-        "Measured, full, operator norm: at layer 0 the last token's own is 8, the others' median 3; at layer 1 the last "
-        "token's own is 4, the others' median 0.2."
-    )
-    assert layers_said([[8.0]] * 3).endswith(
-        ": at layer 0 the last token's own is 8; at layer 1 the last token's own is 8."
-    )
-    single = layers_said([[3.0, 8.0], [0.0, 1.0]])
-    assert (
-        single
-        == "Measured, full, operator norm: at layer 0 the last token's own is 8, the others' median 3."
-    )
-
-
 # --- bounds and predictions
 
 PROFILE = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 6.0])
@@ -266,13 +235,6 @@ def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     assert "lower end of the estimated norm" in bound
     assert "measured" not in bound + forms
     assert "estimated" not in " ".join(made.findings())
-
-
-def test_few_tokens_have_no_verdict() -> None:
-    for count in (1, 2):
-        few = made_comparison([1.0] * count, {"local": [2.0] * count, "proof": [1.0] * count})
-        *_, forms = few.findings()
-        assert f"`proof` is not tested here: {count} tokens, 8 needed." in forms
 
 
 # --- answers

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.ground.words import number
 from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.study.study import Study
-from ostools.models import Prompt
 from ostools.reporting.page.section import Headline, Part
 from ostools.reporting.report.rendering import first_screen, sections_of, verdicts
-from ostools.reporting.sections import sensitivity
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
+from ostools.reporting.sections.records import LeftOut, Measurements
 from ostools.results import Provenance
 from tests.measure.profiles.test_position_effect import made as made_position
 from tests.reporting.made import (
@@ -35,7 +31,7 @@ TEN = np.arange(1.0, 11.0)
 
 
 def measurements(**found: Any) -> Measurements:
-    return Measurements(PROVENANCE, "text", ("t",), **found)
+    return Measurements(PROVENANCE, "text", **found)
 
 
 def screen(measured: Measurements) -> Part:
@@ -61,8 +57,9 @@ def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
     assert strip() == dict.fromkeys(names, "not tested")
     part = screen(measurements())
     assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
-    part = screen(measurements(left_out=[LeftOut("collapse", "too long")]))
-    assert list(part.findings) == ["Nothing could be measured. The reasons stand below."]
+    asked = replace(PROVENANCE, parameters={"sections": ["collapse"]})
+    part = screen(Measurements(asked, "text", left_out=[LeftOut("collapse", "too long")]))
+    assert list(part.findings) == ["There is no finding on collapse. The reason: too long."]
 
 
 # --- collapse
@@ -200,34 +197,6 @@ def test_the_headline_of_the_bounds_says_whether_they_hold(
     assert ("of no use as a size" in line.verdict) == (factors[0] > 1e3)
 
 
-def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
-    provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
-    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
-    norms = made_sensitivity({"full": TEN.tolist()})
-    found = measurements(sensitivity=norms, profile=ost.profile(norms), comparison=comparison)
-    found = replace(found, provenance=provenance)
-    found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
-    part = screen(found)
-    assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds"]
-    assert list(part.findings) == []
-    part = screen(replace(found, comparison=None))
-    assert [one.link for one in part.headlines] == ["Sensitivity"]
-    assert list(part.findings) == []
-
-
-def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on the generic route: the first reason is the one that the first screen says."""
-    found = measurements()
-    monkeypatch.setattr(sensitivity, "undescribed", lambda model, names: {"proof": "no record"})
-    monkeypatch.setattr(sensitivity, "bounds", Mock(side_effect=InputError("not described")))
-    plan = Mock(spec=Plan, names=("sensitivity",), extent=Mock(forms=("local", "proof")))
-    run = Run(Mock(), Mock(spec=Prompt), plan, found, None, 100)
-    sensitivity._measure_bounds(run, made_sensitivity({"full": TEN.tolist()}))
-    assert [omission.reason for omission in found.left_out] == ["not described", "proof: no record"]
-
-
 @pytest.mark.parametrize(
     ("values", "words", "right"),
     [
@@ -342,24 +311,6 @@ def test_answers_are_counted() -> None:
     assert "(cut off): " in cut[-1]
 
 
-def test_a_task_that_could_not_be_asked_is_said_with_its_reason_where_other_sections_are_there() -> (
-    None
-):
-    provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity", "evaluate"]})
-    left_out = [
-        LeftOut("evaluate", "count-ones: no room"),
-        LeftOut("evaluate", "copy-last: no room"),
-    ]
-    norms = made_sensitivity({"full": TEN.tolist()})
-    left = measurements(sensitivity=norms, profile=ost.profile(norms), left_out=left_out)
-    left = replace(left, provenance=provenance)
-    part = screen(left)
-    assert strip()["Wrong answers"] == "not tested"
-    assert list(part.findings) == [
-        "There is no finding on evaluation. The reason: count-ones: no room (1 more below)."
-    ]
-
-
 def study_of(verdict: str, baseline: float = 0.5) -> Study:
     row = {
         "mitigation": "hint",
@@ -443,9 +394,7 @@ def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     """
     tried = replace(PROVENANCE, parameters={"sections": ["evaluate", "sensitivity"]})
     dear = LeftOut("sensitivity", "it takes hours; `--sections sensitivity` measures it")
-    fields = verdicts(
-        Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")])
-    )
+    fields = verdicts(Measurements(tried, "text", left_out=[dear, LeftOut("evaluate", "not read")]))
     with_command = {field.section for field in fields if "`ostools report --sections" in field.rule}
     assert with_command == {"collapse", "position", "failure-stage", "mitigations"}
 

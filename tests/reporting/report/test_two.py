@@ -4,9 +4,9 @@ compared is not.
 
 from __future__ import annotations
 
-import re
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.reporting.report import rendering
 from ostools.reporting.report.rendering import first_screen, render_report, sections_of
-from ostools.reporting.report.report import measure_two, report
+from ostools.reporting.report.report import report
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
@@ -51,10 +51,10 @@ NORMS = made_sensitivity({"full": (1.0, 2.0, 6.0)})
 PAIRS = made_collapse(lambda n: 1 / n, lengths=range(1, 9), noise={"bfloat16": 0.2})
 
 
-def made(name: str, tokens: tuple[str, ...] = ("a", "b"), **found: Any) -> Measurements:
+def made(name: str, **found: Any) -> Measurements:
     answers = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
     given: Any = {"collapses": [PAIRS], "sensitivity": NORMS, "evaluations": [answers]}
-    return Measurements(provenance(name), "text", tokens, **(given | found))
+    return Measurements(provenance(name), "text", **(given | found))
 
 
 def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,20 +78,6 @@ def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_path_is_not_the_name_of_a_model() -> None:
-    """Neither in the page's title nor in a headline; the command alone has it."""
-    folder = "/home/someone/models/my-model"
-    one, two = (
-        render_report([made(folder)], "ostools report"),
-        render_report((made(folder), made("b")), "ostools report"),
-    )
-    assert "<h1>my-model</h1>" in one
-    assert "<title>my-model</title>" in one
-    assert "<h1>my-model and b</h1>" in two
-    assert folder not in one + two
-
-
-@pytest.mark.slow
 def test_hostile_names_stay_text_and_every_anchor_is_there_once() -> None:
     page = Parsed(render_report((made(HOSTILE[0]), made(HOSTILE[1])), "ostools report"))
     ids = page.attributes("id")
@@ -106,31 +92,33 @@ class Model(TransformerBridge):
         pass
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [(["a"], "found 1"), ([], "found 0"), (["a", "b", "c"], "more"), (["a", "a"], "found a twice")],
-)
-def test_two_models_that_differ_are_expected(names: list[str], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        measure_two(
-            (Model() for _ in names),
-            lambda model, place: Measurements(provenance(names[place]), "text", ()),
-        )
-
-
-def test_no_model_is_held_when_the_next_is_asked_for() -> None:
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The models that a report measures, in place of its measurements."""
     seen: list[Any] = []
 
-    def models() -> Iterator[TransformerBridge]:
-        for _ in range(2):
-            assert all(one() is None for one in seen)
-            model = Model()
-            seen.append(weakref.ref(model))
-            yield model
-            del model
+    def measuring(model: Model, *given: Any) -> Measurements:
+        assert all(one() is None for one in seen), "a model is held when the next is asked for"
+        seen.append(weakref.ref(model))
+        return made("ab"[len(seen) - 1])
 
-    measure_two(models(), lambda model, place: Measurements(provenance("ab"[place]), "text", ()))
-    assert len(seen) == 2
+    monkeypatch.setattr(sys.modules["ostools.reporting.report.report"], "_measured", measuring)
+    return seen
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "found 1"), (0, "found 0"), (3, "found more")])
+def test_two_models_are_expected(
+    measured: list[Any], count: int, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=words):
+        report(models=(Model() for _ in range(count)), out=tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_no_model_is_held_when_the_next_is_asked_for(measured: list[Any], tmp_path: Path) -> None:
+    report(models=(Model() for _ in range(2)), out=tmp_path / "r.html")
+    assert len(measured) == 2
 
 
 @pytest.mark.parametrize(
@@ -156,13 +144,6 @@ def test_the_command_refuses_in_one_line(
 ) -> None:
     assert_refused(run("report", *arguments), words)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("no_model")
-def test_a_dry_run_forecasts_both(run: Run) -> None:
-    code, out, err = run("report", "--model", "embedded", "--model", "embedded-short", "--dry-run")
-    assert (code, out) == (0, "")
-    assert len(re.findall(r"^forecast: ", err, re.MULTILINE)) == 2
 
 
 @pytest.mark.slow

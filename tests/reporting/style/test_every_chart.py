@@ -127,11 +127,3 @@ def test_the_chart_and_the_sentences_of_every_result(name: str) -> None:
     no_two_names_of_a_legend_look_alike(name)
     ticks_of_a_log_axis_are_round_and_chosen(name)
     every_chart_has_a_title_and_the_themes_config(name)
-
-
-def test_names_of_one_chart_have_colours_of_their_own() -> None:
-    names = ["full", "windowed(2)", "windowed(20)", "windowed(3)", "int8-kv", "int8-weights"]
-    colours = theme.colours(names)
-    assert len(set(colours)) == len(names)
-    assert colours[0] == theme.colour("full")
-    assert all(len(set(theme.ordered(count))) == count for count in (1, 2, 3, 7))

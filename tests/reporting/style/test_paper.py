@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -109,43 +108,6 @@ def test_a_size_that_is_none_is_refused_and_a_table_has_none(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_title_is_left_out_where_it_is_not_asked_for() -> None:
-    assert "title" in RESULT.plot().to_dict()
-    assert "title" not in RESULT.plot(title=False).to_dict()
-
-
-# What kinds of colour-blind eyes see of a colour (Machado, Oliveira and Fernandes 2009, severity
-# 1.0), in linear RGB.
-BLIND = {
-    "protan": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deutan": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
-    "tritan": [
-        [1.255528, -0.076749, -0.178779],
-        [-0.078411, 0.930809, 0.147602],
-        [0.004733, 0.691367, 0.303900],
-    ],
-}
-TOGETHER = (
-    ("full", "frozen"),
-    ("float32", "bfloat16", "float64"),
-    ("right", "wrong"),
-    ("helps", "hurts"),
-    ("copy-first", "copy-last"),
-    ("vectors", "weights"),
-)
-"""Names that stand in one chart and are told apart by their colour alone, or first of all."""
-APART = 10.0
-"""Least distance in CIELAB (1976) of two such colours; 2.3 is just seen side by side."""
-
-
 (DARK_GROUND,) = set(re.findall(r"--ground: (#\w{6})", (TEMPLATES / "style.css").read_text())) - {
     theme.LIGHT_GROUND
 }
@@ -154,27 +116,6 @@ APART = 10.0
 def linear(colour: str) -> np.ndarray:
     encoded = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
     return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
-
-
-def lab(colour: str, eye: str | None) -> np.ndarray:
-    seen = linear(colour) if eye is None else np.clip(np.array(BLIND[eye]) @ linear(colour), 0, 1)
-    to_xyz = np.array(
-        [
-            [0.4124564, 0.3575761, 0.1804375],
-            [0.2126729, 0.7151522, 0.072175],
-            [0.0193339, 0.119192, 0.9503041],
-        ]
-    )
-    ratio = to_xyz @ seen / np.array([0.95047, 1.0, 1.08883])
-    root = np.where(ratio > (6 / 29) ** 3, np.cbrt(ratio), ratio / (3 * (6 / 29) ** 2) + 4 / 29)
-    return np.array([116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])])
-
-
-@pytest.mark.parametrize("eye", [None, *BLIND])
-def test_colours_of_one_chart_are_told_apart_by_every_eye(eye: str | None) -> None:
-    for names in TOGETHER:
-        for first, second in combinations([lab(theme.colour(name), eye) for name in names], 2):
-            assert np.linalg.norm(first - second) >= APART, names
 
 
 def test_every_colour_is_seen_on_paper_and_in_the_dark_and_a_profile_s_names_differ() -> None:
