@@ -19,7 +19,12 @@ from tests.reporting.made import rows_of, tables_of, words_of
 
 
 def provenance(number: int, trained: dict[str, int] | None = None, **more: Any) -> Provenance:
-    parameters = {"number": number, "lengths": [1, 2, 3], "chat": False, "max_new_tokens": 9} | more
+    parameters = {
+        "number": number,
+        "lengths": [1, 2, 3],
+        "chat": False,
+        "max_new_tokens": dict.fromkeys(("none", "cot-zero-shot", "cot-few-shot"), 9),
+    } | more
     return Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
 
 
@@ -30,7 +35,9 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
 def copied(rows: Sequence[tuple[Any, ...]], answer: str = "0") -> pd.DataFrame:
     names = pd.Index(["panel", "task", "length", "correct", "kind", "number"])
     return typed(
-        pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None)
+        pd.DataFrame(rows, columns=names).assign(
+            key="0", answer=answer, absolute_error=None, mode="none"
+        )
     )
 
 
