@@ -25,8 +25,7 @@ from ostools.ground.errors import InputError
 from ostools.paper.claims.claim import OUTCOMES, UNTESTED
 from ostools.paper.claims.claims import CLAIMS
 from ostools.paper.claims.parts import PARTS, claim_questions
-from ostools.paper.reproduction.reproduce import read_recipe
-from ostools.paper.reproduction.stored import MARK, Parts
+from ostools.paper.reproduction.reproduce import MARK, Parts, read_recipe
 from ostools.sweep.store import LOCK
 from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
