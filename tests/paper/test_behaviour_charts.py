@@ -87,27 +87,6 @@ def test_what_an_answer_is_called_in_chart_and_on_the_terminal(
     assert row.split()[2:] == ["7", "0.1429"]
 
 
-def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None:
-    tasks = [("copy-last", "last digit"), ("copy-first", "first digit")]
-    rows = [
-        (panel, task, n, n != 2, True, int(n == 2))
-        for panel in "abc"
-        for task, _ in tasks
-        for n in (1, 2, 3)
-    ]
-    frame = copied(rows)
-    frame["answer"] = frame["panel"]  # Altair keeps equal tables once
-    chart = Figure2(frame, provenance(2, {"copy-last": 2, "copy-first": 2})).plot()
-    drawn = sorted((row["place"], row["length"], row["outcome"]) for row in rows_of(chart, "place"))
-    one_panel = [(place, n, WRONG if n == 2 else RIGHT) for _, place in tasks for n in (1, 2, 3)]
-    assert drawn == sorted(one_panel * 3)
-    words = words_of(chart)
-    assert "last digit right at 2 of 3" in words
-    assert "trained to 2" in words
-    assert not any(outcome in words for outcome in (OTHER_WORDS, CUT_OFF, SOMETHING_ELSE))
-    assert [f"({panel})" in words for panel in "abcd"] == [True, True, True, False]
-
-
 def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
     frame = pd.concat([counted(none=[2, None, 4]), counted(none=[4, None, None]).assign(seed=1)])
     chart = Figure3(frame, provenance(3)).plot()

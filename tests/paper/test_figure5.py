@@ -149,24 +149,6 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
     assert "on, up to" not in page, "three lengths are too few for a range"
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"panels": "abe"}, "panels: expected 'a', 'b', 'c', 'd', found 'abe'"),
-        ({"site": "logit"}, "site: expected .*, found 'logit': did you mean 'logits'"),
-        (
-            {"site": "logits", "per": "head-chunk"},
-            "at logits: expected per vector, found 'head-chunk'",
-        ),
-        ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
-    ],
-)
-def test_refusals(given: dict[str, Any], words: str) -> None:
-    options: dict[str, Any] = {"lengths": [1, 2], **given}
-    with pytest.raises(InputError, match=words):
-        figure_5(tiny_model("llama"), **options)
-
-
 def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:
     model = tiny_model("gemma", d_model=30)
     with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
