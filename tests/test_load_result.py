@@ -77,7 +77,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"class": "Popen"},
     {"class": "Attention"},
     {"fields": {"summary": {"pickle": "gASVAAAA"}}},
-    {"rows": 1, "columns": {}},
+    {"dtypes": {"nothing": "int64"}},
 )
 
 

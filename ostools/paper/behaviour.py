@@ -37,7 +37,7 @@ from ostools.ground.words import title_of
 from ostools.measure import Evaluation, Hosted, Unloaded
 from ostools.models import EncodingOptions
 from ostools.paper.forecast import bytes_of
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask, Question
 from ostools.tasks.appendix_c import Mode
@@ -74,18 +74,13 @@ _OF_ONE_TASK = (
     "examples",
     "max_new_tokens",
 )
-_COUNTING = (
-    "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand before the question.",
-    "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
-    "{word}",
-    "Without CoT the prompt is C.1's alone. In Section 3.2 the model is told to output the answer only.",
-)
 
 
 class _AnswersFigure:
     """Caption and differences from the paper, of a result that is made of answers."""
 
     subject: ClassVar[str]
+    frame: pd.DataFrame
     provenance: Provenance
 
     @property
@@ -94,48 +89,36 @@ class _AnswersFigure:
         number, model = self.provenance.parameters["number"], self.provenance.model
         return f"Figure {number} on {title_of(model)}: {self.subject}"
 
-    def _common_deviations(self, answers: pd.DataFrame) -> list[str]:
-        """Sentences on the model and the settings in which every figure of behaviour differs from
-        the paper's.
+    @property
+    def deviations(self) -> list[str]:
+        """Model and settings beside the paper's, and the answers that are in no number, a sentence
+        each. What of the paper's prompts is ours stands in docs/fidelity.md.
         """
-        parameters: Any = self.provenance.parameters
+        parameters, answers = self.provenance.parameters, self._answers
         lengths = parameters["lengths"]
-        first = (
+        papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: "
+        papers += (
             f"length {lengths[0]}"
             if len(lengths) == 1
             else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
         )
-        papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {first}"
         if not parameters.get("hosted"):
-            prompts = (
-                "prompts in the chat template" if parameters["chat"] else "prompts as plain text"
-            )
-            return [f"{papers}, greedy decoding, {prompts}."]
-        rows: Any = answers
-        temperature, missing = parameters.get("temperature"), int(rows["correct"].isna().sum())
-        at = (
-            "a temperature that is not recorded"
-            if temperature is None
-            else f"temperature {temperature:g}"
-        )
-        place = "made elsewhere" if parameters.get("endpoint") is None else "given over an API"
-        unanswered = f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
-        return [f"{papers}, answers {place} at {at}.", *([unanswered] if missing else [])]
-
-    def _counting_deviations(self, answers: pd.DataFrame) -> tuple[str, ...]:
-        """Differences of Figures 3, 4, 6 and 7 from the paper's, a sentence each."""
-        sentences = self._common_deviations(answers)
-        if set(PANELS) <= set(self.provenance.model.get("trained_lengths") or {}):
+            prompts = "in the chat template" if parameters["chat"] else "as plain text"
+            sentences = [f"{papers}, greedy decoding, prompts {prompts}."]
+        else:
+            temperature = parameters.get("temperature")
+            at = "that is not recorded" if temperature is None else f"{temperature:g}"
+            place = "made elsewhere" if parameters.get("endpoint") is None else "given over an API"
+            sentences = [f"{papers}, answers {place} at a temperature {at}."]
+        if missing := int(answers["correct"].isna().sum()):
             sentences.append(
-                "This model was trained on these prompts without CoT. It was not trained on CoT."
+                f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
             )
-        word = (
-            "The fourth task of Section 3.2, counting a word, has no panel in the paper's figure."
-        )
-        if "count-word" in set(answers["task"]):
-            word = "The paper's figure has no panel for the word 'car', the fourth task of its Section 3.2."
-        sentences += [sentence.format(word=word) for sentence in _COUNTING]
-        return (*sentences, *_unread(answers, self.provenance.parameters["max_new_tokens"]))
+        return sentences + _unread(answers, parameters["max_new_tokens"])
+
+    @property
+    def _answers(self) -> Frame:
+        return self.frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,20 +126,13 @@ class Figure2(_AnswersFigure, Result):
     """`frame`: one row a panel (a to c), task and length.
 
     Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status,
-    sample, log_probability and rank.
+    sample, log_probability and rank. The right answer is always 0: a model that always says 0 would
+    be right everywhere. The first digit is asked of 01...1, as in the paper's caption; its Section
+    3.1 says 1...10 there too.
     """
 
     tables: ClassVar = (TableHead(columns="correct", groups="panel task"),)
     subject = "copying the last and the first digit of a sequence"
-
-    @property
-    def deviations(self) -> tuple[str, ...]:
-        """Differences from the paper's figure, a sentence each."""
-        return (
-            *self._common_deviations(self.frame),
-            "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
-            "The first digit is asked of 01…1, as in the paper's caption. The paper's Section 3.1 says 1…10 there too.",
-        )
 
     def chart(self) -> Chart:
         from ostools.paper.charts.behaviour import figure_2_chart
@@ -166,7 +142,7 @@ class Figure2(_AnswersFigure, Result):
     def findings(self) -> list[str]:
         from ostools.paper.charts.behaviour import figure_2_findings
 
-        return [" ".join(figure_2_findings(self)), *self.deviations[:4]]
+        return [" ".join(figure_2_findings(self)), *self.deviations]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,16 +151,13 @@ class Figure3(_AnswersFigure, Result):
     where nothing is drawn).
 
     Its columns are those of `Figure2` but panel; absolute_error is NA where the answer held no
-    number.
+    number. The worked examples of the sum are the paper's, those of the other tasks ours, and they
+    stand before the question; the zero-shot request is the opening of the few-shot one. Without CoT
+    the prompt is C.1's alone, where Section 3.2 tells the model to output the answer only.
     """
 
     tables: ClassVar = (TableHead(columns="correct absolute_error", groups="task mode"),)
     subject = "absolute error of sums and counts"
-
-    @property
-    def deviations(self) -> tuple[str, ...]:
-        """Differences from the paper's figure, a sentence each."""
-        return self._counting_deviations(self.frame)
 
     def chart(self) -> Chart:
         from ostools.paper.charts.behaviour import figure_3_chart
@@ -194,7 +167,7 @@ class Figure3(_AnswersFigure, Result):
     def findings(self) -> list[str]:
         from ostools.paper.charts.behaviour import figure_3_findings
 
-        return [" ".join(figure_3_findings(self)), *self.deviations[:4]]
+        return [" ".join(figure_3_findings(self)), *self.deviations]
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,9 +182,8 @@ class Figure4(_AnswersFigure, Result):
     answers: pd.DataFrame
 
     @property
-    def deviations(self) -> tuple[str, ...]:
-        """Differences from the paper's figure, a sentence each."""
-        return self._counting_deviations(self.answers)
+    def _answers(self) -> Frame:
+        return self.answers
 
     def chart(self) -> Chart:
         from ostools.paper.charts.behaviour import figure_4_chart
@@ -221,27 +193,24 @@ class Figure4(_AnswersFigure, Result):
     def findings(self) -> list[str]:
         from ostools.paper.charts.behaviour import figure_4_findings
 
-        return [" ".join(figure_4_findings(self)), *self.deviations[:4]]
+        return [" ".join(figure_4_findings(self)), *self.deviations]
 
 
-def _unread(answers: pd.DataFrame, limits: Any) -> list[str]:
+def _unread(answers: Frame, limits: Mapping[str, int | None]) -> list[str]:
     """Sentence on the answers without a number: those that were cut, and those that came to another
     end; none where none is.
     """
-    rows: Any = answers
-    counts, many_modes = [], rows["mode"].nunique() > 1
-    for mode, cut_rows in rows[rows["kind"].eq(CUT_OFF)].groupby("mode", sort=False):
+    counts, many_modes = [], answers["mode"].nunique() > 1
+    for mode, count in (
+        answers.loc[answers["kind"].eq(CUT_OFF), "mode"].value_counts(sort=False).items()
+    ):
         where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        counts.append(
-            f"{len(cut_rows)} {f'of {mode} ' if many_modes else ''}cut off {where} before an answer"
-        )
-    if without_number := int(rows["kind"].eq(SOMETHING_ELSE).sum()):
+        of_mode = f"of {mode} " * many_modes
+        counts.append(f"{count} {of_mode}cut off {where} before an answer")
+    if without_number := int(answers["kind"].eq(SOMETHING_ELSE).sum()):
         counts.append(f"{without_number} that wrote something else than was asked for")
-    return (
-        [f"These have no answer, so they are not in the errors: {'; '.join(counts)}."]
-        if counts
-        else []
-    )
+    sentence = f"These have no answer, so they are not in the errors: {'; '.join(counts)}."
+    return [sentence] if counts else []
 
 
 @ost.measure.measurement()
@@ -301,11 +270,17 @@ def figure_3(
     for a prompt that leaves no room for its answer in the context. Cost: three prompts for each
     panel, length and seed, two thirds of them with up to `max_new_tokens` tokens.
     """
-    seeds_by_task = figure_tasks(checked_seeds(seeds), panels)
+    seed_list = checked_seeds(seeds)
     frame, provenance = answered_tasks(
-        model, seeds_by_task, lengths, number, max_new_tokens, progress, encoding
+        model,
+        figure_tasks(seed_list, panels),
+        lengths,
+        number,
+        max_new_tokens,
+        progress,
+        encoding,
     )
-    parameters = {**provenance.parameters, "seeds": checked_seeds(seeds)}
+    parameters = {**provenance.parameters, "seeds": seed_list}
     return Figure3(frame.drop(columns="form"), replace(provenance, parameters=parameters))
 
 
@@ -344,31 +319,25 @@ def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
     return Figure4(frequencies(figure.frame), provenance, figure.frame)
 
 
-def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
+def frequencies(answers: Frame) -> pd.DataFrame:
     """The columns of `Figure4.frame`, out of task, mode, number (the answer, or NA) and key (the
     right one, as text).
     """
-    came: Any = (
-        answers["correct"].notna().astype(int)
-    )  # of a hosted model; what never came is in no frequency
-    answer_rows: Any = answers[["task", "mode"]].assign(
-        output=answers["number"].astype("Int64"), answers=came, right=0
+    # Of a hosted model; what never came is in no frequency.
+    came = answers["correct"].notna().astype(int)
+    numbers = {"output": answers["number"].astype("Int64"), "answers": came, "right": 0}
+    keys = {"output": answers["key"].astype("Int64"), "answers": 0, "right": came}
+    rows = pd.concat(
+        [answers[["task", "mode"]].assign(**columns) for columns in (numbers, keys)],
+        ignore_index=True,
     )
-    right: Any = answers[["task", "mode"]].assign(
-        output=answers["key"].astype("Int64"), answers=0, right=came
-    )
-    rows: Any = pd.concat([answer_rows, right], ignore_index=True)
     rows = rows[(rows["answers"] + rows["right"] > 0) | rows["output"].isna()]
-    counts = rows.groupby(
-        ["task", "mode", "output"], sort=False, dropna=False, as_index=False
-    ).sum()
     # Tasks and modes in the order in which they were asked, numbers by size.
     order = {
-        name: rank
-        for column in ("task", "mode")
-        for rank, name in enumerate(dict.fromkeys(rows[column]))
+        name: rank for rank, name in enumerate([*rows["task"].unique(), *rows["mode"].unique()])
     }
-    return counts.sort_values(
+    counts = rows.groupby(["task", "mode", "output"], sort=False, dropna=False, as_index=False)
+    return counts.sum().sort_values(
         ["task", "mode", "output"],
         key=lambda column: column if column.name == "output" else column.map(order),
         kind="stable",
@@ -403,11 +372,8 @@ def answered_tasks(
         .sort_values("length", kind="stable", ignore_index=True)
     )
     described = {task: evaluation.provenance.parameters for task, evaluation in evaluations.items()}
-    how = {
-        name: value
-        for name, value in next(iter(described.values())).items()
-        if name not in _OF_ONE_TASK
-    }
+    first = next(iter(described.values()))
+    how = {name: value for name, value in first.items() if name not in _OF_ONE_TASK}
     how |= {"measurement": f"figure-{number}", "number": number, "lengths": length_list}
     how["max_new_tokens"] = {
         task.mode: parameters["max_new_tokens"] for task, parameters in described.items()
@@ -433,12 +399,11 @@ def evaluated(
                 "it out"
             )
         model.only(figure_questions(seeds_by_task, lengths))
-        questions_by_task = {
-            task: [item for item in model.questions if item.task == task] for task in seeds_by_task
-        }
         return {
-            task: ost.measure.hosted_evaluation(model.part(questions))
-            for task, questions in questions_by_task.items()
+            task: ost.measure.hosted_evaluation(
+                model.part([item for item in model.questions if item.task == task])
+            )
+            for task in seeds_by_task
         }
     chat = encoding.get("chat")
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
@@ -514,17 +479,18 @@ def figure_prompts(
     Raises `InputError` for another figure, for lengths below 1, and for seeds or panels with Figure
     2.
     """
-    if number == 2 and (seeds is not None or panels is not None):
+    if number != 2:
+        seed_list = SEEDS if seeds is None else checked_seeds(seeds)
+        seeds_by_task = figure_tasks(seed_list, PANELS if panels is None else panels)
+        return figure_questions(
+            seeds_by_task, checked_lengths(LENGTHS if lengths is None else lengths)
+        )
+    if seeds is not None or panels is not None:
         raise InputError(
             "figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out"
         )
-    if number == 2:
-        return figure_questions(
-            figure_2_tasks(), checked_lengths(FIGURE_2_LENGTHS if lengths is None else lengths)
-        )
-    seed_list = SEEDS if seeds is None else checked_seeds(seeds)
-    seeds_by_task = figure_tasks(seed_list, PANELS if panels is None else panels)
-    return figure_questions(seeds_by_task, checked_lengths(LENGTHS if lengths is None else lengths))
+    numbers = FIGURE_2_LENGTHS if lengths is None else lengths
+    return figure_questions(figure_2_tasks(), checked_lengths(numbers))
 
 
 def tasks_memory(

@@ -145,24 +145,19 @@ def chain_of_thought(
 
 def _summary(frame: Frame) -> pd.DataFrame:
     """Sums, shares of the whole and means of the norms, a row each linearisation, norm and part."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for linearisation, group in frame.groupby("linearisation", sort=False):
         for norm in NORMS if known_norm(group["method"]) == "operator" else ("frobenius",):
             norms = group[f"{norm}_norm"]
             norm_sum = float(norms.sum())
             for part in PARTS:
-                part_norms = norms[group["part"] == part]
-                total, count = float(part_norms.sum()), len(part_norms)
-                row = {
-                    "linearisation": linearisation,
-                    "norm": norm,
-                    "part": part,
-                    "tokens": count,
-                    "total": total,
-                }
-                row |= {"share": total / norm_sum if norm_sum else math.nan}
-                rows += [row | {"mean": total / count}] if count else []
-    return pd.DataFrame(rows)
+                values = norms[group["part"] == part]
+                total, count = float(values.sum()), len(values)
+                share = total / norm_sum if norm_sum else math.nan
+                if count:
+                    rows.append((linearisation, norm, part, count, total, share, total / count))
+    names = ["linearisation", "norm", "part", "tokens", "total", "share", "mean"]
+    return pd.DataFrame(rows, columns=pd.Index(names))
 
 
 def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
@@ -272,13 +267,13 @@ def _up_to_the_answer(
     """
     reader = reader_of(task_prompt)
     reading = reader.read(text, "eos")
-    line_start = -1
-    if reading.kind == HAS_ANSWER and reader.form is not None:
-        line_start = text.find(
-            reading.line, reader.answer_start(text)
-        )  # thoughts may hold the same line
-    match = None if line_start < 0 or reader.form is None else reader.form.match(reading.line)
-    if match is None:
+    if reading.kind != HAS_ANSWER or reader.form is None:
+        return None, text, LINE_APPENDED
+    line_start = text.find(
+        reading.line, reader.answer_start(text)
+    )  # thoughts may hold the line too
+    match = reader.form.match(reading.line)
+    if line_start < 0 or match is None:
         return None, text, LINE_APPENDED
     end = line_start + match.start("answer")
     end += len(text[end:]) - len(text[end:].lstrip())
@@ -299,9 +294,8 @@ def _prefill_ids(
         line_ids(model, task_prompt.prompt, text + task_prompt.task.answer_line(key))
         for key in ("1", "2", task_prompt.key)
     )
-    same = len(
-        list(takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False)))
-    )
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
+    same = len(list(alike))
     if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
         raise InputError(
             f"{task_prompt.task.name}: expected an answer line that begins the same for every answer, found that this "
@@ -331,7 +325,7 @@ def _reasoning_parts(
     """The part of every token after the prompt."""
     text, ends = _text_after(model, task_prompt, ids)
     line_start = opening(task_prompt)
-    start = text.lower().rfind(line_start.lower()) if line_start else len(text.rstrip())
+    start = text.lower().rfind(line_start.lower()) if line_start else len(text)
     start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
     return [REASONING if end <= start else LINE for end in ends]
 
@@ -339,32 +333,27 @@ def _reasoning_parts(
 def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str]:
     """The part of every token of the prompt, by the characters that it comes from."""
     request = task_prompt.text.strip()
-    request_start = (task_prompt.prompt.text or "").find(request)
-    request_end = request_start + len(request)
+    start = (task_prompt.prompt.text or "").find(request)
     items = item_positions(model, task_prompt)
-    if request_start < 0 or not any(item is not None for item in items):
+    if start < 0 or all(item is None for item in items):
         raise InputError(
             f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
             "tokens are its items is not known"
         )
-    text_start = request_start - (len(task_prompt.text) - len(task_prompt.text.lstrip()))
-    low, high = (text_start + place for place in _examples(task_prompt))
+    examples = _examples(task_prompt)
+    low = start + request.find(examples)
     parts = []
-    for (start, end), item in zip(offsets(model, task_prompt.prompt), items, strict=True):
-        if start == end or end <= request_start or start >= request_end:
-            parts.append(FRAME)
-        elif item is not None:
-            parts.append(ITEMS)
-        else:
-            parts.append(EXAMPLES if low <= start < high else WORDS)
+    for (first, last), item in zip(offsets(model, task_prompt.prompt), items, strict=True):
+        part = EXAMPLES if low <= first < low + len(examples) else WORDS
+        part = part if item is None else ITEMS
+        is_typed = first < last and last > start and first < start + len(request)
+        parts.append(part if is_typed else FRAME)
     return parts
 
 
-def _examples(task_prompt: TaskPrompt) -> tuple[int, int]:
-    """Start and end of the few-shot examples in the text, without the request before them."""
+def _examples(task_prompt: TaskPrompt) -> str:
+    """The few-shot examples in the text, without the request before them."""
     task = task_prompt.task
     if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":
-        return 0, 0
-    worked = few_shot(task.name, task.tidy).partition("\n")[2]
-    start = task_prompt.text.index(worked)
-    return start, start + len(worked)
+        return ""
+    return few_shot(task.name, task.tidy).partition("\n")[2]

@@ -61,6 +61,11 @@ class Figure5(Result):
     is too narrow: `theory.intervals` says how much); noise, pair_noise and machine_line, averaged
     alike.
 
+    v^(L) has no heads, over which the paper averages: here it is cut into chunks of d_model / H
+    numbers (the paper may also mean the outputs of the last block's heads, the site attention). In
+    (b) the digit before the one or two ones is never a one; the paper names no seeds, and its bars
+    are over heads. The pair of one digit more, after a comma, is ours.
+
     `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as
     `Collapse.verdicts` says, of the quantity that is drawn: the same site, pieces and norm. A dtype
     that overflows has its verdict alone. `curves`: the whole measurement of each panel, with every
@@ -80,27 +85,22 @@ class Figure5(Result):
         return Reading(*(self.provenance.parameters[name] for name in ("site", "per", "norm")))
 
     @property
-    def deviations(self) -> tuple[str, ...]:
-        """Differences from the paper's figure, and what the paper leaves open, a sentence each."""
-        model: Any = self.provenance.model
-        lengths = self.provenance.parameters["lengths"]
-        sentences = [
+    def deviations(self) -> list[str]:
+        """Model and lengths beside the paper's, and the quantity where it is another, a sentence
+        each.
+        """
+        model, lengths = self.provenance.model, self.provenance.parameters["lengths"]
+        sentence = (
             f"The paper's is of {PAPERS_MODEL}. Here: {title_of(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
-            f"from {lengths[0]} to {lengths[-1]}.",
-            *_reading_deviations(self.reading),
+            f"from {lengths[0]} to {lengths[-1]}."
+        )
+        if self.reading == Reading.with_defaults("residual", None, "linf", over_heads=True):
+            return [sentence]
+        return [
+            sentence,
+            "The paper's is the L∞ distance at the last layer, v^(L), before the final norm, averaged over heads. Here: "
+            f"{self.reading.words}.",
         ]
-        if "b" in self.curves:
-            seeds = len(self.provenance.parameters["seeds"])
-            draws = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
-            sentences.append(
-                f"(b) is {draws}, in which the digit before the one or two ones is never a one. The paper does not name seeds, "
-                "and its bars are over heads."
-            )
-        if "d" in self.curves:
-            sentences.append(
-                "(d): the pair of one digit more after a comma is ours, so it has a panel of its own."
-            )
-        return tuple(sentences)
 
     def chart(self) -> Chart:
         from ostools.paper.charts.figure5 import figure_5_chart
@@ -110,30 +110,7 @@ class Figure5(Result):
     def findings(self) -> list[str]:
         from ostools.paper.charts.figure5 import figure_5_findings
 
-        return [" ".join(figure_5_findings(self)), *self.deviations[:4]]
-
-
-def _reading_deviations(reading: Reading) -> list[str]:
-    """Sentences on the quantity where the paper leaves it open, or where it is another than the
-    paper's.
-    """
-    site, sentences = "v^(L)" if reading.site == "residual" else reading.site, []
-    if (reading.site, reading.norm) != ("residual", "linf"):
-        sentences.append(
-            "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
-            f"{Reading(reading.site, 'vector', reading.norm).words}."
-        )
-    if reading.per == "head-chunk":
-        sentences += [
-            f"The paper averages over heads, but {site} does not have heads. Here it is cut into chunks of d_model / H "
-            "numbers.",
-            "The paper may also mean the outputs of the heads of the last block. Here that is the site attention.",
-        ]
-    elif reading.per == "vector":
-        sentences.append(
-            "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
-        )
-    return sentences
+        return [" ".join(figure_5_findings(self)), *self.deviations]
 
 
 @ost.measure.measurement()

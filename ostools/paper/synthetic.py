@@ -63,7 +63,7 @@ from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
 from ostools.theory.statistics.fits import FEWEST, Law, fit_decay, over_seeds
 
-Rows = Float[Tensor, "pos d"]
+Copies = Float[Tensor, "copy pos d"]
 
 
 def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
@@ -165,56 +165,44 @@ def figure_8(
     if d % whole_number("n_heads", n_heads, 1):
         raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
     reading_list = distinct("readings", readings)
-    tables = []
-    for reading in reading_list:
-        for seed in seed_list:
-            layer = _layer(reading, block, length_list[-1], d, seed)
-            pairs = pd.DataFrame(_pairs(layer, block, n_heads, length_list))
-            tables.append(pairs.assign(reading=reading, seed=seed, rounding=_ROUNDING))
+    tables = [
+        pd.DataFrame(
+            _pairs(_layer(reading, block, length_list[-1], d, seed), block, n_heads, length_list)
+        ).assign(reading=reading, seed=seed, rounding=_ROUNDING)
+        for reading in reading_list
+        for seed in seed_list
+    ]
     frame = pd.concat(tables, ignore_index=True)
+    sizes = {"block": block, "d": d, "n_heads": n_heads}
     provenance = Provenance.without_model(
-        lengths=length_list,
-        seeds=seed_list,
-        readings=list(reading_list),
-        block=block,
-        d=d,
-        n_heads=n_heads,
+        lengths=length_list, seeds=seed_list, readings=list(reading_list), **sizes
     )
-    return Figure8(
-        frame, provenance, fits=decay_fits(frame, QUANTITIES, fitted_from=16, by=["reading"])
-    )
+    return Figure8(frame, provenance, decay_fits(frame, QUANTITIES, 16, by=["reading"]))
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer's weights; the stream, query, key and value of every token at its place, and of its
-    copy one place later.
+    """One layer's weights; and the stream, query, key and value of every token, first at its place,
+    then of its copy one place later.
     """
 
-    x: Rows
-    q: Rows
-    k: Rows
-    v: Rows
-    x_copy: Rows
-    q_copy: Rows
-    k_copy: Rows
-    v_copy: Rows
+    x: Copies
+    q: Copies
+    k: Copies
+    v: Copies
     W_O: Float[Tensor, "d d"]
     W_1: Float[Tensor, "d inner"]
     W_2: Float[Tensor, "inner d"]
 
-    def after(self, block: str, stream: Rows, attended: Rows) -> Rows:
+    def after(self, block: str, stream: Copies, attended: Copies) -> Copies:
         """Output of `block`, given the stream and what attention returns for it."""
         if block == "attention":
             return attended
+        z = stream + attended
         if block == "pre-ln":
-            z = stream + attended
-            return z + self._mlp(_normed(z))
-        z = _normed(stream + attended)
-        return _normed(z + self._mlp(z))
-
-    def _mlp(self, z: Rows) -> Rows:
-        return (z @ self.W_1).relu() @ self.W_2
+            return z + (_normed(z) @ self.W_1).relu() @ self.W_2
+        z = _normed(z)
+        return _normed(z + (z @ self.W_1).relu() @ self.W_2)
 
 
 def _layer(reading: str, block: str, n: int, d: int, seed: int) -> _Layer:
@@ -223,23 +211,19 @@ def _layer(reading: str, block: str, n: int, d: int, seed: int) -> _Layer:
     W_1 = torch.randn(d, 4 * d, generator=generator, dtype=torch.float64) / d**0.5
     W_2 = torch.randn(4 * d, d, generator=generator, dtype=torch.float64) / (4 * d) ** 0.5
     places = sinusoidal(n + 1, d)
-    place, next_place = places[:-1], places[1:]
+    places = torch.stack([places[:-1], places[1:]])
+    read = _normed if block == "pre-ln" else torch.clone
     if reading == "vectors":
-        q, k, x = (draws / d**0.5 for draws in _gaussian(n, 3 * d, generator).chunk(3, dim=-1))
-        v, W_O = _normed(x) if block == "pre-ln" else x, torch.eye(d, dtype=torch.float64)
-        return _Layer(
-            x, q + place, k + place, v, x, q + next_place, k + next_place, v, W_O, W_1, W_2
-        )
-    tokens = _gaussian(n, d, generator)
-    stream, stream_copy = tokens + place, tokens + next_place
-    read, read_copy = (_normed(x) if block == "pre-ln" else x for x in (stream, stream_copy))
-    (q, k, v), (q_copy, k_copy, v_copy) = (
-        [x @ W for W in (W_Q, W_K, W_V)] for x in (read, read_copy)
-    )
-    return _Layer(stream, q, k, v, stream_copy, q_copy, k_copy, v_copy, W_O, W_1, W_2)
+        drawn = _gaussian(n, 3 * d, generator) / d**0.5
+        q, k, x = (part.expand(2, n, d) for part in drawn.chunk(3, dim=-1))
+        W_O = torch.eye(d, dtype=torch.float64)
+        return _Layer(x, q + places, k + places, read(x), W_O, W_1, W_2)
+    x = _gaussian(n, d, generator) + places
+    q, k, v = (read(x) @ W for W in (W_Q, W_K, W_V))
+    return _Layer(x, q, k, v, W_O, W_1, W_2)
 
 
-def _normed(x: Rows) -> Rows:
+def _normed(x: Float[Tensor, "*pos d"]) -> Float[Tensor, "*pos d"]:
     """LN(x), gain 1 and bias 0."""
     return torch.nn.functional.layer_norm(x, x.shape[-1:])
 
@@ -254,26 +238,20 @@ def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "
 def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> dict[str, list[Any]]:
     """Distances of the last token of every prefix and of the prefix with that token copied."""
     rows = torch.tensor(lengths) - 1
-    q, k, v, q_copy, k_copy, v_copy = (
-        rearrange(tensor, "pos (head d_head) -> head pos d_head", head=n_heads)
-        for tensor in (
-            *(layer.q[rows], layer.k, layer.v),
-            *(layer.q_copy[rows], layer.k_copy[rows], layer.v_copy[rows]),
-        )
+    q, k, v = (
+        rearrange(tensor, "copy pos (head d_head) -> copy head pos d_head", head=n_heads)
+        for tensor in (layer.q[:, rows], layer.k, layer.v)
     )
-    scale, hidden = q.shape[-1] ** -0.5, torch.arange(len(layer.k)) > rows[:, None]
-    scores = (scale * q @ k.mT).masked_fill(hidden, -torch.inf)
+    scale, hidden = q.shape[-1] ** -0.5, torch.arange(k.shape[2]) > rows[:, None]
+    scores = (scale * q @ k[:1].mT).masked_fill(hidden, -torch.inf)
     # The copy sees all that the last token saw, and itself in one place more: the last column.
-    before = (scale * q_copy @ k.mT).masked_fill(hidden, -torch.inf)
-    itself = scale * (q_copy * k_copy).sum(-1, keepdim=True)
-    alpha, alpha_star = scores.softmax(-1), torch.cat([before, itself], dim=-1).softmax(-1)
-    heads, heads_star = alpha @ v, alpha_star[..., :-1] @ v + alpha_star[..., -1:] * v_copy
-    attended, attended_star = (
-        rearrange(tensor, "head length d_head -> length (head d_head)") @ layer.W_O
-        for tensor in (heads, heads_star)
+    itself = scale * (q[1] * k[1][:, rows]).sum(-1, keepdim=True)
+    alpha, alpha_star = scores[0].softmax(-1), torch.cat([scores[1], itself], -1).softmax(-1)
+    heads = torch.stack(
+        [alpha @ v[0], alpha_star[..., :-1] @ v[0] + alpha_star[..., -1:] * v[1][:, rows]]
     )
-    y = layer.after(block, layer.x[rows], attended)
-    y_star = layer.after(block, layer.x_copy[rows], attended_star)
+    attended = rearrange(heads, "copy head length d_head -> copy length (head d_head)") @ layer.W_O
+    y, y_star = layer.after(block, layer.x[:, rows], attended)
     weights = torch.cat([alpha, torch.zeros_like(itself)], dim=-1)
     return {
         "length": list(lengths),
@@ -321,15 +299,9 @@ def figure_9(
             pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound})
         )
     frame = pd.concat(tables, ignore_index=True)
-    provenance = Provenance.without_model(
-        lengths=length_list, seeds=seed_list, noisy=noisy, noise=noise
-    )
-    reaches_100_times = sum(n >= 100 * noisy for n in length_list) >= FEWEST
-    return Figure9(
-        frame,
-        provenance,
-        fits=decay_fits(frame, ["delta"], (100 if reaches_100_times else 10) * noisy),
-    )
+    sizes = {"lengths": length_list, "seeds": seed_list, "noisy": noisy, "noise": noise}
+    far = 100 * noisy if sum(n >= 100 * noisy for n in length_list) >= FEWEST else 10 * noisy
+    return Figure9(frame, Provenance.without_model(**sizes), decay_fits(frame, ["delta"], far))
 
 
 def decay_fits(
@@ -352,34 +324,31 @@ def decay_fits(
     curve is fitted until it falls to `floor`.
     """
     groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
-    return pd.DataFrame(
-        [
-            dict(zip(by, key, strict=True))
-            | {"quantity": quantity}
-            | _fit(group, quantity, fitted_from, floor)
-            for key, group in groups
-            for quantity in quantities
-        ]
-    )
+    rows = [
+        dict(zip(by, key, strict=True))
+        | {"quantity": quantity, "fitted_from": fitted_from}
+        | _fit(group[group["length"] >= fitted_from], quantity, floor)
+        for key, group in groups
+        for quantity in quantities
+    ]
+    return pd.DataFrame(rows)
 
 
-def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[str, Any]:
-    mean = curve[curve["length"] >= fitted_from].groupby("length")[quantity].mean()
-    fitted = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
-    law, used = fitted.law, mean.index.to_numpy(float)[: fitted.used]
+def _fit(curve: Frame, quantity: str, floor: float) -> dict[str, Any]:
+    mean = curve.groupby("length")[quantity].mean()
+    lengths = mean.index.to_numpy(float)
+    fitted = fit_decay(lengths, mean.to_numpy(), floor=floor)
+    law, used = fitted.law, lengths[: fitted.used]
     seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(used)], quantity, law)
-    values = {
-        name: getattr(law, name) if law else math.nan
-        for name in ("rate", "low", "high", "log_amplitude", "level")
-    }
+    numbers = ("rate", "low", "high", "log_amplitude", "level")
+    values = {name: getattr(law, name) if law else math.nan for name in numbers}
     return {
-        "fitted_from": fitted_from,
         "verdict": fitted.verdict,
         "law": law.name if law else "none",
-        **{name: values[name] for name in ("rate", "low", "high")},
+        **{name: values[name] for name in numbers[:3]},
         "seeds_low": seeds_low,
         "seeds_high": seeds_high,
-        **{name: values[name] for name in ("log_amplitude", "level")},
+        **{name: values[name] for name in numbers[3:]},
         "falls_to": float(np.divide(*law(used[[-1, 0]]))) if law else math.nan,
         "used": fitted.used,
     }
@@ -387,15 +356,12 @@ def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[st
 
 def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, float]:
     """Interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
-    unknown = math.nan, math.nan
     if law is None or law.name not in ("power", "exponential") or "seed" not in fitted:
-        return unknown
+        return math.nan, math.nan
     curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()
-    if not bool(
-        (curves > 0).to_numpy().all()
-    ):  # a zero has no log, a missing length no part in a common mean
-        return unknown
+    # A zero has no log, a missing length no part in a common mean.
+    if not (curves > 0).to_numpy().all():
+        return math.nan, math.nan
     lengths = curves.index.to_numpy(dtype=float)
     x = np.log(lengths) if law.name == "power" else lengths
-    _, low, high = over_seeds(list(-np.polyfit(x, np.log(curves.to_numpy()), 1)[0]))
-    return low, high
+    return over_seeds(list(-np.polyfit(x, np.log(curves.to_numpy()), 1)[0]))[1:]

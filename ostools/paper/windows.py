@@ -58,12 +58,12 @@ class WindowStudy(Result):
     summary: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.paper.charts.windows import windows_chart
+        from ostools.paper.charts.positions import windows_chart
 
         return windows_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.paper.charts.windows import windows_findings
+        from ostools.paper.charts.positions import windows_findings
 
         return windows_findings(self)
 

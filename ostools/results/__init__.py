@@ -270,7 +270,9 @@ def load_result(path: str | Path) -> Result:
             }
         else:
             document = json.loads(source.read_text("utf-8"))
-            frame = pd.DataFrame(index=range(len(document["rows"])))
+            frame = pd.DataFrame(
+                document["rows"], columns=[*document["result"]["dtypes"]], dtype=object
+            )
         provenance, stored = document["provenance"], document["result"]
         fields_by_name = decoded_fields(stored, frame, _built)
         _refuse_rounded_scores(fields_by_name["frame"], provenance)
@@ -280,7 +282,7 @@ def load_result(path: str | Path) -> Result:
     except Exception as error:  # whatever a broken file makes a reader raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise InputError(
-            f"{source}: expected a result as Result.save of this version writes it, found another file ({reason})"
+            f"{source}: expected a result as Result.save writes it, found another file ({reason})"
         ) from None
 
 

@@ -44,38 +44,41 @@ def encoded_fields(result: Any) -> Plain | None:
         values = {name: _encoded(getattr(result, name)) for name in names}
     except TypeError:
         return None
-    mixed = [name for name, column in result.frame.items() if column.dtype == object]
-    return {"class": type(result).__name__, "fields": values, **_table(result.frame, mixed)}
+    return {"class": type(result).__name__, "fields": values, **_column_types(result.frame)}
 
 
 def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) -> dict[str, Any]:
     """The fields of `encoded_fields`, with `frame`, whose other columns stand in `base`."""
     values = {name: _decoded(value, build) for name, value in stored["fields"].items()}
-    return {"frame": _frame(stored, base), **values}
+    if list(stored["dtypes"]) != [*base.columns]:
+        raise ValueError("columns that are not those of the table")
+    columns = {name: base[name].tolist() for name in base}
+    return {"frame": _frame(stored, columns, len(base)), **values}
 
 
-def _table(frame: pd.DataFrame, names: list[Any]) -> Plain:
-    """The dtypes of a table, and the values of the columns `names`."""
+def _column_types(frame: pd.DataFrame) -> Plain:
+    """What the rows of a table do not say: the dtypes, and whole columns with values that JSON or
+    Parquet would change.
+    """
+    odd = {
+        name: column
+        for name, column in frame.items()
+        if column.dtype == object or (column.dtype.kind == "f" and np.isinf(column).any())
+    }
     return {
-        "rows": len(frame),
         "dtypes": {str(name): str(column.dtype) for name, column in frame.items()},
-        "columns": {str(name): [_encoded(value) for value in frame[name]] for name in names},
+        "columns": {str(name): [_encoded(value) for value in odd[name]] for name in odd},
     }
 
 
-def _frame(stored: Mapping[str, Any], base: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The table of `_table`; the columns whose values it lacks stand in `base`."""
+def _frame(stored: Mapping[str, Any], base: Mapping[str, Any], rows: int) -> pd.DataFrame:
+    """The table of `_column_types`; the values that it lacks stand in `base`, by column."""
     series_by_name = {}
     for name, dtype in stored["dtypes"].items():
-        if name in stored["columns"] or base is None:
-            values = [_decoded(value, _no_result) for value in stored["columns"][name]]
-            column = pd.Series(values, dtype=dtype)
-        else:
-            column = base[name]
-        series_by_name[name] = column
-    rows = len(base) if base is not None else stored["rows"]
-    if any(len(column) != rows for column in series_by_name.values()):
-        raise ValueError(f"columns that have not the {rows} rows of the table")
+        values = [_decoded(value, _no_result) for value in stored["columns"].get(name, base[name])]
+        if len(values) != rows:
+            raise ValueError(f"{len(values)} values in column {name!r} of {rows} rows")
+        series_by_name[name] = pd.Series(values, dtype=dtype)
     return pd.DataFrame(series_by_name, index=pd.RangeIndex(rows))
 
 
@@ -96,7 +99,8 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"map": [[_encoded(name), _encoded(part)] for name, part in value.items()]}
     if isinstance(value, pd.DataFrame):
-        return {"table": _table(value, list(value))}
+        columns = {str(name): [_encoded(entry) for entry in value[name]] for name in value}
+        return {"table": {"rows": len(value), **_column_types(value), "columns": columns}}
     if type(value).__module__ == "torch":
         array = np.ascontiguousarray(value.detach().cpu().numpy())
         data = base64.b64encode(array.tobytes()).decode()
@@ -118,7 +122,7 @@ def _decoded(value: Any, build: Build) -> Any:
         "tuple": lambda: tuple(_decoded(part, build) for part in stored),
         "list": lambda: [_decoded(part, build) for part in stored],
         "map": lambda: {_decoded(name, build): _decoded(part, build) for name, part in stored},
-        "table": lambda: _frame(stored),
+        "table": lambda: _frame(stored, stored["columns"], stored["rows"]),
         "tensor": lambda: _tensor(stored),
         "result": lambda: _result(stored, build),
     }
@@ -126,7 +130,7 @@ def _decoded(value: Any, build: Build) -> Any:
 
 
 def _result(stored: Mapping[str, Any], build: Build) -> object:
-    base = _frame(stored["frame"]["table"])
+    base = _decoded(stored["frame"], build)
     values = decoded_fields(stored, base, build)
     return build(stored["class"], {**values, "provenance": stored["provenance"]})
 
@@ -179,9 +183,7 @@ def _write_table(
     elif ending == ".csv":
         frame.to_csv(part, index=False)
     else:
-        document = table_as_json(frame, provenance)
-        if result is not None:  # rows have no dtypes, and no infinity
-            document["result"] = {**result, **_table(frame, list(frame))}
+        document = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
         part.write_text(json.dumps(document, indent=1, allow_nan=False))
 
 

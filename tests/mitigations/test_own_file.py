@@ -139,23 +139,6 @@ def test_what_is_wrong_is_one_line_and_code_2(
     assert_refused(run("mitigate", "--task", "count-ones", "--mitigations", spec), message)
 
 
-COMMANDS = (
-    "evaluate --task copy-last",
-    "sensitivity --prompt a",
-    "attention --prompt a",
-    "probe --task count-ones-bernoulli",
-)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_takes_a_mitigation_takes_a_file(
-    mine: Path, run: Any, command: str
-) -> None:
-    assert_refused(
-        run(*command.split(), "--mitigation", "mine.py:NUMBER"), "expected a subclass of Mitigation"
-    )
-
-
 @pytest.mark.slow
 def test_the_result_names_the_mitigation_and_what_ran(mine: Path, run: Any) -> None:
     out = mine.with_name("answers.json")

@@ -137,20 +137,6 @@ def test_options_are_read_by_their_types(text: str, meant: Options) -> None:
     assert OPTIONS.make(OPTIONS.label(meant)) == meant
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("options:yes=perhaps", "yes: expected a valid boolean, .*, found 'perhaps'"),
-        ("options:choice=none", "choice: expected"),
-        ("options:either=x", "either: expected a valid integer, .*, found 'x'"),
-        ("text", "expected a subclass of Mitigation, found '/'"),
-    ],
-)
-def test_values_of_another_kind_are_refused(spec: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        OPTIONS.make(spec)
-
-
 def test_a_label_that_no_text_leads_to_is_a_repr() -> None:
     for awkward in (
         Hint("check, n=3"),
@@ -159,44 +145,6 @@ def test_a_label_that_no_text_leads_to_is_a_repr() -> None:
         Composed((Hint("a + b"), Separator())),
     ):
         assert label_of(awkward) == repr(awkward)
-
-
-@dataclass(frozen=True)
-class Fails(Mitigation):
-    """Fails when it is made."""
-
-    by: int = 0
-
-    def __post_init__(self) -> None:
-        _ = 1 / self.by
-
-
-@dataclass(frozen=True)
-class Unread(Mitigation):
-    """Annotated with what is not there."""
-
-    size: NoSuchType = 0  # pyright: ignore
-
-
-PLUGINS = Registry(
-    "thing",
-    Mitigation,
-    {"fails": f"{__name__}:Fails", "unread": f"{__name__}:Unread"},
-    "no.such",
-    ValueError,
-)
-
-
-def test_a_class_that_fails_is_told_in_one_line() -> None:
-    with pytest.raises(
-        ValueError, match="thing 'fails' of ostools: ZeroDivisionError: division by zero"
-    ):
-        PLUGINS.make("fails")
-    with pytest.raises(
-        ValueError, match=r"thing 'unread' of ostools cannot be used: NameError: .*NoSuchType"
-    ):
-        PLUGINS.make("unread")
-    assert {row.name: row.usable for row in PLUGINS.listing()} == {"fails": True, "unread": False}
 
 
 # Other people's mitigations and tasks: real distributions, built as wheels and installed beside

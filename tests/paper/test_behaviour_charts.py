@@ -19,7 +19,12 @@ from tests.reporting.made import rows_of, tables_of, words_of
 
 
 def provenance(number: int, trained: dict[str, int] | None = None, **more: Any) -> Provenance:
-    parameters = {"number": number, "lengths": [1, 2, 3], "chat": False, "max_new_tokens": 9} | more
+    parameters = {
+        "number": number,
+        "lengths": [1, 2, 3],
+        "chat": False,
+        "max_new_tokens": dict.fromkeys(("none", "cot-zero-shot", "cot-few-shot"), 9),
+    } | more
     return Provenance({"name": "made", "trained_lengths": trained}, parameters, None, {})
 
 
@@ -30,7 +35,9 @@ def typed(frame: pd.DataFrame) -> pd.DataFrame:
 def copied(rows: Sequence[tuple[Any, ...]], answer: str = "0") -> pd.DataFrame:
     names = pd.Index(["panel", "task", "length", "correct", "kind", "number"])
     return typed(
-        pd.DataFrame(rows, columns=names).assign(key="0", answer=answer, absolute_error=None)
+        pd.DataFrame(rows, columns=names).assign(
+            key="0", answer=answer, absolute_error=None, mode="none"
+        )
     )
 
 
@@ -78,27 +85,6 @@ def test_what_an_answer_is_called_in_chart_and_on_the_terminal(
     show(figure)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "copy-last" in line]
     assert row.split()[2:] == ["7", "0.1429"]
-
-
-def test_figure_2_draws_every_answer_once_and_only_outcomes_that_occur() -> None:
-    tasks = [("copy-last", "last digit"), ("copy-first", "first digit")]
-    rows = [
-        (panel, task, n, n != 2, True, int(n == 2))
-        for panel in "abc"
-        for task, _ in tasks
-        for n in (1, 2, 3)
-    ]
-    frame = copied(rows)
-    frame["answer"] = frame["panel"]  # Altair keeps equal tables once
-    chart = Figure2(frame, provenance(2, {"copy-last": 2, "copy-first": 2})).plot()
-    drawn = sorted((row["place"], row["length"], row["outcome"]) for row in rows_of(chart, "place"))
-    one_panel = [(place, n, WRONG if n == 2 else RIGHT) for _, place in tasks for n in (1, 2, 3)]
-    assert drawn == sorted(one_panel * 3)
-    words = words_of(chart)
-    assert "last digit right at 2 of 3" in words
-    assert "trained to 2" in words
-    assert not any(outcome in words for outcome in (OTHER_WORDS, CUT_OFF, SOMETHING_ELSE))
-    assert [f"({panel})" in words for panel in "abcd"] == [True, True, True, False]
 
 
 def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:

@@ -178,8 +178,6 @@ def test_figure_6_is_figure_3_with_another_caption(
     assert seven.title.startswith("Figure 7 on ")
     limits = seven.provenance.parameters["max_new_tokens"]
     assert limits["none"] != limits["cot-few-shot"] == limits["cot-zero-shot"] == 256
-    # A model without a card of trained lengths is not said to have been trained on anything.
-    assert not any("trained" in said for said in six.deviations)
 
 
 def test_the_chat_template_can_be_switched(
@@ -199,7 +197,6 @@ def test_the_chat_template_can_be_switched(
     for chat, shown in ((None, True), (True, True), (False, False)):
         seen.clear()
         found = paper.figure_2(model, [3], chat=chat)
-        assert len(found.deviations) == 3
         assert all(("<start_of_turn>" in prompt) is shown for prompt in seen)
         assert ("in the chat template" in found.deviations[0]) is shown
         limits.append(found.provenance.parameters["max_new_tokens"]["none"])

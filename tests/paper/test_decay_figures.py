@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.paper.charts.decay import law_words
 from ostools.paper.synthetic import decay_fits, spread_lengths
 from ostools.theory.positions import sinusoidal
@@ -205,31 +204,6 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
         assert np.isnan(without["seeds_low"])
         assert "over seeds" not in law_words(without)
     assert without["law"] == "power to a level"
-
-
-@pytest.mark.parametrize(
-    ("figure", "arguments", "message"),
-    [
-        (8, {"lengths": [0, 3]}, "lengths: expected whole numbers of at least 1, found 0"),
-        (9, {"seeds": [-1]}, "seeds: expected whole numbers of at least 0, found -1"),
-        (
-            8,
-            {"lengths": [2**70]},
-            "lengths: .* at most 2,147,483,647, found 1180591620717411303424",
-        ),
-        (8, {"d": 7}, "even d of at least 2"),
-        (8, {"readings": ["vector"]}, "did you mean 'vectors'"),
-        (8, {"n_heads": 7}, "n_heads that divide d = 64, found 7"),
-        (8, {"block": "post_ln"}, "did you mean 'post-ln'"),
-        (9, {"noise": float("nan")}, "0 < noise < 100, found nan"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(
-    figure: int, arguments: dict[str, Any], message: str
-) -> None:
-    function = ost.paper.figure_8 if figure == 8 else ost.paper.figure_9
-    with pytest.raises(InputError, match=message):
-        function(**{"lengths": [3], **arguments})
 
 
 # --- charts

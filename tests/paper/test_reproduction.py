@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from filelock import FileLock
 from pandas.testing import assert_frame_equal
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -25,9 +24,7 @@ from ostools.ground.errors import InputError
 from ostools.paper.claims.claim import OUTCOMES, UNTESTED
 from ostools.paper.claims.claims import CLAIMS
 from ostools.paper.claims.parts import PARTS, claim_questions
-from ostools.paper.reproduction.reproduce import read_recipe
-from ostools.paper.reproduction.stored import MARK, Parts
-from ostools.sweep.store import LOCK
+from ostools.paper.reproduction.reproduce import Parts, read_recipe
 from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
@@ -130,24 +127,6 @@ def test_a_broken_part_is_not_there(
     spoil(tmp_path / name)
     assert store.results("part", "key") is None
     assert len(told) == (name != "part.json" or spoil is not Path.unlink)
-
-
-def test_a_directory_of_others_is_left_alone(tmp_path: Path, tiny: TransformerBridge) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    (tmp_path / "file").write_text("")
-    for place, words in (
-        (tmp_path, "another that is not empty"),
-        (tmp_path / "file", "Not a directory"),
-    ):
-        with pytest.raises(InputError, match=words):
-            reproduced(tiny, place)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine.txt"]
-
-
-def test_one_runner_at_a_time(tmp_path: Path, tiny: TransformerBridge) -> None:
-    with FileLock(tmp_path / LOCK), pytest.raises(InputError, match="another run is writing there"):
-        reproduced(tiny, tmp_path)
-    assert not (tmp_path / MARK).exists()
 
 
 # --- What is refused, and the page

@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.errors import InputError
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import encode
 from ostools.paper.retrieval import _ends, retrieval
@@ -110,13 +109,3 @@ def test_an_end_is_above_only_where_seeds_agree() -> None:
     few: Any = _ends(made((up + noise)[:5], np.exp(flat[:5])))
     assert set(few["verdict"]) == {"too few seeds"}
     assert all(map(math.isnan, few["low"]))
-
-
-def test_bad_arguments(model: TransformerBridge) -> None:
-    for positions, length, words in (
-        ([0, 3], 3, r"positions: expected whole numbers of at most 2, found 3"),
-        ([], 3, "found none"),
-        (None, 1, r"length \(records\): expected a whole number of at least 2, found 1"),
-    ):
-        with pytest.raises(InputError, match=words):
-            retrieval(model, positions, length)

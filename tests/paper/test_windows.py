@@ -96,17 +96,6 @@ def test_fronts_by_hand() -> None:
     assert reasoning["front"].tolist() == [False, True]
 
 
-def test_the_interval_of_a_share_is_wilsons_at_95_percent() -> None:
-    """(p + z^2/2n -+ z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n) for 3 of 4, z = 1.959964."""
-    rows = pd.concat([made([(1.0, right)]) for right in (1.0, 1.0, 1.0, 0.0)])
-    summary = summarise(rows).iloc[0]
-    assert (summary["questions"], summary["accuracy"]) == (4, 0.75)
-    z2 = 1.959963984540054**2
-    middle, half = 0.75 + z2 / 8, (z2 * (0.75 * 0.25 / 4 + z2 / 64)) ** 0.5
-    assert summary["wilson_low"] == pytest.approx((middle - half) / (1 + z2 / 4), rel=1e-12)
-    assert summary["wilson_high"] == pytest.approx((middle + half) / (1 + z2 / 4), rel=1e-12)
-
-
 def test_rounding_dominates_nothing() -> None:
     """Two windows whose distances differ by what their rounding may have made stand on the front
     together.

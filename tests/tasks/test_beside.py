@@ -91,17 +91,6 @@ def test_two_records_exchange_their_values(length: int, seed: int, position: str
     assert task.answer(length, seed) != task.corrupted().answer(length, seed)
 
 
-def test_what_has_no_corrupt_form_says_so() -> None:
-    with pytest.raises(InputError, match="task 'copy' has no option 'corrupt'"):
-        tasks.task("copy").corrupted()
-    with pytest.raises(InputError, match="expected a position that the records do not decide"):
-        tasks.task("retrieve-at-position:position=drawn").corrupted()
-    with pytest.raises(InputError, match="write unique=false"):
-        tasks.task("copy-beside:occurrence=first")
-    with pytest.raises(InputError, match="expected a whole number of at least 5"):
-        CopyBeside(unique=False).items(4)
-
-
 def test_a_task_of_ones_own_needs_no_corrupt_form() -> None:
     with pytest.raises(
         InputError, match="copy-beside has no corrupt form: give the corrupt prompt itself"

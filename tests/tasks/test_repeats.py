@@ -87,19 +87,6 @@ def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(
         assert decoded(encoder, pair.extended) == form.prompt(pair.length + 1, seed)
 
 
-def test_every_name_is_got() -> None:
-    by_name = {name: tasks.task(name, tasks.CollapseTask) for name in tasks.COLLAPSE_TASKS}
-    assert [task.name for task in by_name.values()] == list(by_name)
-    random = {name for name, task in by_name.items() if task.random}
-    assert random == {"figure-5b", "count-ones-bernoulli", "count-word"}
-    assert all(task.example for task in by_name.values())
-    for name in ("text", "count-ones"):
-        with pytest.raises(
-            InputError, match=f"{name} has one way of putting its items in: leave items out"
-        ):
-            tasks.task(f"{name}:items=ids", tasks.CollapseTask)
-
-
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
 
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.mitigations import Separator, insert
 from ostools.tasks.retrieve import RetrieveTask
@@ -117,15 +116,6 @@ def test_a_blank_separator_stands_between_records_and_another_is_refused() -> No
         task.sequence(insert(Separator(every=3), items, task.key))
     with pytest.raises(InputError, match="breaks the JSON object"):
         task.sequence(["\n", *items])
-
-
-def test_by_name() -> None:
-    task = tasks.task("retrieve-at-position:position=0.5,records=uuid")
-    assert task == RetrieveTask(position=0.5, records="uuid")
-    assert tasks.task("retrieve-at-position:position=3") == RetrieveTask(position=3)
-    assert tasks.label(task) == "retrieve-at-position:position=0.5,records=uuid"
-    assert tasks.task(tasks.label(task)) == task
-    assert (task.random, task.trained_as, task.numeric) == (True, None, False)
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,8 @@ def reproduce(
         parts_of,
         reproduction_memory,
     )
-    from ostools.paper.reproduction.reproduce import Recipe, read_recipe
+    from ostools.paper.reproduction.reproduce import Parts, Recipe, read_recipe
     from ostools.paper.reproduction.reproduce import reproduce as write_reproduction
-    from ostools.paper.reproduction.stored import Parts
 
     numbers = None if figures is None else list(figures)
     claims = chosen_claims(numbers)

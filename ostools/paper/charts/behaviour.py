@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -88,7 +87,7 @@ def figure_2_chart(result: Figure2) -> Any:
         _copy_panel(group, rows, end, index == 0)
         for index, (_, group) in enumerate(frame.groupby("panel"))
     ]
-    return draw.figure([panels], result.title, list(result.deviations), spacing=26)
+    return draw.figure([panels], result.title, result.deviations, spacing=26)
 
 
 def figure_2_findings(result: Figure2) -> list[str]:
@@ -179,7 +178,7 @@ def figure_3_chart(result: Figure3) -> Any:
         )
         for index, name in enumerate(tasks)
     ]
-    notes = [*deviation_note(result.deviations), *_error_notes(summary, wide)]
+    notes = [*result.deviations, *_error_notes(summary, wide)]
     return draw.figure([panels], result.title, notes, spacing=20, color="shared")
 
 
@@ -283,18 +282,6 @@ def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
     )
 
 
-def deviation_note(deviations: Sequence[str]) -> list[str]:
-    """A line: the first of a result's `deviations`, which says what was run, and how many more
-    there are.
-    """
-    first, *more = deviations
-    return [
-        f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs."
-        if more
-        else first
-    ]
-
-
 _COUNT_WIDTH, _COUNT_HEIGHT = 225, 84
 _EXTENT = 24  # of an axis, so that panels stand below each other whatever its numbers are
 _RIGHT_KEY = "right answers"
@@ -326,8 +313,9 @@ def figure_4_chart(result: Figure4) -> Any:
         ]
         for mode in modes
     ]
-    notes = deviation_note(result.deviations)
-    return draw.figure(rows, result.title, notes, spacing=20, between=12, color="shared")
+    return draw.figure(
+        rows, result.title, result.deviations, spacing=20, between=12, color="shared"
+    )
 
 
 def figure_4_findings(result: Figure4) -> list[str]:

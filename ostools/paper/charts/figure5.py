@@ -12,7 +12,6 @@ import pandas as pd
 
 from ostools.ground.words import number, title_of
 from ostools.measure import Reading
-from ostools.paper.charts.behaviour import deviation_note
 from ostools.paper.figure5 import Figure5
 from ostools.reporting.charts.collapse import (
     jumps,
@@ -97,7 +96,7 @@ def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
         notes += f" {overflow_sentence(overflow)}"
     if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
         marks += " On the lower edge: exact zeros."
-    return [line for line in (*deviation_note(result.deviations), marks, notes) if line]
+    return [line for line in (*result.deviations, marks, notes) if line]
 
 
 def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
