@@ -22,7 +22,7 @@ import ostools.measure
 import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import measure, models
-from ostools.cli.commands import SUPPLIED, read_command
+from ostools.cli.commands import read_command
 from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
 from ostools.cli.verbs.models import models as list_models
 from ostools.ground import names
@@ -54,6 +54,8 @@ from ostools.theory import distances
 from scripts.command_options import common_of, common_options, options_of
 
 Function = Callable[..., Any]
+SUPPLIED = ("progress", "say", "max_memory")
+"""Parameters that the command line gives itself, to the functions that have them."""
 FOR_TYPE_CHECKERS: dict[str, Any] = {
     **vars(measure),
     **vars(models),

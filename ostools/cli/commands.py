@@ -20,10 +20,6 @@ UNKNOWN: Any = object()
 """Stands for a default that no command line can spell, or for none."""
 
 
-SUPPLIED = ("progress", "say", "max_memory")
-"""Parameters that the command line gives itself, to the functions that have them."""
-
-
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a function, as the command line reads it.

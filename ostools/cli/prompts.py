@@ -69,29 +69,30 @@ def _way(
     values: Mapping[str, Any], needed: bool, questions: bool
 ) -> tuple[str | None, list[Value]]:
     """The option by which prompts were given, and the prompts."""
-    ways = {"--prompt": "prompt", "--ids": "ids", "--prompts": "prompts"}
-    ways |= {"--task": "task"} if questions else {}
-    ways = {option: name for option, name in ways.items() if name in values}
-    used = [option for option, name in ways.items() if values[name]]
+    ways = ["prompt", "ids", "prompts", *["task"] * questions]
+    used = [name for name in ways if values.get(name)]
     if len(used) > 1:
-        raise InputError(f"{' and '.join(used)} exclude each other: leave one out")
-    if questions and ("--task" in used) != (values.get("length") is not None):
+        raise InputError(f"--{' and --'.join(used)} exclude each other: leave one out")
+    if questions and (used == ["task"]) != (values.get("length") is not None):
         raise InputError(
             "expected --task NAME and --length N, a question of so many items, found one"
         )
-    if not used:
-        if needed:
-            raise InputError(f"expected {' or '.join(ways)}, found none of them")
-        return None, []
-    given = values[ways[used[0]]]
+    if not used and needed:
+        known = " or ".join(f"--{name}" for name in ways if name in values)
+        raise InputError(f"expected {known}, found none of them")
+    return (f"--{used[0]}", _values(used[0], values)) if used else (None, [])
+
+
+def _values(way: str, values: Mapping[str, Any]) -> list[Value]:
+    given = values[way]
+    if way == "task":
+        return [_question(given, values["length"], values.get("seed"))]
+    if way == "prompts":
+        return prompts_of(Path(given))
     texts = [given] if isinstance(given, str) else list(given)
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
-    if used[0] == "--task":
-        return "--task", [_question(given, values["length"], values.get("seed"))]
-    if used[0] == "--prompts":
-        return "--prompts", prompts_of(Path(given))
-    return used[0], [parse_ids(text) if used[0] == "--ids" else text for text in texts]
+    return [parse_ids(text) if way == "ids" else text for text in texts]
 
 
 def _question(task: str, length: int, seed: int | None) -> Question:

@@ -96,20 +96,26 @@ def allowed(hint: Any, value: Any, class_words: Mapping[type, str] | None = None
     which says what is expected and what is found.
     """
     for part in parts_of(hint):
-        if is_list(part) and not isinstance(value, str | Mapping):
-            item = typing.get_args(part)[0]
-            if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
-                continue
-            if item is not str and not any(isinstance(word, str) for word in words_of(item)):
-                return value  # numbers and tensors are the function's own to check
-            items = list(value)
-            if all(_is_one(item, text) for text in items):
-                return items
-        elif is_list(part) and isinstance(value, str) and _is_one(typing.get_args(part)[0], value):
-            return [value]  # a text is one word
-        elif not is_list(part) and _is_one(part, value):
+        if is_list(part) and (items := _items(part, value)) is not None:
+            return items
+        if not is_list(part) and _is_one(part, value):
             return value
     raise ValueError(_expected(hint, value, class_words or {}))
+
+
+def _items(hint: Any, value: Any) -> Any:
+    """What a list of the annotation holds: words as a list, others as they are; None for no list.
+    Numbers and tensors in it are the function's own to check."""
+    item = typing.get_args(hint)[0]
+    is_text = item is str or any(isinstance(word, str) for word in words_of(item))
+    if isinstance(value, str):
+        value = [value] if is_text else None  # a text is one word
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return None
+    if getattr(value, "ndim", 1) == 0:  # an array without an axis
+        return None
+    items = list(value) if is_text else value
+    return items if not is_text or all(_is_one(item, text) for text in items) else None
 
 
 def _is_one(hint: Any, value: Any) -> bool:

@@ -9,11 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
-"""What nobody may take for a failure of the work. Whatever else a plugin or a library raises is
-one: sys.exit(), a panic.
-"""
-
 OF_A_LEFT_HOOK = "; hooks.clear(model) removes one that an interrupted call left"
 """The end of every refusal of an edit that is active: the user may have no block to leave."""
 

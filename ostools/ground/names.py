@@ -30,16 +30,6 @@ Position = Literal["answer", "prompt-end", "last-item"]
 METHOD_KINDS: dict[str, str] = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
 """What a sensitivity's numbers are, by its column `method`."""
 
-_FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int4")
-PRECISION_NAMES = (
-    *("float32", "bfloat16", "float16", "float64", "bfloat16-eager", "float16-eager"),
-    *(f"{format}-{part}" for part in ("weights", "residual", "once", "kv") for format in _FORMATS),
-    "int8-dynamic",
-)
-"""The precisions of `measure.passes.precisions`, which imports torch: a wrong name is refused
-without it.
-"""
-
 
 def known_norm(methods: Iterable[str]) -> Norm:
     """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a

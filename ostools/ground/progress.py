@@ -186,17 +186,3 @@ def part_of(
             progress(at * units // of, units)
 
     return scaled_progress
-
-
-def rising(progress: Progress | None) -> Progress | None:
-    """The same, told never to fall back: what is done over again was told when it was done first."""
-    if not callable(progress):
-        return None
-    most = 0
-
-    def rising_progress(steps_done: int, total: int) -> None:
-        nonlocal most
-        most = max(most, steps_done)
-        progress(most, total)
-
-    return rising_progress

@@ -95,22 +95,20 @@ class SweepReading:
         what was asked is there."""
         sources = [source for cell in self.cells for source in cell.sources]
         times = sorted(str(source.get("time", "")) for source in sources)
-        options = {
-            (cell.keyed_cell.cell.measurement, cell.keyed_cell.cell.options): None
-            for cell in self.cells
-        }
+        cells = [cell.keyed_cell.cell for cell in self.cells]
+        options = dict.fromkeys((cell.measurement, cell.options) for cell in cells)
+
+        def each(name: str) -> list[Any]:
+            return distinct(source[name] for source in sources if source.get(name))
+
         return {
-            "cells": {"asked": len(self.cells)} | {state: len(self.of(state)) for state in STATES},
-            "models": distinct(source.get("model", {}) for source in sources),
-            "versions": distinct(source.get("versions", {}) for source in sources),
-            "checkpoints": distinct(
-                checkpoint for source in sources if (checkpoint := source.get("checkpoint"))
-            ),
-            "code": distinct(source.get("code", "") for source in sources),
-            "measurements": [
-                {"measurement": name, **json.loads(option_text)} for name, option_text in options
-            ],
-            "edits": distinct(source.get("edits", []) for source in sources if source.get("edits")),
+            "cells": {"asked": len(cells)} | {state: len(self.of(state)) for state in STATES},
+            "models": each("model"),
+            "versions": each("versions"),
+            "checkpoints": each("checkpoint"),
+            "code": each("code"),
+            "measurements": [{"measurement": name, **json.loads(text)} for name, text in options],
+            "edits": each("edits"),
             "time": [times[0], times[-1]] if times else [],
         }
 

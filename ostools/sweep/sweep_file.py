@@ -100,20 +100,23 @@ class Sweep(Strict):
             if spec != NONE:
                 mitigations.mitigation(spec)
         for measurement in self.measurements:
-            casts = MEASUREMENTS[measurement.name].swept.casts
-            dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
-            for name in measurement.dtypes or self.dtypes:
-                checked_name(f"dtype of {measurement.name}", name, dtype_names)
-            for spec in self.tasks:
-                # Answers to one prompt are drawn by the number of the sample: a seed would seem to
-                # act there, and would not.
-                is_drawn = form_of(spec, measurement.name).random
-                if measurement.draws == "by sample" and self.seeds != (0,) and not is_drawn:
-                    raise InputError(
-                        f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: "
-                        f"leave seeds out and give samples, or ask {spec} in another sweep"
-                    )
+            self._check(measurement)
         return self
+
+    def _check(self, measurement: Options) -> None:
+        casts = MEASUREMENTS[measurement.name].swept.casts
+        dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
+        for name in measurement.dtypes or self.dtypes:
+            checked_name(f"dtype of {measurement.name}", name, dtype_names)
+        for spec in self.tasks:
+            # Answers to one prompt are drawn by the number of the sample: a seed would seem to
+            # act there, and would not.
+            is_drawn = form_of(spec, measurement.name).random
+            if measurement.draws == "by sample" and self.seeds != (0,) and not is_drawn:
+                raise InputError(
+                    f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: "
+                    f"leave seeds out and give samples, or ask {spec} in another sweep"
+                )
 
 
 def form_of(spec: str, measurement: str) -> Task | CollapseTask:

@@ -4,7 +4,6 @@ where they run out.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from pathlib import Path
@@ -170,19 +169,6 @@ def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, l
     return limits.timed(lambda done, total: None), now
 
 
-def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes before the first step is said to be none done is no part of the rate."""
-    progress, now = _clock(monkeypatch, 60.0)
-    now[0] += 10
-    progress(0, 100)
-    now[0] += 8
-    progress(20, 100)  # 10 s before, 8 s for a fifth: 50 s in all
-    now[0] += 30
-    with pytest.raises(KeyboardInterrupt, match="30% done after 48 s, so about 4 min in all"):
-        progress(30, 100)  # the last tenth took 30 s
-    progress(100, 100)  # the end is no time to stop
-
-
 def test_into_a_log_a_command_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,16 +208,6 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
         )
         assert sizes == [4096, 2048, 1024, 512, 256]
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_that_does_not_fit_is_one_line(
-    run, directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def loading(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-
-    monkeypatch.setattr(importlib.import_module("ostools.models"), "load_model", loading)
-    assert_refused(run(*PROMPT, "--model", directory), "out of memory: forecast 0.", "GiB free")
 
 
 def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.ground.progress import Clock, LogLines, name_part, part_of, rising, tell, watched
+from ostools.ground.progress import Clock, LogLines, name_part, part_of, tell, watched
 
 
 @given(
@@ -35,14 +35,6 @@ def test_parts_one_after_the_other_make_the_whole(
     assert len({total for _, total in told}) == 1
     if steps or units is not None:
         assert told[-1][0] == told[-1][1]
-
-
-def test_work_that_is_done_again_is_not_told_again() -> None:
-    told: list[int] = []
-    progress = rising(lambda done, total: told.append(done))
-    for done in (1, 2, 1, 2, 3):
-        tell(progress, done, 3)
-    assert told == [1, 2, 2, 2, 3]
 
 
 @pytest.fixture

@@ -175,17 +175,12 @@ def _machine() -> Iterator[Finding]:
 
 
 def _models() -> Iterator[Finding]:
-    from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
     for name, directory in EMBEDDED_DIRECTORIES.items():
         is_there = (directory / "model.safetensors").is_file()
         words = "in this package" if is_there else "no model.safetensors"
         yield Finding(f"model {name}", _OK if is_there else _MISSING, words)
-    for name, model in PACKAGED_MODELS.items():
-        installed = is_installed(name)
-        words = "installed" if installed else f"not installed: {model.install}"
-        yield Finding(f"model {name}", _OK if installed else _NOTE, words)
     # Whether there is a token, never the token.
     is_set = "HF_TOKEN" in os.environ
     words = "set" if is_set else "not set; gated models such as google/gemma-7b need it"

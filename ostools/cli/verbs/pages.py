@@ -170,12 +170,9 @@ def reproduce(
         return reproduction_memory(unloaded, {name: arguments[name] for name in missing})
 
     name = model or settings.model or EMBEDDED
-    place: Any = {
-        "device": GLOBALS.device or settings.device,
-        "dtype": GLOBALS.load_dtype or settings.dtype or "",
-    }
-    with at_work("measuring", name, memory, **place) as (loaded, progress):
-        options: Any = {"arguments": settings.arguments, "recipe": recipe and str(recipe)}
+    device, dtype = GLOBALS.device or settings.device, GLOBALS.load_dtype or settings.dtype or ""
+    options: Any = {"arguments": settings.arguments, "recipe": recipe and str(recipe)}
+    with at_work("measuring", name, memory, device=device, dtype=dtype) as (loaded, progress):
         reproduction = write_reproduction(
             loaded, numbers, out=out, progress=progress, say=terminal.note, **options
         )

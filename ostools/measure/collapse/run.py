@@ -13,7 +13,7 @@ import torch
 from ostools import hooks
 from ostools.ground.errors import InputError, RangeError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of, rising, tell
+from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (
@@ -169,10 +169,10 @@ class CollapseRun:
         exact: dict[str, Passes] = {}
         measured: dict[str, Passes] = {}
         not_finite: dict[str, str] = {}
-        batching, steps = self._batching(), rising(progress)
+        batching = self._batching()
         for index, (key, precision) in enumerate(runs):
             stored = _storing(keys, key)
-            step = part_of(steps, index, index + 1, len(runs))
+            step = part_of(progress, index, index + 1, len(runs))
             concerned = stored if precision == REFERENCE else [precision]
             try:
                 if precision == REFERENCE:

@@ -86,9 +86,8 @@ def corpus(
         cells: a directory that keeps every cell (some 1,024 tokens). The same call resumes, and
             `sweep.read_corpus` reads it without the model. A directory holds one corpus.
 
-    Raises `InputError` for texts that cannot be read or are all too short, for `cells` while edits
-    are active (a stored cell would not know of them), and for what the measurement refuses. Cells
-    measured before stay.
+    Raises `InputError` for texts that cannot be read or are all too short, and for `cells` while
+    edits are active (a stored cell would not know of them). Cells measured before stay.
     """
     described = describe(model)
     what = WindowMeasure.from_options(
@@ -108,8 +107,7 @@ def corpus(
         "lengths": length_list,
         "too_short": {str(windows.length): windows.too_short for windows in window_sets},
         **what.as_dict,
-        "weights": described.weight_hash,
-        "config": described.config_hash,
+        **{"weights": described.weight_hash, "config": described.config_hash},
     }
     run = CorpusRun(model, what, seed, Provenance.collect(model, corpus=question))
     with tempfile.TemporaryDirectory() if cells is None else nullcontext(cells) as directory:

@@ -10,7 +10,6 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
-from ostools.ground.names import PRECISION_NAMES
 from ostools.hooks.rounding import FLOATS, FORMATS, INTEGERS
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models.describe import named_weights
@@ -22,10 +21,6 @@ IDS = torch.randint(6, 262, (1, 20), generator=torch.Generator().manual_seed(3))
 
 def weights_of(model: TransformerBridge) -> dict[str, Tensor]:
     return {name: weight.double() for name, weight in named_weights(model)}
-
-
-def test_names_that_are_refused_without_torch_are_those_of_the_precisions() -> None:
-    assert tuple(PRECISIONS) == PRECISION_NAMES
 
 
 def run(precision: Precision, model: TransformerBridge) -> Tensor:
