@@ -30,7 +30,7 @@ from ostools.measure.position import (
     read_with_next,
     require_prompt_end,
 )
-from ostools.measure.prompts import as_prompts
+from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
@@ -80,31 +80,25 @@ class MitigatedPrompts:
         the text where only tokens are given, for a part that neither rewrites the text nor has
         hooks, and for a position that a prompt does not have; `MitigationError` for an unknown
         mitigation."""
-        acting, read, texts, silent = mitigations.optional(mitigation), [], [], []
-        listed: Any = (
-            [] if isinstance(prompts, str) or not isinstance(prompts, Sequence) else prompts
-        )
-        for prompt in listed:
+        acting = mitigations.optional(mitigation)
+        if not prompts:
+            raise InputError("expected at least one prompt, found an empty list")
+        encoded, silent, questions = [], [], []
+        for prompt in prompts:
+            read = None
             if isinstance(prompt, Question):
                 task_prompt, silent_parts = posed(model, prompt, acting)
-                at_index = type(position) is int
-                question_read = read_at(
-                    model, task_prompt, PROMPT_END if at_index else checked_position(position)
-                )
-                read.append(None if at_index else question_read)
-                texts.append(question_read.prompt(model))
+                named = PROMPT_END if isinstance(position, int) else checked_position(position)
+                read = read_at(model, task_prompt, named)
+                encoded.append(read.prompt(model))
             else:
                 if isinstance(position, str):
                     require_prompt_end(position, "a prompt without a task")
-                text, silent_parts = (
-                    (prompt, ()) if acting is None else rewritten(what, model, prompt, acting)
-                )
-                read.append(None)
-                texts.append(text)
+                text, silent_parts = rewritten(what, model, prompt, acting)
+                encoded.append(as_prompt(model, text))
+            questions.append(None if isinstance(position, int) else read)
             silent.append(silent_parts)
-        unlisted: Any = prompts  # what is no list of prompts is refused
-        encoded = as_prompts(model, texts if listed else unlisted)
-        mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(read))
+        mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
         for number, silent_parts in enumerate(silent):
             for part in silent_parts:
                 if not changes_pass(part):
@@ -178,11 +172,9 @@ class MitigatedPrompts:
                     raise self._inactive(part, number, unchanged)
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
-        which = (
-            "this prompt"
-            if len(self.prompts) == 1
-            else f"prompt {number + 1} of {len(self.prompts)}"
-        )
+        which, count = "this prompt", len(self.prompts)
+        if count > 1:
+            which = f"prompt {number + 1} of {count}"
         return InactiveMitigationError(
             f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} does not change "
             f"{of}: leave it out, or choose one that acts here"
@@ -193,18 +185,20 @@ def rewritten(
     what: str,
     model: TransformerBridge,
     prompt: str | Prompt,
-    mitigation: Mitigation,
+    mitigation: Mitigation | None,
     task: str = QUESTIONS,
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
     """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a
     chat the user's message is rewritten."""
-    before = _message(prompt)
+    before = prompt if isinstance(prompt, str) else prompt.text
+    if isinstance(prompt, Prompt) and before is not None and prompt.chat is not None:
+        before = before[slice(*prompt.chat.message)]
     text, silent = rewritten_text(what, before, mitigation, task)
     if text is None or text == before:
         return prompt, silent
-    return (
-        encode(model, text, **encoding_of(prompt)) if isinstance(prompt, Prompt) else text
-    ), silent
+    if isinstance(prompt, Prompt):
+        return encode(model, text, **encoding_of(prompt)), silent
+    return text, silent
 
 
 def rewritten_text(
@@ -235,15 +229,6 @@ def rewritten_text(
     return text, tuple(silent)
 
 
-def _message(prompt: str | Prompt) -> str | None:
-    """Text that a user typed, None of token ids."""
-    if not isinstance(prompt, Prompt):
-        return prompt
-    if prompt.text is None or prompt.chat is None:
-        return prompt.text
-    return prompt.text[slice(*prompt.chat.message)]
-
-
 def posed(
     model: TransformerBridge, task_question: Question, mitigation: Mitigation | None
 ) -> tuple[TaskPrompt, tuple[Mitigation, ...]]:
@@ -266,11 +251,8 @@ def posed(
             f"{task_question.mitigation!r}: give ost.tasks.questions(task, lengths=[n])[0]"
         )
     rewritten_question = question(form, length, seed=seed, mitigation=mitigation)
-    encoding = (
-        encoding_of(task_question.prompt)
-        if isinstance(task_question, TaskPrompt)
-        else EncodingOptions()
-    )
+    is_rendered = isinstance(task_question, TaskPrompt)
+    encoding = encoding_of(task_question.prompt) if is_rendered else EncodingOptions()
     return render_question(model, rewritten_question, **encoding), silent
 
 

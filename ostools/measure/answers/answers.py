@@ -58,7 +58,7 @@ _STEPWISE_EDITS = (PATTERN_EDITS - {"replace_pattern", "freeze"}) | {
 CYCLE, CYCLE_AN_ITEM = 48, 4
 """Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its
 question: a right answer may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""
-_LONGEST_PERIOD = 32  # tokens
+_PERIODS = range(1, 33)  # tokens of a cycle
 _ANCHOR = 8  # of a prompt's last tokens, after which an answer is decoded
 
 Stop: TypeAlias = Callable[[str], bool]
@@ -160,7 +160,7 @@ def _check(
 ) -> None:
     if not prompts:
         raise InputError("answers: expected at least one prompt, found none")
-    require_limit(max_new_tokens)
+    whole_number("max_new_tokens", max_new_tokens, 1)
     for name, values in (("stop", stops), ("cycle", cycles)):
         if values is not None and len(values) != len(prompts):
             raise InputError(
@@ -191,15 +191,14 @@ class NextToken:
     def __init__(
         self, temperature: float | int, seeds: Sequence[Seed] | None, prompts: int
     ) -> None:
-        is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-        if not is_number or not 0 <= temperature < float("inf"):
+        if not 0 <= temperature < float("inf"):
             raise InputError(
                 f"answers: expected a temperature of 0 (greedy) or more, found {temperature!r}"
             )
-        if temperature and (seeds is None or len(seeds) != prompts):
-            seed_count = "none" if seeds is None else str(len(seeds))
+        if temperature and len(seeds or ()) != prompts:
             raise InputError(
-                f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, found {seed_count}"
+                f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, "
+                f"found {len(seeds or ())}"
             )
         self.temperature = float(temperature)
         # By the hash of a text: streams of neighbouring whole numbers are unrelated.
@@ -223,10 +222,6 @@ class NextToken:
         # total.
         last = torch.searchsorted(cumulative, total)
         return torch.minimum(torch.searchsorted(cumulative, thresholds, right=True), last)[:, 0]
-
-
-def require_limit(limit: object) -> None:
-    whole_number("max_new_tokens", limit, 1)
 
 
 def require_batch_size(batch_size: object) -> None:
@@ -293,35 +288,29 @@ class _AnswerTexts:
     def __init__(
         self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None
     ) -> None:
-        self.tokenizer: Any = model.tokenizer
+        self.tokenizer, self.ends = model.tokenizer, end_ids(model)
         self.stops, self.cycles = stops, cycles
-        self._runs: dict[int, list[int]] = {}
-        self.ends = end_ids(model)
-        self.cut: Literal["length", "limit"] = (
-            "length" if self.tokenizer is None or can_end(model) else "limit"
-        )
+        can_be_long = self.tokenizer is None or can_end(model)
+        self.cut: Literal["length", "limit"] = "length" if can_be_long else "limit"
 
     def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
         if new_ids[-1] in self.ends:
             return Answer(tuple(new_ids), text_behind(self.tokenizer, prompt, new_ids[:-1]), "eos")
         text = text_behind(self.tokenizer, prompt, new_ids)
-        stopped = self.stops is not None and self.stops[index](text)
-        repeats = self._repeats(index, new_ids)
-        return Answer(
-            tuple(new_ids), text, "stop" if stopped else "repeats" if repeats else "length"
-        )
+        ended: Ended = "length"
+        if self.stops is not None and self.stops[index](text):
+            ended = "stop"
+        elif self.cycles is not None and _repeats(new_ids, self.cycles[index]):
+            ended = "repeats"
+        return Answer(tuple(new_ids), text, ended)
 
-    def _repeats(self, index: int, new_ids: list[int]) -> bool:
-        """Whether the last token continues a cycle that is longer than the answer's question
-        allows; asked after each token.
-        """
-        if self.cycles is None:
-            return False
-        runs = self._runs.setdefault(index, [0] * _LONGEST_PERIOD)
-        for period in range(1, _LONGEST_PERIOD + 1):
-            same = len(new_ids) > period and new_ids[-1] == new_ids[-1 - period]
-            runs[period - 1] = runs[period - 1] + 1 if same else 0
-        return max(runs) >= self.cycles[index]
+
+def _repeats(ids: list[int], cycle: int) -> bool:
+    """Whether the last `cycle` tokens are each the one that stands a period before it."""
+    return any(
+        len(ids) >= cycle + period and ids[-cycle:] == ids[-cycle - period : -period]
+        for period in _PERIODS
+    )
 
 
 def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
@@ -330,11 +319,9 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
         return "".join(token_text(None, index) for index in new_ids)
     anchor = prompt[-_ANCHOR:]
     before, joined_text = (decoded(tokenizer, ids) for ids in (anchor, anchor + new_ids))
-    return (
-        joined_text[len(before) :]
-        if joined_text.startswith(before)
-        else decoded(tokenizer, new_ids)
-    )
+    if joined_text.startswith(before):
+        return joined_text[len(before) :]
+    return decoded(tokenizer, new_ids)
 
 
 def can_end(model: TransformerBridge) -> bool:
@@ -347,10 +334,10 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
     """The tokens that end a text: the tokenizer's, and those that the model's generation settings
     name (ends of turn). A negative id names none."""
     sources = (getattr(model.original_model, "generation_config", None), model.tokenizer)
-    id_sets = [
+    ids = (
         ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources
-    ]
-    return frozenset().union(*id_sets)
+    )
+    return frozenset().union(*ids)
 
 
 def answers_bytes(

@@ -138,12 +138,10 @@ def counting(
     different counts do not begin alike. Source: arXiv 2406.04267, Corollary 6.2 / B.10, Appendix
     C.1.
     """
-    form = _counting_task(task)
-    precisions, seed, length_list = (
-        checked_precisions(dtypes),
-        whole_number("seed", seed),
-        checked_lengths(lengths),
-    )
+    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
+    checked_name("counting task", form.name, COUNTING)
+    precisions, length_list = checked_precisions(dtypes), checked_lengths(lengths)
+    whole_number("seed", seed)
     acting = of_the_pass(
         "counting", mitigation, "ost.evaluate and ost.collapse take it with a task"
     )
@@ -186,17 +184,6 @@ def counting(
     }
     provenance = Provenance.collect(model, prompts[max(prompts)].ids, **parameters)
     return Counting(frame, provenance, summarise(frame, curve), curve)
-
-
-def _counting_task(task: AppendixTask | str) -> AppendixTask:
-    """Raises `InputError` for a task whose answer is no count."""
-    form = (
-        task
-        if isinstance(task, AppendixTask)
-        else AppendixTask(checked_name("counting task", task, COUNTING))
-    )
-    checked_name("counting task", form.name, COUNTING)
-    return form
 
 
 def _rows(
@@ -305,6 +292,5 @@ def counting_memory(
     mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the distances of the counts, and of the answers."""
-    form = _counting_task(task)
-    distances = collapse_memory(model, form, lengths, dtypes=dtypes, mitigation=mitigation)
-    return max(distances, evaluate_memory(model, form, lengths, mitigation=mitigation))
+    distances = collapse_memory(model, task, lengths, dtypes=dtypes, mitigation=mitigation)
+    return max(distances, evaluate_memory(model, task, lengths, mitigation=mitigation))

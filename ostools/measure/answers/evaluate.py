@@ -34,17 +34,15 @@ from ostools.measure.answers.answers import (
     end_ids,
     how_read,
     require_batch_size,
-    require_limit,
 )
 from ostools.measure.answers.judging import (
     Grade,
     answer_columns,
     grade_name,
     reasoning_tokens,
-    stops_of,
 )
 from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, spare
-from ostools.measure.answers.reading import STOP
+from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Swept
@@ -246,16 +244,15 @@ class TaskAnswers:
 
     def _answers(self, order: Sequence[tuple[int, int]]) -> list[Answer]:
         name = tasks.label(self.task_prompts[0].task)
-        task_prompts = [self.task_prompts[prompt] for prompt, _ in order]
-        samples = zip(task_prompts, (sample for _, sample in order), strict=True)
+        asked = [(self.task_prompts[prompt], sample) for prompt, sample in order]
         return answers(
             self.model,
-            [task_prompt.prompt for task_prompt in task_prompts],
+            [prompt.prompt for prompt, _ in asked],
             max_new_tokens=self.room,
-            stops=stops_of(task_prompts),
-            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in task_prompts],
+            stops=[reader_of(prompt).closed for prompt, _ in asked],
+            cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt, _ in asked],
             temperature=self.temperature,
-            seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in samples],
+            seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in asked],
             batch_size=self.batch_size,
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
@@ -263,11 +260,12 @@ class TaskAnswers:
     def _scores(self) -> Sequence[AnswerScore | None]:
         if not self.scored:
             return [None] * len(self.task_prompts)
-        prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
-        lines = [answer_text(task_prompt) for task_prompt in self.task_prompts]
-        scoring_progress = part_of(self.progress, 1, 2, 2, units=100)
         return answer_scores(
-            self.model, prompts, lines, batch_size=self.batch_size, progress=scoring_progress
+            self.model,
+            [task_prompt.prompt for task_prompt in self.task_prompts],
+            [answer_text(task_prompt) for task_prompt in self.task_prompts],
+            batch_size=self.batch_size,
+            progress=part_of(self.progress, 1, 2, 2, units=100),
         )
 
     def _status(
@@ -334,8 +332,6 @@ def evaluate_memory(
     """
     form = tasks.task(task)
     require_batch_size(batch_size)
-    if max_new_tokens is not None:
-        require_limit(max_new_tokens)
     how_asked = model.elicitation(form, elicitation, encoding.get("chat"))
     options: dict[str, Any] = {
         "mitigation": mitigation,

@@ -19,7 +19,7 @@ from typing import Any
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.measure.answers.answers import Answer, Stop, text_behind
+from ostools.measure.answers.answers import Answer, text_behind
 from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
@@ -132,10 +132,6 @@ def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
 def grade_name(grade: Grade) -> str:
     """Name of a rule, for a provenance: its module and its own name."""
     return f"{grade.__module__}.{getattr(grade, '__qualname__', type(grade).__qualname__)}"
-
-
-def stops_of(questions: Sequence[Question]) -> list[Stop]:
-    return [reader_of(question).closed for question in questions]
 
 
 def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> AnswerVerdict:

@@ -13,7 +13,8 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.words import title_of
 from ostools.measure.answers.result import LEVEL, Evaluation
-from ostools.results import Chart, Result, frame_of
+from ostools.mitigations.named import NONE
+from ostools.results import Chart, Frame, Result, frame_of
 from ostools.theory.statistics.paired import mcnemar, paired_difference
 
 SMALL = 0.05
@@ -71,17 +72,21 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
     answer; for several samples of a prompt, which are not independent; and where no question is
     left.
     """
-    rows: Any
     rows, left_out = _paired(first, second)
-    gained, lost = (int((rows["right"] == name).sum()) for name in ("second alone", "first alone"))
+    first_correct, second_correct = rows["first_correct"], rows["second_correct"]
+    gained, lost = (
+        int((~first_correct & second_correct).sum()),
+        int((first_correct & ~second_correct).sum()),
+    )
     low, high = paired_difference(gained, lost, len(rows), LEVEL)
     names = _names(first, second)
     summary: dict[str, Any] = {
-        **dict(zip(("first", "second"), names, strict=True)),
+        "first": names[0],
+        "second": names[1],
         "questions": len(rows),
         "left_out": left_out,
-        "first_right": int(rows["first_correct"].sum()),
-        "second_right": int(rows["second_correct"].sum()),
+        "first_right": int(first_correct.sum()),
+        "second_right": int(second_correct.sum()),
         "gained": gained,
         "lost": lost,
         "difference": (gained - lost) / len(rows),
@@ -99,53 +104,44 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
         **first.provenance.parameters,
         "measurement": "answer difference",
         "second": second.provenance.as_dict(),
+        "mitigation": [_first_row(result)["mitigation"] for result in (first, second)],
     }
-    parameters["mitigation"] = [
-        str(frame_of(result)["mitigation"].iloc[0]) for result in (first, second)
-    ]
     provenance = replace(first.provenance, parameters=parameters)
     return AnswerDifference(
         rows, provenance, pd.DataFrame([summary]), pd.concat(curves, ignore_index=True)
     )
 
 
-def _paired(first: Evaluation, second: Evaluation) -> tuple[pd.DataFrame, int]:
+def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
     """The questions that count, and how many are left out."""
-    labels = [str(frame_of(result)["task"].iloc[0]) for result in (first, second)]
+    labels = [_first_row(result)["task"] for result in (first, second)]
     if _sequences(labels[0]) != _sequences(labels[1]):
         _refuse(f"answers to {labels[0]} and to {labels[1]}: ask both the same task")
     if any((result.frame["sample"] > 0).any() for result in (first, second)):
         _refuse(
             "several samples of a prompt, which are not independent of each other: ask with samples=1"
         )
-    columns = ["length", "seed", "key", "answer", "correct", "status"]
-    sides = [frame_of(result)[columns] for result in (first, second)]
-    both: Any = sides[0].merge(
-        sides[1], on=["length", "seed"], how="outer", suffixes=("_1", "_2"), indicator=True
+    keys, columns = ["length", "seed", "key"], ["answer", "correct", "status"]
+    sides = [frame_of(result)[[*keys, *columns]] for result in (first, second)]
+    both: Frame = sides[0].merge(
+        sides[1], on=keys, how="outer", suffixes=("_1", "_2"), indicator="side"
     )
-    if len(alone := both[both["_merge"] != "both"]):
+    if len(alone := both[both["side"] != "both"]):
         row = alone.iloc[0]
         _refuse(
-            f"{row['length']} items with seed {row['seed']} in one of them: ask both the same lengths and seeds"
-        )
-    if len(other := both[both["key_1"] != both["key_2"]]):
-        row = other.iloc[0]
-        _refuse(
-            f"right answers {row['key_1']!r} and {row['key_2']!r} at {row['length']} items with seed {row['seed']}"
+            f"{row['length']} items with seed {row['seed']} and the right answer {row['key']!r} in one of them: ask both "
+            "the same lengths and seeds"
         )
     counts = both["correct_1"].notna() & both["correct_2"].notna()
     counts &= (both["status_1"] != "inactive") & (both["status_2"] != "inactive")
-    used = both[counts]
-    if used.empty:
+    if not counts.any():
         _refuse("none that both answered, with a mitigation that acts where there is one")
-    names = {"key_1": "key", "answer_1": "first", "answer_2": "second"}
+    names = {"answer_1": "first", "answer_2": "second"}
     names |= {"correct_1": "first_correct", "correct_2": "second_correct"}
-    rows = used.rename(columns=names)[["length", "seed", *names.values()]]
+    rows = both[counts].rename(columns=names)[[*keys, *names.values()]]
     rows = rows.astype({"first_correct": bool, "second_correct": bool}).reset_index(drop=True)
-    right = [
-        _OUTCOMES[pair] for pair in zip(rows["first_correct"], rows["second_correct"], strict=True)
-    ]
-    return rows.assign(right=right), int((~counts).sum())
+    pairs = zip(rows["first_correct"], rows["second_correct"], strict=True)
+    return rows.assign(right=[_OUTCOMES[pair] for pair in pairs]), int((~counts).sum())
 
 
 def _refuse(found: str) -> None:
@@ -161,27 +157,31 @@ def _sequences(label: str) -> str:
     return tasks.label(replace(form, mode="none")) if hasattr(form, "mode") else label
 
 
+def _first_row(result: Evaluation) -> dict[str, str]:
+    """Values of the table's texts, which all rows of it share."""
+    row = frame_of(result).iloc[0]
+    return {name: str(row[name]) for name in ("task", "mitigation", "elicitation", "mode")}
+
+
 def _names(first: Evaluation, second: Evaluation) -> tuple[str, str]:
     """What tells the two apart, in words; "first" and "second" where nothing that is written down
     does.
     """
-    told = [_described(result) for result in (first, second)]
-    differing = [name for name in told[0] if told[0][name] != told[1][name]]
-    words = [", ".join(described[name] for name in differing) for described in told]
-    return (words[0], words[1]) if differing else ("first", "second")
+    pairs = list(zip(_words(first), _words(second), strict=True))
+    differing = [pair for pair in pairs if pair[0] != pair[1]] or [("first", "second")]
+    return ", ".join(pair[0] for pair in differing), ", ".join(pair[1] for pair in differing)
 
 
-def _described(result: Evaluation) -> dict[str, str]:
-    row, provenance = frame_of(result).iloc[0], result.provenance
-    mitigation = "no mitigation" if row["mitigation"] == "none" else str(row["mitigation"])
-    return {
-        "model": title_of(provenance.model),
-        "dtype": str(provenance.model.get("dtype")),
-        "mitigation": mitigation,
-        "elicitation": str(row["elicitation"]),
-        "mode": f"mode {row['mode']}",
-        "temperature": f"temperature {provenance.parameters.get('temperature', 0):g}",
-    }
+def _words(result: Evaluation) -> list[str]:
+    row, provenance = _first_row(result), result.provenance
+    return [
+        title_of(provenance.model),
+        str(provenance.model.get("dtype")),
+        "no mitigation" if row["mitigation"] == NONE else row["mitigation"],
+        row["elicitation"],
+        f"mode {row['mode']}",
+        f"temperature {provenance.parameters.get('temperature', 0):g}",
+    ]
 
 
 def _verdict(low: float, high: float) -> str:

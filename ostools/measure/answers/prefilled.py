@@ -62,10 +62,11 @@ def prefilled_prompts(
             f"{form.name}: expected questions with different right answers, found that all have {task_prompts[0].key!r}: "
             + (advice if not form.numeric else "give more lengths")
         )
-    lines = [split_line(model, task_prompt) for task_prompt in task_prompts]
+    first_line, _ = split_line(model, task_prompts[0])
     prompt_by_ids: dict[tuple[int, ...], ReadPrompt] = {}
-    for task_prompt, (begun, answer) in zip(task_prompts, lines, strict=True):
-        if begun != lines[0][0]:
+    for task_prompt in task_prompts:
+        begun, answer = split_line(model, task_prompt)
+        if begun != first_line:
             raise cut_otherwise(task_prompt)
         read_prompt = replace(read_at(model, task_prompt, position), answer=answer)
         prompt_by_ids.setdefault(read_prompt.ids, read_prompt)
@@ -81,10 +82,8 @@ def require_telling_first_tokens(model: TransformerBridge, prompts: Sequence[Rea
     are tokens): what is said of that token is said of both."""
     key_by_token: dict[int, str] = {}
     for prompt in sorted(prompts, key=lambda prompt: prompt.task_prompt.length):
-        key, task_prompt = (
-            key_by_token.setdefault(prompt.token, prompt.task_prompt.key),
-            prompt.task_prompt,
-        )
+        task_prompt = prompt.task_prompt
+        key = key_by_token.setdefault(prompt.token, task_prompt.key)
         if key != task_prompt.key:
             raise InputError(
                 f"{task_prompt.task.name}: expected right answers that begin with different tokens, found {key} and "
@@ -98,15 +97,12 @@ def answer_room(prompts: Sequence[ReadPrompt]) -> int:
 
 
 def require_room(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> None:
-    longest, context = (
-        max(prompts, key=lambda prompt: len(prompt.ids)).task_prompt,
-        context_length(model),
-    )
-    needed = max(len(prompt.ids) for prompt in prompts) + answer_room(prompts)
+    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)), context_length(model)
+    needed = len(longest.ids) + answer_room(prompts)
     if needed > context:
         raise InputError(
-            f"{longest.task.name}: a prompt of {longest.length} items takes {needed} tokens with the answer, the "
-            f"model's context holds {context}: ask for shorter lengths"
+            f"{longest.task_prompt.task.name}: a prompt of {longest.task_prompt.length} items takes {needed} tokens with the "
+            f"answer, the model's context holds {context}: ask for shorter lengths"
         )
 
 

@@ -52,11 +52,11 @@ def answer_room(
     prefilled: bool = False,
 ) -> int:
     """Tokens that an answer may have where nobody says: the longest right line's and `spare` more."""
-    lines = (
-        line_ids(model, task_prompt.prompt, answer_text(task_prompt))
+    longest = max(
+        len(line_ids(model, task_prompt.prompt, answer_text(task_prompt)))
         for task_prompt in task_prompts
     )
-    return max(map(len, lines)) + spare(
+    return longest + spare(
         reasons, prefilled, max(task_prompt.counts for task_prompt in task_prompts)
     )
 
@@ -124,14 +124,11 @@ def answer_scores(
         raise InputError(
             f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}"
         )
-    encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
-    line_id_rows = [
-        line_ids(model, prompt, line) for prompt, line in zip(encoded_prompts, lines, strict=True)
-    ]
-    texts = [
-        prompt.ids.tolist() + list(line)
-        for prompt, line in zip(encoded_prompts, line_id_rows, strict=True)
-    ]
+    line_id_rows, texts = [], []
+    for prompt, line in zip(prompts, lines, strict=True):
+        encoded_prompt = as_prompt(model, prompt)
+        line_id_rows.append(line_ids(model, encoded_prompt, line))
+        texts.append([*encoded_prompt.ids.tolist(), *line_id_rows[-1]])
     context, longest = context_length(model), max(map(len, texts))
     if longest > context:
         raise InputError(
@@ -184,14 +181,10 @@ def line_ends(model: TransformerBridge) -> set[int]:
     size = int(model.W_E.shape[0])
     # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as
     # "Ġ", SentencePiece as "▁".
-    spelled = (
-        str(token or "").lstrip(" \u2581\u0120")
-        for token in tokenizer.convert_ids_to_tokens(list(range(size)))
-    )
-    lines = {
-        index for index, token in enumerate(spelled) if token.startswith(("\n", "\u010a", "<0x0A>"))
-    }
-    ids = lines | {index for index in end_ids(model) if index < size}
+    ids = {index for index in end_ids(model) if index < size}
+    for index, token in enumerate(tokenizer.convert_ids_to_tokens(list(range(size)))):
+        if str(token or "").lstrip(" \u2581\u0120").startswith(("\n", "\u010a", "<0x0A>")):
+            ids.add(index)
     if not ids:
         raise InputError(
             "expected a tokenizer with a token that ends a text or a line, found none: no answer could end"

@@ -11,7 +11,7 @@ import pandas as pd
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.statistics.heaping import Heaping, heaping
 from ostools.theory.statistics.intervals import wilson
 
@@ -68,7 +68,7 @@ class Evaluation(Result):
     @property
     def wrong_numbers(self) -> Frame:
         """The rows of answers with a wrong number, to a question whose answer is one."""
-        rows: Any = self.frame
+        rows = frame_of(self)
         return rows[rows["absolute_error"].gt(0).fillna(False)]
 
     def heaping(self, base: int) -> Heaping | None:
@@ -78,13 +78,10 @@ class Evaluation(Result):
         Of several samples of a prompt the first is counted: they are not independent. See
         `theory.statistics.heaping`.
         """
-        rows = self.wrong_numbers
-        rows = rows[rows["sample"] == 0]
-        return (
-            heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base)
-            if len(rows)
-            else None
-        )
+        rows = self.wrong_numbers.query("sample == 0")
+        if rows.empty:
+            return None
+        return heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base)
 
     @property
     def read(self) -> int:

@@ -8,7 +8,6 @@ end is no part of it, and is taken off.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,9 +43,6 @@ STOP_TOKENS = (
 )
 """Tokens with which Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows
 its model's, so that no text of a model here holds one."""
-_STOP_TOKENS_AT_END = re.compile(
-    rf"(?<!\s)(?:\s*(?:{'|'.join(map(re.escape, STOP_TOKENS))}))+\s*\Z"
-)
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]  # as a column of Int64 holds it
 Amount = Annotated[float, Field(ge=0)]
@@ -235,7 +231,10 @@ def hosted_of(
 
 def without_stop_tokens(text: str) -> str:
     """Return the text without stop tokens at its end and the blanks around them."""
-    return _STOP_TOKENS_AT_END.sub("", text)
+    stripped = text.rstrip()
+    while token := next((token for token in STOP_TOKENS if stripped.endswith(token)), None):
+        text = stripped = stripped.removesuffix(token).rstrip()
+    return text
 
 
 def asked_elsewhere(result: Result) -> str:

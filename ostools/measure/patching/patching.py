@@ -31,14 +31,13 @@ from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
-from ostools.hooks.errors import is_whole
 from ostools.measure.first_order import first_order_agreement
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, MitigatedPrompts
 from ostools.measure.passes.batches import TOKENS, batch_bytes, patterns_bytes, shared_prefix
 from ostools.measure.passes.output import logit_ids
-from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, Run, What
+from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, PromptRun, What
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, Cell, Rows, Swept
@@ -313,21 +312,16 @@ def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[t
     """
     listed = range(pos) if positions is None else positions
     groups = [tuple(entry) if isinstance(entry, Sequence) else (entry,) for entry in listed]
-    wrong = [
-        place for group in groups for place in group if not is_whole(place) or not 0 <= place < pos
-    ]
+    wrong = [place for group in groups for place in group if not 0 <= place < pos]
     if wrong or not groups or not all(groups):
         raise InputError(
             f"positions: expected some out of 0..{pos - 1}, found {short_repr(wrong[0]) if wrong else 'none'}"
         )
-    whole_groups = [tuple(map(int, group)) for group in groups]
-    if len(set(whole_groups)) < len(whole_groups) or any(
-        len(set(group)) < len(group) for group in whole_groups
-    ):
+    if len(set(groups)) < len(groups) or any(len(set(group)) < len(group) for group in groups):
         raise InputError(
             "positions: expected each position or group once, found one twice: it would weigh double"
         )
-    return whole_groups
+    return groups
 
 
 def _queries(what: str, queries: Sequence[int] | None, pos: int) -> tuple[int, ...]:
@@ -377,7 +371,7 @@ def _answer_of(model: TransformerBridge, mitigated: MitigatedPrompts, index: int
 
 def _runs(
     patcher: Patcher, clean_ids: tuple[int, ...], corrupt_ids: tuple[int, ...], texts: Sequence[str]
-) -> tuple[Run, Run]:
+) -> tuple[PromptRun, PromptRun]:
     """The clean and the corrupt run. Raises `InputError` where rounding alone keeps their numbers
     apart.
     """
@@ -395,21 +389,17 @@ def _runs(
 
 def _named(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
     """What says which part a row is of, a row a patch."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     for layers, positions, head in patches:
         window = str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
         places = ",".join(map(str, positions))
-        name = f"{window}.{head}" if head is not None else f"{window} at {places}"
-        token = "" if head is not None else "".join(prompt.tokens[place] for place in positions)
-        position = pd.NA if head is not None else positions[0]
-        columns = {
-            "part": name,
-            "layer": layers[0],
-            "position": position,
-            "positions": places,
-            "token": token,
-        }
-        rows.append(columns | {"head": pd.NA if head is None else head})
+        about = {"layer": layers[0], "positions": places, "head": head}
+        if head is None:
+            token = "".join(prompt.tokens[place] for place in positions)
+            about |= {"part": f"{window} at {places}", "position": positions[0], "token": token}
+        else:
+            about |= {"part": f"{window}.{head}", "position": None, "token": ""}
+        rows.append(about)
     return pd.DataFrame(rows).astype({"position": "Int64", "head": "Int64"})
 
 

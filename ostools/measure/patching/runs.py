@@ -60,7 +60,7 @@ class Patch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class PromptRun:
     """A batch of one prompt without patches: what stands at the site after the shared tokens, and
     the answer's numbers, a row each. logit_size: the greatest logit."""
 
@@ -86,15 +86,15 @@ class Patcher:
     size: int
     queries: tuple[int, ...] = ()
 
-    def run(self, ids: Sequence[int]) -> Run:
+    def run(self, ids: Sequence[int]) -> PromptRun:
         """Run the prompt without a patch."""
         rows = Rows(self.model, [ids] * self.size, cached=False, shared=self.shared)
         with torch.no_grad():
             activations, logits = self._recorded(rows.logits)
-        return Run(tuple(ids), activations, self._numbers(logits), float(logits.abs().max()))
+        return PromptRun(tuple(ids), activations, self._numbers(logits), float(logits.abs().max()))
 
     def patched(
-        self, host: Run, donor: Run, patches: Sequence[Patch], progress: Progress | None
+        self, host: PromptRun, donor: PromptRun, patches: Sequence[Patch], progress: Progress | None
     ) -> tuple[Numbers, Numbers]:
         """The host's numbers under each patch by itself (what the donor has there put in, or the
         edges cut), and the effect.
@@ -114,7 +114,7 @@ class Patcher:
             tell(progress, start + len(batch), len(acting))
         return numbers, effects
 
-    def predicted(self, host: Run, donor: Run, patches: Sequence[Patch]) -> Numbers:
+    def predicted(self, host: PromptRun, donor: PromptRun, patches: Sequence[Patch]) -> Numbers:
         """Effect of each patch to first order: the gradient at the site, times what the patch
         changes there.
 
@@ -140,7 +140,7 @@ class Patcher:
                 )
         return effects
 
-    def _change(self, at_site: Tensor, donor: Run, patch: Patch, layer: int) -> Tensor:
+    def _change(self, at_site: Tensor, donor: PromptRun, patch: Patch, layer: int) -> Tensor:
         """New activation minus old at the site, 0 where the patch leaves it."""
         old = at_site.detach()
         if self.what == EDGES:
@@ -155,7 +155,7 @@ class Patcher:
         new[0, self.shared :][at] = donor.activations[layer][0][at]
         return new - old
 
-    def _acts(self, host: Run, donor: Run, patch: Patch) -> bool:
+    def _acts(self, host: PromptRun, donor: PromptRun, patch: Patch) -> bool:
         """Whether the patch changes anything: a bit of an activation, or an edge that a query has."""
         if self.what == EDGES:
             return any(key <= query for key in patch.positions for query in self.queries)
@@ -166,7 +166,9 @@ class Patcher:
             for layer in patch.layers
         )
 
-    def _enter(self, stack: ExitStack, patches: Sequence[Patch], donor: Run, pos: int) -> None:
+    def _enter(
+        self, stack: ExitStack, patches: Sequence[Patch], donor: PromptRun, pos: int
+    ) -> None:
         """Enter the edits of one batch: row b has patch b."""
         layers = sorted({layer for patch in patches for layer in patch.layers})
         rows_at = {

@@ -17,7 +17,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.prompt_sets import ModelEncoder, OtherEndError, RenderedPairs
+from ostools.measure.collapse.prompt_sets import OtherEndError
 from ostools.measure.collapse.result import Collapse, next_tokens, reference_at_y
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
@@ -31,9 +31,9 @@ from ostools.measure.task_prompt import (
     elicit,
     render_prompt,
 )
-from ostools.mitigations import Mitigation, changes_pass, label, running
+from ostools.mitigations import Mitigation, changes_pass, running
 from ostools.models.describe import metadata_of
-from ostools.models.tokens import EncodingOptions, context_length
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, frame_of
 from ostools.tasks import Task
 
@@ -79,28 +79,28 @@ class Arm:
     def __post_init__(self) -> None:
         """Make all prompts, and try the hooks, so that what does not fit is refused before anything
         is measured.
-
-        `no_pair`: why the questions of n and n + 1 items cannot be compared; None where they can.
         """
         plan = self.plan
-        self.questions = {
-            (n, seed): self._task_prompt(n, seed) for n in plan.lengths for seed in plan.seeds
-        }
-        self.asked = self._task_answers()
+        keys = [(n, seed) for n in plan.lengths for seed in plan.seeds]
+        self.questions = {key: self._task_prompt(*key) for key in keys}
+        how: dict[str, Any] = {"mitigation": self.mitigation, **plan.encoding}
+        self.asked = TaskAnswers(
+            self.model,
+            [
+                elicit(self.model, plan.form, n, plan.elicitation, seed=seed, **how)
+                for n, seed in keys
+            ],
+            self.mitigation,
+            batch_size=plan.batch_size,
+            probability="log_probability" in plan.measures,
+        )
         self.read = {
             key: read_at(self.model, question, plan.position)
             for key, question in self.questions.items()
             if {"collapse", "sensitivity"} & set(plan.measures)
         }
-        self.no_pair: str | None = None
-        pairs = RenderedPairs(self.model, plan.form, self.mitigation, plan.position, plan.encoding)
-        try:
-            for seed in plan.seeds if "collapse" in plan.measures else ():
-                list(pairs.pairs(ModelEncoder(self.model), plan.lengths, seed))
-        except OtherEndError as error:
-            self.no_pair = str(error)
         self.acted = EffectStatus(self.model, self.mitigation)
-        self.acted.status(self.questions[plan.lengths[-1], plan.seeds[0]])
+        self.acted.status(self.questions[keys[-1]])
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -130,47 +130,8 @@ class Arm:
                 self._add(quantity, dtype, question, math.nan, REFUSED, reason=reason)
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
-        return render_prompt(
-            self.model,
-            self.plan.form,
-            length,
-            seed=seed,
-            mitigation=self.mitigation,
-            **self.plan.encoding,
-        )
-
-    def _task_answers(self) -> TaskAnswers:
-        """The questions as they are asked. Raises `InputError` for one that does not fit the
-        context with its answer.
-        """
-        plan = self.plan
-        task_prompts = [
-            elicit(
-                self.model,
-                plan.form,
-                n,
-                plan.elicitation,
-                seed=seed,
-                mitigation=self.mitigation,
-                **plan.encoding,
-            )
-            for n, seed in self.questions
-        ]
-        asked = TaskAnswers(
-            self.model,
-            task_prompts,
-            self.mitigation,
-            batch_size=plan.batch_size,
-            probability="log_probability" in plan.measures,
-        )
-        longest = max(len(task_prompt.prompt.ids) for task_prompt in task_prompts)
-        context = context_length(self.model)
-        if longest + asked.room > context:
-            raise InputError(
-                f"study: under {label(self.mitigation)} a prompt of {longest} tokens and an answer of up to {asked.room} do "
-                f"not fit the model's context of {context}: leave out the longest lengths"
-            )
-        return asked
+        how: dict[str, Any] = {"mitigation": self.mitigation, **self.plan.encoding}
+        return render_prompt(self.model, self.plan.form, length, seed=seed, **how)
 
     def measure(self, progress: Progress | None) -> None:
         """Measure what the plan asks for."""
@@ -209,26 +170,23 @@ class Arm:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
 
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the
-        unembedding, is refused there alone.
+        unembedding, is refused there alone; pairs that end in different tokens in all.
         """
         plan = self.plan
-        if self.no_pair is not None:
-            self._refuse("collapse_distance", dtypes, self.no_pair)
-            return
         how: dict[str, Any] = {"dtypes": dtypes, "position": plan.position, **plan.encoding}
         how |= {"lengths": plan.lengths, "seeds": plan.seeds, "mitigation": self.mitigation}
         try:
-            result = collapse(self.model, plan.form, **how)
+            self._keep_distances(collapse(self.model, plan.form, **how))
+        except OtherEndError as error:
+            self._refuse("collapse_distance", dtypes, str(error))
         except InputError as error:
             if not changes_pass(self.mitigation):
                 raise
             if len(dtypes) == 1:
                 self._refuse("collapse_distance", dtypes, str(error))
-            else:
-                for name in dtypes:
-                    self._measure_collapse([name])
-            return
-        self._keep_distances(result)
+                return
+            for name in dtypes:
+                self._measure_collapse([name])
 
     def _keep_distances(self, result: Collapse) -> None:
         self.next_tokens += next_tokens(result)

@@ -213,7 +213,7 @@ def test_never_a_token_without_probability(monkeypatch: pytest.MonkeyPatch) -> N
             (wrong, (0, 1), f"temperature of 0 .greedy. or more, found {wrong}")
             for wrong in (-1.0, math.nan, math.inf)
         ),
-        (1.0, None, "one seed for each of the 2 prompts at temperature 1.0, found none"),
+        (1.0, None, "one seed for each of the 2 prompts at temperature 1.0, found 0"),
         (1.0, (0,), "found 1"),
     ],
 )

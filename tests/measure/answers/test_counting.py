@@ -116,7 +116,7 @@ def test_the_reference_has_no_noise_to_predict_from() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"task": "count-wrd"}, "unknown counting task 'count-wrd': did you mean 'count-word'"),
+        ({"task": "count-wrd"}, "unknown task 'count-wrd': did you mean 'count-word'"),
         ({"lengths": [0]}, "whole numbers of at least 1, found 0"),
         (
             {"lengths": [46, 47]},

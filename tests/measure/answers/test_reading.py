@@ -12,13 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ostools.measure.answers.answers import Answer, line_written
-from ostools.measure.answers.judging import judge, judge_prefilled, stops_of
+from ostools.measure.answers.judging import judge, judge_prefilled
 from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
     SOMETHING_ELSE,
     number_in,
     reader,
+    reader_of,
 )
 from ostools.tasks import Question, Task, task
 from ostools.tasks.questions import question
@@ -444,7 +445,7 @@ def test_what_generation_stops_at_is_what_the_whole_text_says(
 ) -> None:
     """At whatever sign it is stopped: the texts that generation would not have seen change nothing."""
     asked = posed(spec)
-    (stop,) = stops_of([asked])
+    stop = reader_of(asked).closed
     ends = [end for end in range(len(text) + 1) if stop(text[:end])]
     if not ends:
         return
