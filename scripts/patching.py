@@ -106,8 +106,9 @@ def gap(model: TransformerBridge, name: str, items: int, seed: int) -> Cell:
 def carried(model: TransformerBridge, name: str, items: int, seed: int) -> Cell:
     """Of every layer the share of the gap that the tokens that differ, those after them, and the
     last one carry together; what knocking out the last token's edges to the first of these takes;
-    and the verdict on first order."""
+    and the verdict on first order, where gradients fit beside the model."""
     pair, known = pair_of(name, items, seed), gap(model, name, items, seed)
+    small = int(model.cfg.n_layers * model.cfg.d_model) < LARGE
     last = known["tokens"] - 1
     between = [place for place in range(known["differ"][0], last) if place not in known["differ"]]
     groups = [known["differ"], between, [last]]

@@ -388,11 +388,14 @@ def test_the_messages_on_the_page_of_errors_are_those_of_the_program() -> None:
         for room in ("ostools", "hooks", "mitigations")
         for path in (ROOT / room).rglob("*.py")
     ]
+    from ostools.cli import _SECTIONS
+
     said = re.sub(r'"\s*f?"', "", " ".join("\n".join(sources).split()))
     sections = (DOCS / "errors.md").read_text("utf-8").split("\n## ")[1:]
     quoted = [
         span for section in sections for span in re.findall(r"`([^`]+)`", section.split("\n\n")[1])
     ]
+    assert set(_SECTIONS.values()) <= {section.partition("\n")[0] for section in sections}
     assert len(quoted) > 12
     for span in quoted:
         for part in re.split(r"\s*\.\.\.\s*", span):

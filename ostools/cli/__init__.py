@@ -28,6 +28,20 @@ WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
 """Settings of the environment that say how OpenMP's threads wait."""
 SPIN = "1000"
 
+_TOKENIZER = "The tokenizer does not say what the text does"
+_MODEL = "The model is not what it says"
+_SECTIONS = {
+    "InsufficientMemoryError": "It does not fit",
+    "HookError": "The edit did nothing",
+    "InactiveMitigationError": "The edit did nothing",
+    "ostools.models.tokens": _TOKENIZER,
+    "ostools.models.chat": _TOKENIZER,
+    "ostools.models.files.shards": _MODEL,
+    "ostools.models.files.gguf_format.settings": _MODEL,
+    "ostools.measure.jacobian.certificate": "The measurement disagrees with itself",
+}
+"""Sections of docs/errors.md, by the class of an error or the module that raised it."""
+
 
 class _Leaf(click.Command):
     """One command of the table, with its examples and the further words of its verb."""
@@ -191,7 +205,7 @@ def main() -> NoReturn:
     except ValueError as error:
         if not _is_refusal(error):
             raise
-        code = _refuse(str(error))
+        code = _refuse(f"{error}{_more(error)}")
     if code == _INTERRUPTED:
         sys.stderr.write("ostools: interrupted\n")
     sys.exit(code)
@@ -206,6 +220,16 @@ def _is_refusal(error: ValueError) -> bool:
     """InputError, or the own error of the packages below, without importing them (and torch)."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"InputError", "HookError", "MitigationError"})
+
+
+def _more(error: ValueError) -> str:
+    """Where docs/errors.md says more of the refusal, or nothing."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals["__name__"] if trace else ""
+    section = _SECTIONS.get(type(error).__name__) or _SECTIONS.get(module)
+    return f" (more in docs/errors.md: {section})" if section else ""
 
 
 def _refuse(message: str) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from ostools import tasks
 from ostools.measure.answers.paired import answer_difference
 from ostools.measure.answers.reading import CUT_OFF
 from ostools.measure.answers.result import Evaluation, from_rows
@@ -96,9 +95,7 @@ def favourites(answers: Sequence[Any], most: int = 3) -> str:
 
 def drawn_table() -> Table:
     """Drawn sequences, a row a length."""
-    yield from header(
-        "question", "items", "right", "mean absolute error", "most frequent answers (how often)"
-    )
+    yield from header("question", "items", "right", "mean absolute error")
     for name in measured(DRAWN):
         for length, rows in asked(name).groupby("length"):
             error = (
@@ -106,15 +103,8 @@ def drawn_table() -> Table:
                 if rows["absolute_error"].notna().any()
                 else float("nan")
             )
-            given = said(rows) if tasks.task(rows["task"].iloc[0]).numeric else list(rows["number"])
             right = share(int(rows["correct"].sum()), len(rows))
-            yield row(
-                WORDS[name],
-                length,
-                right,
-                "–" if pd.isna(error) else f"{error:.1f}",
-                favourites(given),
-            )
+            yield row(WORDS[name], length, right, "–" if pd.isna(error) else f"{error:.1f}")
 
 
 def copies_table() -> Table:

@@ -158,7 +158,10 @@ def test_what_the_user_wrote_neither_breaks_the_line_nor_drives_the_terminal(
     ("error", "line"),
     [
         (InputError("a\nb\x1b[31m [bold]c"), "a b [31m [bold]c"),
-        (hooks.HookError("no site"), "no site"),
+        (
+            hooks.HookError("no site"),
+            "no site (more in docs/errors.md: The edit did nothing)",
+        ),
     ],
     ids=["ours", "hooks"],
 )

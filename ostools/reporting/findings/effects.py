@@ -214,7 +214,13 @@ def _ranges(rows: Frame) -> str:
     changes = (best["positions"] != best["positions"].shift()).cumsum()
     longest = sorted((group for _, group in best.groupby(changes)), key=len, reverse=True)[:_RANGES]
     return ", ".join(
-        f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers {group['layer'].iloc[0]} to "
-        f"{group['layer'].iloc[-1]} ({group['share'].min():.0%} to {group['share'].max():.0%})"
+        f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers "
+        f"{_layers(group['layer'].tolist())} ({group['share'].min():.0%} to {group['share'].max():.0%})"
         for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
     )
+
+
+def _layers(layers: list[int]) -> str:
+    """The layers, as a range where all of it was measured."""
+    whole = len(layers) > 2 and layers[-1] - layers[0] == len(layers) - 1
+    return f"{layers[0]} to {layers[-1]}" if whole else ", ".join(map(str, layers))
