@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
@@ -42,7 +43,7 @@ NATURAL = ("facts", "code", "story")
 repetition.
 """
 THIRDS = ("start", "middle", "end")
-MODEL, UNTRAINED = "model", "untrained"
+MODEL, UNTRAINED, SHUFFLED = "model", "untrained", "shuffled"
 FEWEST_PASSAGES = 3
 """A standard error of fewer passages says nothing."""
 
@@ -69,8 +70,9 @@ class PositionEffect(Result):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
     `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same
-    architecture before training), passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0),
-    text_position (where the token stands in the passage as it was written), token_id,
+    architecture before training; "shuffled": the model on the passages' tokens in random order),
+    passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0),
+    text_position (where the token stands in the passage as it was written, or shuffled), token_id,
     token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
     """
 
@@ -126,6 +128,7 @@ def position_effect(
     method: Method = "auto",
     cotangents: int = COTANGENTS,
     untrained: bool = True,
+    shuffled: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PositionEffect:
@@ -140,6 +143,8 @@ def position_effect(
         linearisation, method, cotangents, seed: as in `ost.sensitivity`.
         untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the
             same prompts. What it shows too was not learnt. It needs the memory of a second model.
+        shuffled: whether the model is measured on the passages' tokens in random order too, a
+            control without syntax.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for fewer than three passages, a passage that is too short, a length that is
@@ -159,15 +164,19 @@ def position_effect(
         tokens=tokens,
         linearisation=linearisation,
         untrained=untrained,
+        shuffled=shuffled,
         **options,
     )
-    subjects = {MODEL: model}
+    subjects = {MODEL: (model, rotations)}
     if untrained:  # first: it may not fit into memory
-        subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed)
+        subjects[UNTRAINED] = (untrained_model(model, "initialised", seed=seed), rotations)
+    if shuffled:
+        order = np.random.default_rng(seed).permutation(tokens)
+        subjects[SHUFFLED] = (model, _rotated(model, passage_list, tokens, order))
     tables = []
-    for index, (source, subject) in enumerate(subjects.items()):
+    for index, (source, (subject, prompts)) in enumerate(subjects.items()):
         options["progress"] = part_of(progress, index, index + 1, len(subjects), units=100) or False
-        table = _norms(subject, rotations, linearisations=[linearisation], **options)
+        table = _norms(subject, prompts, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)
     return PositionEffect(pd.concat(tables, ignore_index=True), provenance)
@@ -192,9 +201,13 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
 
 
 def _rotated(
-    model: TransformerBridge, passages: Sequence[Passage], tokens: int
+    model: TransformerBridge,
+    passages: Sequence[Passage],
+    tokens: int,
+    order: Int[np.ndarray, " pos"] | None = None,
 ) -> list[tuple[Prompt, dict[str, Any]]]:
-    """Three prompts a passage, each with the columns that its rows have before any is measured.
+    """Three prompts a passage, its tokens in this order, each with the columns that its rows have
+    before any is measured.
 
     A prompt: special tokens, the rotated text, and the passage's next token, whose y is read.
     """
@@ -215,6 +228,8 @@ def _rotated(
                 f"position_effect: expected more than {tokens} tokens in passage {number}, found {len(ids)}: ask for "
                 "fewer tokens"
             )
+        if order is not None:
+            ids[:tokens] = [ids[place] for place in order]
         for turn in range(3):
             shift = turn * tokens // 3
             text = [*ids[shift:tokens], *ids[:shift], ids[tokens]]

@@ -31,6 +31,7 @@ _RANGES = 3
 _SUBJECTS = {
     "model": "The model",
     "untrained": "The same architecture before training",
+    "shuffled": "With tokens shuffled",
 }
 """By the names of `measure.profiles.position_effect.MODEL`, `UNTRAINED` and `SHUFFLED`."""
 

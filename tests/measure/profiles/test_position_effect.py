@@ -93,3 +93,30 @@ def test_the_untrained_model_stands_beside() -> None:
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         position_effect(tiny_model("llama"), **options)
+
+
+def test_shuffled_tokens_are_a_control_beside_the_text() -> None:
+    """The same tokens of each passage in another order, the last one as it was; the text's own rows
+    stay what they are.
+    """
+    model, options = (
+        tiny_model("llama"),
+        {"passages": 3, "tokens": 12, "linearisation": "frozen", "untrained": False},
+    )
+    plain: Any = position_effect(model, **options).frame
+    result = position_effect(model, shuffled=True, seed=4, **options)
+    frame: Any = result.frame
+    own, shuffled = (frame[frame["source"] == source] for source in ("model", "shuffled"))
+    assert own.reset_index(drop=True).equals(plain)
+    order = np.random.default_rng(4).permutation(12)
+    for passage in range(3):
+        first = [
+            part[(part["passage"] == passage) & (part["rotation"] == 0)] for part in (own, shuffled)
+        ]
+        assert first[1]["token_id"].tolist() == first[0]["token_id"].to_numpy()[order].tolist()
+    assert result.contrasts["source"].tolist() == ["model", "shuffled"]
+    chart: Any = result.chart()
+    assert any(
+        sentence.startswith("With tokens shuffled: first third")
+        for sentence in chart.title.subtitle
+    )

@@ -8,6 +8,7 @@ import numpy as np
 
 from ostools.measure.profiles.position_effect import (
     MODEL,
+    SHUFFLED,
     THIRDS,
     UNTRAINED,
     PositionEffect,
@@ -20,8 +21,9 @@ from ostools.results import Chart, Frame, frame_of
 NAMES = {
     MODEL: "the model",
     UNTRAINED: "untrained (same architecture)",
+    SHUFFLED: "the model, tokens shuffled",
 }
-_HUES = {MODEL: "full", UNTRAINED: "none"}
+_HUES = {MODEL: "full", UNTRAINED: "none", SHUFFLED: "frozen"}
 _POSITION_WIDTH, _POSITION_HEIGHT = 620, 260
 
 
