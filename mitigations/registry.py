@@ -239,7 +239,7 @@ class Registry(Generic[Thing]):
             hints = typing.get_type_hints(maker)
         except Exception as error:  # a plugin's annotations can name what is not there
             raise self._failed(name, error, "cannot be used: ") from error
-        parameters = inspect.signature(maker).parameters
+        parameters = inspect.signature(typing.cast(Any, maker)).parameters
         return {
             key: _Option(hints.get(key, str), parameter.default)
             for key, parameter in parameters.items()

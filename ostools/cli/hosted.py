@@ -45,7 +45,7 @@ def hosted_result(
         limit = arguments.get("max_new_tokens")
         with terminal.progress("asking") as progress:
             answers = ask_endpoint(
-                endpoint, name, questions, file, max_tokens=limit, progress=progress
+                endpoint, str(name), questions, file, max_tokens=limit, progress=progress
             )
     if command.words[0] == "evaluate":
         return hosted_evaluation(answers)

@@ -331,7 +331,7 @@ def frequencies(answers: Frame) -> pd.DataFrame:
         [answers[["task", "mode"]].assign(**columns) for columns in (numbers, keys)],
         ignore_index=True,
     )
-    rows = rows[(rows["answers"] + rows["right"] > 0) | rows["output"].isna()]
+    rows = rows.loc[(rows["answers"] + rows["right"] > 0) | rows["output"].isna()]
     # Tasks and modes in the order in which they were asked, numbers by size.
     order = {
         name: rank for rank, name in enumerate([*rows["task"].unique(), *rows["mode"].unique()])
