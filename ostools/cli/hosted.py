@@ -28,7 +28,7 @@ def hosted_result(
     file, endpoint, name = values.get("answers"), values.get("endpoint"), values.get("model")
     if file is None and endpoint is None:
         return None
-    if file is None or (endpoint is not None and not name):
+    if file is None or (endpoint is not None and name is None):
         raise InputError(
             "--endpoint: expected --answers FILE too, where the answers are kept, and --model NAME, the model's name there"
         )
