@@ -279,6 +279,8 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
         ({"positions": [[1, -1]]}, "positions: expected some out of 0..5, found -1"),
         ({"positions": []}, "positions: expected some out of 0..5, found none"),
         ({"positions": 3}, "positions: expected .*, found 3"),
+        ({"positions": [1, 1]}, "positions: expected each position or group once"),
+        ({"positions": [[3, 3]]}, "positions: expected each position or group once"),
         ({"what": "edges", "query_positions": 5}, "query_positions: expected .*, found 5"),
         ({"layers": [3]}, "layers: expected 'all' or numbers out of 0..2"),
         ({"what": "mlp-out", "layers": [2]}, "layers: expected 'all' or numbers out of 0..1"),
