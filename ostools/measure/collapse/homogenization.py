@@ -237,7 +237,7 @@ def _of_states(states: Float[Tensor, "pos d_model"]) -> dict[str, float]:
     norms = states.double().norm(dim=-1)
     rest = {f"rest_{name}": value for name, value in likeness(states[1:])._asdict().items()}
     sizes = {"first_norm": float(norms[0]), "rest_norm": float(norms[1:].quantile(0.5))}
-    return likeness(states)._asdict() | rest | sizes
+    return {**likeness(states)._asdict(), **rest, **sizes}
 
 
 def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, float]:
@@ -254,9 +254,7 @@ def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, fl
 def homogenization_memory(model: Unloaded, pos: int, *, untrained: bool = False) -> int:
     """Bytes of a pass whose states are kept, of their singular values, and of an untrained model."""
     shape = in_full(model.shape)
-    states = (
-        shape.n_layers + 1
-    ) * pos * shape.d_model * shape.element + 4 * pos * shape.d_model * 8
+    states = pos * shape.d_model * ((shape.n_layers + 1) * shape.element + 4 * 8)
     measured = patterns_bytes(shape, pos) + states
     return bytes_with_untrained(measured, model.shape) if untrained else measured
 

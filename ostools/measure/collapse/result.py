@@ -286,12 +286,11 @@ def _of_vectors(rows: Frame) -> Column:
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
     """The result that `as_rows` was given, or several of them as one."""
     at: Frame = rows[_of_vectors(rows)]
-    references: Frame = pd.concat(
-        [
-            at.rename(columns={new: old for old, new in _STORED.items()}),
-            at.assign(weights="given").rename(columns={new: old for old, new in _AS_GIVEN.items()}),
-        ]
-    )
+    parts = [
+        table[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()})
+        for names, table in ((_STORED, at), (_AS_GIVEN, at.assign(weights="given")))
+    ]
+    references: Frame = pd.concat(parts)
     names = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
     known = references[references["distance"].notna()][names]
     frame = rows.drop(columns=[*_RELATIVE.values(), *_AS_GIVEN.values()]).reset_index(drop=True)

@@ -37,6 +37,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.models.tokens import control_ids
+from ostools.results import Frame
 
 
 def deletion_order(values: Float[np.ndarray, " token"]) -> Int[np.ndarray, " token"]:
@@ -247,24 +248,18 @@ def deletion_tables(
     profile_drops, random = drops[: len(profiles)], drops[len(profiles) :]
     low, high = np.quantile(random, [0.025, 0.975], axis=0)
     curves = [(name, row, row, row) for name, row in zip(profiles, profile_drops, strict=True)]
-    curves.append((RANDOM, random.mean(0), low, high))
+    names = ["order", "drop", "low", "high"]
     tables = [
-        pd.DataFrame(
-            {"order": name, "deleted": steps, "drop": drop, "low": least, "high": greatest}
-        )
-        for name, drop, least, greatest in curves
+        pd.DataFrame(dict(zip(names, curve, strict=True)) | {"deleted": steps})
+        for curve in (*curves, (RANDOM, random.mean(0), low, high))
     ]
-    random_areas = aopc(random)
+    curve_table: Frame = pd.concat(tables, ignore_index=True)
+    random_areas, areas = aopc(random), aopc(profile_drops)
     low, high = map(float, np.quantile(random_areas, [0.025, 0.975]))
-    areas = [
-        {
-            "order": name,
-            "aopc": float(area),
-            "random": float(random_areas.mean()),
-            "random_low": low,
-            "random_high": high,
-        }
-        | {"p": (1 + int((random_areas >= area).sum())) / (1 + len(random_areas))}
-        for name, area in zip(profiles, aopc(profile_drops), strict=True)
-    ]
-    return pd.concat(tables, ignore_index=True), pd.DataFrame(areas)
+    larger = (random_areas >= areas[:, None]).sum(1)
+    area_table = pd.DataFrame({"order": list(profiles), "aopc": areas})
+    area_table = area_table.assign(
+        random=float(random_areas.mean()), random_low=low, random_high=high
+    )
+    area_table["p"] = (1 + larger) / (1 + len(random_areas))
+    return curve_table[["order", "deleted", "drop", "low", "high"]], area_table

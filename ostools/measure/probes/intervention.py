@@ -46,31 +46,21 @@ from ostools.tasks import Task
 
 DIRECTIONS = ("probe", "data")
 _RANDOM = 200  # directions of the representations' covariance
-COLUMNS = {
-    **{
-        "task": "str",
-        "mitigation": "str",
-        "dtype": "str",
-        "site": "str",
-        "layer": "int64",
-        "direction": "str",
-    },
-    **{
-        "prompts": "int64",
-        "moved": "int64",
-        "cosine": "float64",
-        "random_low": "float64",
-        "random_high": "float64",
-    },
-    **{
-        "arrived": "float64",
-        "predicted": "float64",
-        "intervention": "float64",
-        "log_odds": "float64",
-    },
-    **{"asked": "int64", "followed": "float64"},
-    **{"rank": "float64", "log_probability": "float64"},
-}
+_NUMBERS = (
+    "cosine",
+    "random_low",
+    "random_high",
+    "arrived",
+    "predicted",
+    "intervention",
+    "log_odds",
+)
+COLUMNS = (
+    dict.fromkeys(("task", "mitigation", "dtype", "site"), "str")
+    | {"layer": "int64", "direction": "str", "prompts": "int64", "moved": "int64"}
+    | dict.fromkeys(_NUMBERS, "float64")
+    | {"asked": "int64", "followed": "float64", "rank": "float64", "log_probability": "float64"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,12 +246,11 @@ def moved_answers(
 
     `right`: the index of the right answer; the next one stands after it.
     """
-    before, after = before.double(), after.double()
-    expected = [logits.softmax(1) @ numbers.double() for logits in (before, after)]
-    row_indices = torch.arange(len(right))
-    odds = [
-        logits[row_indices, right + 1] - logits[row_indices, right] for logits in (before, after)
-    ]
+    rows = torch.arange(len(right))
+    expected, odds = [], []
+    for logits in (before.double(), after.double()):
+        expected.append(logits.softmax(1) @ numbers.double())
+        odds.append(logits[rows, right + 1] - logits[rows, right])
     was_right = before.argmax(1) == right
     follows = (after.argmax(1) == right + 1)[was_right].double()
     return {
@@ -295,21 +284,12 @@ class _Output:
         representations: Captured,
     ) -> _Output:
         numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
-        right = torch.searchsorted(
-            numbers, torch.tensor([int(prompt.task_prompt.key) for prompt in prompts])
-        )
+        keys = torch.tensor([int(prompt.task_prompt.key) for prompt in prompts])
+        right = torch.searchsorted(numbers, keys)
         moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
         gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
-        return cls(
-            model,
-            prompts,
-            numbers,
-            ids,
-            right,
-            moves,
-            gaps,
-            representations[max(representations)][moves][:, ids],
-        )
+        before = representations[max(representations)][moves][:, ids]
+        return cls(model, prompts, numbers, ids, right, moves, gaps, before)
 
     def logits(
         self, rows: Float[Tensor, "prompt d"], place: Place

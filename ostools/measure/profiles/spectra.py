@@ -35,7 +35,7 @@ from ostools.measure.profiles.compare import require_same_run
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory import lemmas as theory
@@ -146,26 +146,20 @@ def spectra(
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     work = full_precision(model, "spectra")
     with mitigated.acting(work):
-        _refuse_unseen(work)
+        if unseen := edits_beyond_patterns(work):
+            raise InputError(
+                f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
+                f"products would describe another network; leave the edit's block{OF_A_LEFT_HOOK}"
+            )
         rows, patterns = _patterns(work, tokens)
     layers = {"pattern": patterns, "lazy": [theory.lazy(pattern) for pattern in patterns]}
-    against = [] if measured is None else _against(layers, measured)
     return Spectra(
         pd.DataFrame(rows),
         provenance,
         depth=pd.DataFrame(_depth(layers)),
-        limit=pd.DataFrame(_limit(layers, powers)),
-        against=pd.DataFrame(against, columns=list(_AGAINST)),
+        limit=_limit(layers, powers),
+        against=_against(layers, measured),
     )
-
-
-def _refuse_unseen(model: TransformerBridge) -> None:
-    if unseen := edits_beyond_patterns(model):
-        raise InputError(
-            f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
-            f"products would describe another network; leave the edit's block"
-            f"{OF_A_LEFT_HOOK}"
-        )
 
 
 def _patterns(
@@ -247,41 +241,31 @@ def _depth(layers: _Layers) -> list[dict[str, Any]]:
     ]
 
 
-def _limit(layers: _Layers, powers: int) -> list[dict[str, Any]]:
+def _limit(layers: _Layers, powers: int) -> pd.DataFrame:
     """Proposition 5.2: one matrix again and again."""
-    rows = []
+    tables = []
     for name in MATRICES:
         *_, stack = theory.upward(layers[name])
-        repeated: dict[str, Tensor] = {
-            str(layer): matrix for layer, matrix in enumerate(layers[name])
-        } | {"all": stack}
-        for layer, matrix in repeated.items():
-            remainders = theory.remainders(matrix, powers).cpu().numpy()
-            rate, before = (
-                float(theory.second_eigenvalue(matrix)),
-                np.concatenate([[1.0], remainders[:-1]]),
-            )
-            rows += [
-                {
-                    "matrix": name,
-                    "layer": layer,
-                    "power": power,
-                    "remainder": float(remainders[power - 1]),
-                    "observed_rate": float(remainders[power - 1] / before[power - 1])
-                    if before[power - 1] > 0
-                    else np.nan,
-                    "predicted_rate": rate,
-                }
-                for power in range(1, powers + 1)
-            ]
-    return rows
+        repeated = {str(layer): matrix for layer, matrix in enumerate(layers[name])}
+        for layer, matrix in (repeated | {"all": stack}).items():
+            left = theory.remainders(matrix, powers).cpu().numpy()
+            before = np.concatenate([[1.0], left[:-1]])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                observed_rate = np.where(before > 0, left / before, np.nan)
+            table = pd.DataFrame({"matrix": name, "layer": layer, "power": range(1, powers + 1)})
+            rate = float(theory.second_eigenvalue(matrix))
+            rates = {"observed_rate": observed_rate, "predicted_rate": rate}
+            tables.append(table.assign(remainder=left, **rates))
+    return pd.concat(tables, ignore_index=True)
 
 
-def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
+def _against(layers: _Layers, measured: Sensitivity | None) -> pd.DataFrame:
     """The last row of the product above each layer beside the measured norms there; above the last
     block both are trivial.
     """
-    frame: Any = measured.frame
+    if measured is None:
+        return pd.DataFrame(columns=list(_AGAINST))
+    frame: Frame = measured.frame
     products: Mapping[str, list[Tensor]] = {
         name: theory.downward_row(layers[name]) for name in MATRICES
     }
@@ -296,18 +280,7 @@ def _against(layers: _Layers, measured: Sensitivity) -> list[dict[str, Any]]:
             share = float(profiles.shares(norms)[0])
             for name in MATRICES:
                 row = products[name][int(layer)].cpu().numpy()
-                values = (
-                    int(layer),
-                    name,
-                    linearisation,
-                    norm,
-                    group["method"].iloc[0],
-                    float(row[0]),
-                    share,
-                )
-                rows.append(
-                    dict(
-                        zip(_AGAINST, (*values, profiles.rank_correlation(row, norms)), strict=True)
-                    )
-                )
-    return rows
+                spearman = profiles.rank_correlation(row, norms)
+                about = int(layer), name, linearisation, norm, group["method"].iloc[0]
+                rows.append((*about, float(row[0]), share, spearman))
+    return pd.DataFrame(rows, columns=list(_AGAINST))

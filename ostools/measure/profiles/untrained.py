@@ -124,24 +124,17 @@ def untrained_baselines(
         )
         case_progress = part_of(progress, index, index + 1, len(cases), units=100)
         profiles.append(profile(sensitivity(case_model, prompt, **options, progress=case_progress)))
-    columns = [
-        "position",
-        "token_id",
-        "token",
-        "source",
-        "seed",
-        "linearisation",
-        "norm",
-        "method",
-        "value",
-        "share",
-    ]
     tables = [
         case_profile.frame.assign(source=source, seed=seed).astype({"seed": "Int64"})
         for (source, seed), case_profile in zip(cases, profiles, strict=True)
     ]
-    table: Any = pd.concat(tables, ignore_index=True)[columns]
-    _require_one_norm(table)
+    names = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method"]
+    table: Frame = pd.concat(tables, ignore_index=True)[[*names, "value", "share"]]
+    if table["norm"].nunique() > 1:
+        raise InputError(
+            "untrained_baselines: expected one norm of all profiles, found some exact and some estimated ones: give "
+            "method='exact' or method='sketch'"
+        )
     rows = [
         {"source": source, "seed": seed, **_summary_row(case_profile, profiles[0])}
         for (source, seed), case_profile in zip(cases, profiles, strict=True)
@@ -154,24 +147,15 @@ def untrained_baselines(
 
 def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, Any]:
     """Shape and shares of one profile, and its rank correlation with the model's own."""
-    shapes: Any = case_profile.shapes
-    values, trained_values = (
-        result.frame["value"].to_numpy() for result in (case_profile, trained_profile)
-    )
+    shapes: Frame = case_profile.shapes
+    shape = shapes[shapes["kept"] == NO_SINK].iloc[0]
+    values = (result.frame["value"].to_numpy() for result in (case_profile, trained_profile))
     return {
-        **shapes[shapes["kept"] == NO_SINK].iloc[0][["verdict", "start_contrast", "end_contrast"]],
+        **shape[["verdict", "start_contrast", "end_contrast"]],
         **case_profile.summary.iloc[0][["sink_share", "last_share"]],
-        "spearman": rank_correlation(values, trained_values),
+        "spearman": rank_correlation(*values),
         "weight_hash": case_profile.provenance.model["weight_hash"],
     }
-
-
-def _require_one_norm(table: Frame) -> None:
-    if table["norm"].nunique() > 1:
-        raise InputError(
-            "untrained_baselines: expected one norm of all profiles, found some exact and some estimated ones: give "
-            "method='exact' or method='sketch'"
-        )
 
 
 def untrained_memory(
