@@ -285,7 +285,7 @@ def _of_vectors(rows: Frame) -> Column:
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
     """The result that `as_rows` was given, or several of them as one."""
-    at: Frame = rows[_of_vectors(rows)]
+    at: Frame = rows[_of_vectors(rows)].drop(columns="relative")  # the reference has its own
     references: Frame = pd.concat(
         [
             at.rename(columns={new: old for old, new in _STORED.items()}),
