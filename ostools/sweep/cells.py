@@ -136,13 +136,15 @@ def base_key(cell: Cell, checkpoint: str, device: str) -> str:
     )
 
 
-def sources(definitions: Sequence[object]) -> list[dict[str, str]]:
+def sources(definitions: Sequence[object]) -> list[dict[str, list[str]]]:
     """Hashes of what defines tasks and mitigations beside this package: of each the files that it
-    names, and those that a class of another distribution stands in."""
+    names, and the packages of other distributions that its class comes from: it may call any of
+    their files.
+    """
     return [
         {
-            **{name: _file_hash(path) for name, path in _named_files(definition)},
-            **{kind.__name__: _file_hash(path) for kind, path in _class_files(type(definition))},
+            "named": [f"{name} {_file_hash(path)}" for name, path in _named_files(definition)],
+            "package": [_file_hash(path) for path in _package_files(type(definition))],
         }
         for definition in definitions
     ]
@@ -154,10 +156,13 @@ def _named_files(definition: object) -> Iterator[tuple[str, Path]]:
             yield name, Path(value)
 
 
-def _class_files(kind: type) -> Iterator[tuple[type, Path]]:
+def _package_files(kind: type) -> Iterator[Path]:
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] not in {"ostools", *sys.stdlib_module_names}:
-            yield base, Path(inspect.getfile(base))
+        package = base.__module__.partition(".")[0]
+        if package not in {"ostools", *sys.stdlib_module_names}:
+            roots = map(Path, getattr(sys.modules[package], "__path__", ()))
+            files = sorted(file for root in roots for file in root.rglob("*.py"))
+            yield from files or [Path(inspect.getfile(base))]
 
 
 def _file_hash(path: Path) -> str:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.reporting.findings.position import where_read
-from tests.checkpoints import tiny_model
 
 LINE = "The final answer is: "
 READ: dict[str, Any] = {
@@ -113,13 +109,3 @@ def test_what_is_predicted(tokens: list[str], changes: dict[str, Any], words: st
 def test_prompts_of_several_seeds_are_called_prompts_and_a_text_says_nothing() -> None:
     assert said(["1", "The"], seeds=2).endswith("is '1' at 1, 'The' at 1 of 2 prompts.")
     assert where_read({"length": 3}) == ""
-
-
-def test_distances_of_before_tasks_had_positions_are_refused() -> None:
-    result = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32"])
-    stored = replace(result, frame=result.frame.drop(columns="next_token"))
-    with pytest.raises(
-        InputError,
-        match="expected distances with the next token where they were measured, found none",
-    ):
-        stored.findings()

@@ -87,18 +87,15 @@ class Attention(Result):
         weights = torch.tensor(self.frame["weight"].to_numpy())
         return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
 
-    def view(self, against: Attention | None = None) -> Any:
-        """The patterns of all heads to click through; beside those of another prompt, model or
-        mitigation.
+    def view(self) -> Any:
+        """The patterns of all heads to click through.
 
         Shows itself in a notebook (about 2.3 MB that are stored with it) and has `.save("x.html")`;
-        neither asks the network for anything. With `against` the two stand side by side on one
-        colour scale, after the difference of their last tokens' rows; where tokens have no
-        partners, the page says so.
+        neither asks the network for anything.
         """
-        from ostools.reporting.charts.heads_view import attention_view
+        from ostools.reporting.charts.heads_view import AttentionView
 
-        return attention_view(self, against)
+        return AttentionView(self)
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.attention import attention_chart

@@ -51,9 +51,6 @@ class AttentionDifference(Result):
             zip(head["first_position"].tolist(), head["second_position"].tolist(), strict=True)
         )
 
-    def view(self) -> Any:
-        return self.first.view(self.second)
-
     def chart(self) -> Chart:
         from ostools.reporting.charts.attention import attention_difference_chart
 

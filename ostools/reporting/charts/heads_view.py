@@ -11,26 +11,20 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import escape
 
-from ostools.ground.errors import InputError
 from ostools.ground.pooling import pooling_rule
 from ostools.measure.attention.attention import Attention
-from ostools.measure.attention.difference import attention_difference, distinct_labels
 from ostools.reporting.charts.attention import (
-    DIFFERS,
     MORE,
     SHARPEST,
     bin_label,
     heads_rule,
-    most_moved,
     sharpest,
 )
 from ostools.reporting.page.page import Script
@@ -48,30 +42,31 @@ HEIGHT = 900
 
 @dataclass(frozen=True)
 class AttentionView:
-    """Heads to click through, of one attention or of two: shows itself in a notebook, and is saved
-    as a page.
-    """
+    """Heads to click through: shows itself in a notebook, and is saved as a page."""
 
-    title: str
-    rows: Part
-    panels: tuple[Part, ...]
+    attention: Attention
 
     @cached_property
     def html(self) -> str:
-        """The page: the last token's rows first, then the panels; no request is possible from it."""
-        rows = Section("findings", "The last token's rows", "The last token", "", [self.rows])
-        heads = Section("heads", "Head by head", "Head by head", "", [Part(columns=self.panels)])
-        return render_sections(self.title, "", [rows, heads])
+        """The page: the last token's rows first, then the heads; no request is possible from it."""
+        caption = "Attention of the last token, a row per layer and head"
+        rows = block(self.attention, "attention-chart", caption, in_detail=False)
+        heads = interactive_view(self.attention, "heads-0")
+        sections = [
+            Section("findings", "The last token's rows", "The last token", "", [rows]),
+            Section("heads", "Head by head", "Head by head", "", [heads]),
+        ]
+        return render_sections("Attention", "", sections)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """The page in a frame of its own, which may run its own script and reach nothing else, the
         notebook included.
         """
         frame = (
-            f'<iframe sandbox="allow-scripts" title="{escape(self.title)}" style="width: 100%; height: {HEIGHT}px; border: 0" '
+            f'<iframe sandbox="allow-scripts" title="Attention" style="width: 100%; height: {HEIGHT}px; border: 0" '
             f'srcdoc="{html.escape(self.html)}"></iframe>'
         )
-        words = f"{self.title} (needs a notebook that runs scripts; or .save('x.html'))"
+        words = "Attention (needs a notebook that runs scripts; or .save('x.html'))"
         return {"text/html": frame, "text/plain": words}
 
     def save(self, path: str | Path) -> Path:
@@ -82,92 +77,49 @@ class AttentionView:
         return write_atomically(target, lambda part: part.write_text(self.html, encoding="utf-8"))
 
 
-def attention_view(attention: Attention, against: Attention | None = None) -> AttentionView:
-    """The heads of one attention, or of two side by side; their difference as a picture where
-    tokens have partners.
-    """
-    caption = "Attention of the last token, a row per layer and head"
-    if against is None:
-        rows = block(attention, "attention-chart", caption, in_detail=False)
-        return AttentionView("Attention", rows, (interactive_view(attention, "heads-0"),))
-    sides = {"heads-0": attention, "heads-1": against}
-    labels = distinct_labels(attention, against)
-    heads, how = {name: sharpest(side.last, HEADS) for name, side in sides.items()}, SHARPEST
-    try:
-        difference = attention_difference(attention, against)
-    except InputError as error:
-        words = [f"Side by side only. {error}"]
-        rows = block(against, "attention-chart", caption, words, in_detail=False)
-    else:
-        rows = block(difference, "attention-chart", caption, in_detail=False)
-        heads, how = dict.fromkeys(sides, most_moved(difference, HEADS)), DIFFERS
-    views = [_view(side, heads[name], name, how) for name, side in sides.items()]
-    # The first view's script draws both: a page holds the library once.
-    source = _script({name: source for name, (_, source) in zip(sides, views, strict=True)})
-    panels = [
-        Part(label, notes=notes, view=ScriptView(name, label, Script(script, "module")))
-        for label, (notes, _), name, script in zip(labels, views, sides, (source, ""), strict=True)
-    ]
-    return AttentionView("Attention, compared", rows, tuple(panels))
-
-
 def interactive_view(attention: Attention, element: str) -> Part:
     """circuitsvis' heads view, drawn into the element of that id, and the words that say what it
     holds.
     """
-    notes, source = _view(attention, sharpest(attention.last, HEADS), element, SHARPEST)
-    label = "Interactive attention patterns, drawn by circuitsvis"
-    view = ScriptView(element, label, Script(_script({element: source}), "module"))
-    return Part("Head by head", notes=[" ".join(notes)], view=view)
-
-
-def _view(
-    attention: Attention, head_indices: list[int], element: str, how: str
-) -> tuple[list[str], str]:
-    """What is said of these heads, and circuitsvis' own HTML of them."""
     from circuitsvis.attention import attention_heads
 
     layers, heads = attention.squares.shape[:2]
-    rule = (
-        heads_rule(layers * heads, HEADS, how) or f"all {layers * heads} heads of {layers} layers"
-    )
+    rule = heads_rule(layers * heads, HEADS, SHARPEST)
+    rule = rule or f"all {layers * heads} heads of {layers} layers"
     pooled = pooling_rule(len(attention.tokens), len(attention.bins))
-    notes = [
-        f"{rule[0].upper()}{rule[1:]}.",
-        *([f"{pooled}."] if pooled else []),
-        "Named layer.head; rows are queries, the last token's at the bottom, columns what they attend to.",
-    ]
+    notes = (
+        f"{rule[0].upper()}{rule[1:]}. {f'{pooled}. ' if pooled else ''}Named layer.head; rows are queries, the last token's "
+        "at the bottom, columns what they attend to."
+    )
     # circuitsvis adds their number to the labels, which is the position where none were pooled.
     labels = [bin_label(attention.tokens, start, end) for start, end in attention.bins]
-    view = attention_heads(
-        attention=np.round(attention.squares.flatten(0, 1)[head_indices].double().numpy(), 3),
+    chosen = sharpest(attention.last, HEADS)
+    drawn = attention_heads(
+        attention=np.round(attention.squares.flatten(0, 1)[chosen].double().numpy(), 3),
         tokens=labels if pooled else [theme.display_token(token) for token in attention.tokens],
-        attention_head_names=[f"{index // heads}.{index % heads}" for index in head_indices],
+        attention_head_names=[f"{index // heads}.{index % heads}" for index in chosen],
         max_value=1.0,
         min_value=0.0,
         positive_color=MORE,
     )
-    return notes, view.local_src
+    label = "Interactive attention patterns, drawn by circuitsvis"
+    view = ScriptView(element, label, Script(_script(drawn.local_src, element), "module"))
+    return Part("Head by head", notes=[notes], view=view)
 
 
-def _script(sources: Mapping[str, str]) -> str:
-    """The scripts inside circuitsvis' own HTML as one, its library once, each drawing into its
-    element, data made inert; `sources`: by element.
+def _script(source: str, element: str) -> str:
+    """The script inside circuitsvis' own HTML, drawing into our element, its data made inert.
 
-    A source is `<div id=...> <script ...> library, CircuitsVis.render(id, element, data)
+    The source is `<div id=...> <script ...> library, CircuitsVis.render(id, element, data)
     </script>`, and the data hold tokens as they are. The first call in the source is the real one:
     whatever a token says comes after it.
     """
-    library, calls = "", []
-    for element, source in sources.items():
-        opening = re.match(r'<div id="(circuits-vis-[0-9a-f-]+)"', source)
-        start, end = source.index(">", source.index("<script")) + 1, source.rindex("</script>")
-        if opening is None or start > end:
-            raise RuntimeError(
-                "circuitsvis' HTML is not of the form this version of ostools knows; pin circuitsvis==1.43.*"
-            )
-        call = source.index(f'CircuitsVis.render(\n      "{opening[1]}"', start)
-        library = source[start:call]
-        data = source[call:end].replace("<", "\\u003c").replace(">", "\\u003e")
-        calls.append(data.replace(f'"{opening[1]}"', f'"{element}"', 1))
-    return library + "\n".join(calls)
+    opening = re.match(r'<div id="(circuits-vis-[0-9a-f-]+)"', source)
+    start, end = source.index(">", source.index("<script")) + 1, source.rindex("</script>")
+    if opening is None or start > end:
+        raise RuntimeError(
+            "circuitsvis' HTML is not of the form this version of ostools knows; pin circuitsvis==1.43.*"
+        )
+    call = source.index(f'CircuitsVis.render(\n      "{opening[1]}"', start)
+    data = source[call:end].replace("<", "\\u003c").replace(">", "\\u003e")
+    return source[start:call] + data.replace(f'"{opening[1]}"', f'"{element}"', 1)

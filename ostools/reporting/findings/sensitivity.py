@@ -103,8 +103,8 @@ def _block_words(parameters: Mapping[str, Any], profile: Frame) -> str:
     """What is missing where nothing inside a block is known; of a mixture of experts what the
     derivative holds, and which token is how near to another choice.
     """
-    notes = [f"Blocks are {parameters['blocks']}."] if "blocks" in parameters else []
-    notes += [str(parameters["no_softmax"])] if "no_softmax" in parameters else []
+    names = [name for name in ("blocks", "no_softmax") if name in parameters]
+    notes = [f"{'Blocks are ' * (name == names[0])}{parameters[name]}." for name in names]
     runs = [run for run in parameters.get("runs", {}).values() if "experts" in run]
     for experts in [run["experts"] for run in runs][:1]:
         rows, nearest = profile.set_index("position", drop=False), experts["nearest"]
@@ -116,7 +116,10 @@ def _block_words(parameters: Mapping[str, Any], profile: Frame) -> str:
                 f"scores of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
             )
         tokens = ", ".join(named_token(rows.loc[position]) for position in near[:_MOST_NAMED])
-        rounding = f" Within rounding of another choice of experts, and of another derivative: {len(near)} tokens ({tokens})."
+        rounding = (
+            f" Within rounding of another choice of experts: {tokens}{', ...' * (len(near) > _MOST_NAMED)}. Another order of "
+            "additions may choose otherwise there, and give another derivative."
+        )
         held = "Experts: the derivative holds every router's choice as it is at this prompt."
         notes.append(f"{held} {how_near}{rounding if near else ''}")
     return " ".join(notes)

@@ -109,24 +109,40 @@ def report(
         named = checked_names("section", sections, SECTIONS)
         names = [name for name in SECTIONS if name in named]
     checked = None if lengths is None else checked_lengths(lengths)
-    results: list[Measurements] = []
-    # One model is in memory at a time: without `enumerate`, which holds what it gave last.
-    expected = "report: expected two models in `models`, found"
-    for loaded in (models or ()) if model is None else [model]:
-        if len(results) == 2:
-            raise InputError(f"{expected} more: write a report of each pair")
-        place = len(results)
-        part = progress if models is None else part_of(progress, place, place + 1, 2, 100)
-        results.append(_measured(loaded, prompt, names, checked, quick, part))
-        del loaded
-        gc.collect()  # a model is in circles: without this it stays beside the next
-    if models is not None and len(results) != 2:
-        raise InputError(f"{expected} {len(results)}: one model alone is report(model)")
+
+    def measured(loaded: TransformerBridge, part: Progress | None) -> Measurements:
+        return _measured(loaded, prompt, names, checked, quick, part)
+
+    results = (
+        _measured_two(models or (), measured, progress)
+        if model is None
+        else [measured(model, progress)]
+    )
     command = _command(
         [result.provenance.model for result in results], out, prompt, names, checked, quick
     )
     html = render_report(results, command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
+
+
+def _measured_two(
+    models: Iterable[TransformerBridge],
+    measured: Callable[[TransformerBridge, Progress | None], Measurements],
+    progress: Progress | None,
+) -> list[Measurements]:
+    """The measurements of each of two models; no model is held when the next is taken."""
+    results: list[Measurements] = []
+    expected = "report: expected two models in `models`, found"
+    for loaded in models:  # without `enumerate`, which holds what it gave last
+        place = len(results)
+        if place == 2:
+            raise InputError(f"{expected} more: write a report of each pair")
+        results.append(measured(loaded, part_of(progress, place, place + 1, 2, 100)))
+        del loaded
+        gc.collect()  # a model is in circles: without this it stays beside the next
+    if len(results) != 2:
+        raise InputError(f"{expected} {len(results)}: one model alone is report(model)")
+    return results
 
 
 def _measured(

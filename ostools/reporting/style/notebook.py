@@ -74,7 +74,7 @@ class Offline(alt.TopLevelMixin):
             write_file_or_filename(fp, bytes(png), mode="wb")
 
 
-class Figure(Offline, alt.VConcatChart):
+class OfflineFigure(Offline, alt.VConcatChart):
     """`altair.VConcatChart`, shown without a network."""
 
 
@@ -101,7 +101,7 @@ def offline(chart: Any) -> Any:
         chart = alt.vconcat(chart)
     # Not through the constructor: that copies and compares every panel again, which takes seconds
     # for many.
-    figure = object.__new__(Layers if isinstance(chart, alt.LayerChart) else Figure)
+    figure = object.__new__(Layers if isinstance(chart, alt.LayerChart) else OfflineFigure)
     object.__setattr__(figure, "_args", chart._args)
     object.__setattr__(figure, "_kwds", dict(chart._kwds))
     return figure

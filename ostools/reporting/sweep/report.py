@@ -149,7 +149,7 @@ def _origin(sweep: SweepReading) -> Section:
         terms.append((str(options["measurement"]), ", ".join(words) or "no options"))
     terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
     if origin["code"]:
-        terms.append(("code (sha256 of what decides numbers)", ", ".join(map(str, origin["code"]))))
+        terms.append(("code", ", ".join(map(str, origin["code"]))))
     mixed = [
         f"These cells were measured with {len(origin[name])} {words}: numbers may differ for that alone."
         for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))

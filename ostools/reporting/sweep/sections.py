@@ -77,18 +77,10 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Iterator[Sectio
     rows: list[list[str]] = []
     for cells in results:
         has_block = len(parts) < MOST_BLOCKS and (not look.longest or cells.is_longest)
-        if not has_block and not look.cells_of_table:
-            continue
-        try:
-            result = measurement.swept.read(cells.rows, cells.provenance)
-            values = [cell(result) for cell in look.cells_of_table.values()]
-            rows.append([*map(cells.value, columns), *values])
-            if has_block:
-                part = block(result, f"{name}-{len(parts)}", cells.title, title=cells.title)
-                parts.append(part)
-        except UNREADABLE as error:
-            why = f"This could not be drawn from what is stored: {reason_of(error)}"
-            parts.append(Part(title=cells.title, findings=[why]))
+        if has_block or look.cells_of_table:
+            part, values = _shown(cells, measurement, look, f"{name}-{len(parts)}")
+            rows += [[*map(cells.value, columns), *values]] if values is not None else []
+            parts += [part] if has_block or values is None else []
     tables = [Table(f"{nav}: every result", [*columns, *look.cells_of_table], rows)]
     drawn = f"Drawn are {len(parts)} of {len(results)} results."
     notes = [drawn] if len(parts) < len(results) else []
@@ -96,6 +88,21 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Iterator[Sectio
     if parts:
         parts = [first, *parts] if first.tables or first.notes else parts
         yield Section(name, look.title, nav, look.lead, parts)
+
+
+def _shown(
+    cells: Cells, measurement: Measurement, look: Look, name: str
+) -> tuple[Part, list[str] | None]:
+    """The block of a result and its cells of the table; of rows that cannot make one the reason,
+    and None.
+    """
+    try:
+        result = measurement.swept.read(cells.rows, cells.provenance)
+        values = [cell(result) for cell in look.cells_of_table.values()]
+        return block(result, name, cells.title, title=cells.title), values
+    except UNREADABLE as error:
+        why = f"This could not be drawn from what is stored: {reason_of(error)}"
+        return Part(title=cells.title, findings=[why]), None
 
 
 LOOKS: dict[str, Look] = {

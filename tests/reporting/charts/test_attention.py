@@ -23,7 +23,7 @@ from ostools.reporting.charts.attention import (
     attention_frame,
     difference_findings,
 )
-from ostools.reporting.charts.heads_view import HEADS, attention_view, interactive_view
+from ostools.reporting.charts.heads_view import HEADS, interactive_view
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tables_of, tokens_of
 from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
@@ -163,22 +163,3 @@ def test_in_a_notebook_it_stands_in_a_frame_that_may_run_scripts_and_nothing_els
     assert found is not None
     assert html.unescape(found[1]) == view.html
     assert len(data["text/html"]) < 3_500_000
-
-
-def test_of_two_the_heads_are_the_same_on_one_scale() -> None:
-    first, second = made(tokens_of(5)), made(tokens_of(5), seed=1, provenance=OTHER)
-    view = attention_view(first, second)
-    assert [panel.title for panel in view.panels] == ["mitigation: none", "mitigation: m"]
-    handed = [handed_over(view.html, f"heads-{side}") for side in (0, 1)]
-    assert handed[0]["attentionHeadNames"] == handed[1]["attentionHeadNames"]
-    assert [(side["minValue"], side["maxValue"]) for side in handed] == [(0.0, 1.0)] * 2
-    assert torch.tensor(handed[1]["attention"]).allclose(second.squares.flatten(0, 1), atol=6e-4)
-    assert view.html.count("CircuitsVis=") <= 1
-    assert len(view.html) < 3_500_000
-
-
-def test_where_nothing_can_be_subtracted_they_stand_side_by_side_with_the_reason() -> None:
-    view = made(tokens_of(5)).view(made(tokens_of(7), provenance=OTHER))
-    assert len(view.panels) == 2
-    assert view.rows.findings[0].startswith("Side by side only. ")
-    assert "found 5 tokens and 7" in view.rows.findings[0]

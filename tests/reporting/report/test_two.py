@@ -133,7 +133,7 @@ def test_no_model_is_held_when_the_next_is_asked_for(measured: list[Any], tmp_pa
         ),
         (
             ("--model", "embedded", "--model", "embedded-short", "--prompt", "1", "--chat"),
-            "--chat: expected one --model",
+            "expected one --model, found two",
         ),
         (("--model", "embedded", "--model", "nowhere/at-all-"), "nowhere"),
     ],
