@@ -233,7 +233,7 @@ class Registry(Generic[Thing]):
         """The options that a class takes, the fields of its dataclass; of a function its
         parameters.
         """
-        if not (dataclasses.is_dataclass(maker) or inspect.isfunction(maker)):
+        if not any((dataclasses.is_dataclass(maker), inspect.isfunction(maker))):
             return {}
         try:
             hints = typing.get_type_hints(maker)
