@@ -176,11 +176,8 @@ def insert(
     shown, remaining = _short(texts), iter(texts)
     in_order = all(item in remaining for item in items)
     more = [piece for piece in texts if piece in item_set] != list(items)
-    inside = [
-        piece
-        for piece in texts
-        if piece not in item_set and any(item in piece for item in item_set)
-    ]
+    new = [piece for piece in texts if piece not in item_set]
+    inside = [piece for piece in new if any(item in piece for item in item_set)]
     problems = [
         (not all(texts), f": expected pieces of text, none of them empty, found {shown}"),
         (

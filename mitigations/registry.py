@@ -193,6 +193,21 @@ class Registry(Generic[Thing]):
     def _made(self, name: str, maker: Any, text: str) -> Any:
         """The thing with the options of a text; a field `name` gets the name."""
         known_options = self._options(name, maker)
+        options = self._given_options(name, known_options, text)
+        for key, option in known_options.items():
+            if option.needed and key not in options:
+                raise self.error(f"{self.kind} {name!r} needs {key}: write {name}:{key}=...")
+        try:
+            return maker(**options)
+        except self.error:
+            raise
+        except Exception as error:  # a plugin's, no refusal of ours
+            raise self._failed(name, error) from error
+
+    def _given_options(
+        self, name: str, known_options: Mapping[str, _Option], text: str
+    ) -> dict[str, Any]:
+        """The options of a text, read by their types, and the name where it is a field."""
         options = {"name": name} if "name" in known_options else {}
         for key, value in self._pairs(name, text):
             if key not in known_options or key == "name":
@@ -208,15 +223,7 @@ class Registry(Generic[Thing]):
                 raise self.error(
                     f"{self.kind} {name!r}: {key}: {reason}, found {value!r}"
                 ) from None
-        for key, option in known_options.items():
-            if option.needed and key not in options:
-                raise self.error(f"{self.kind} {name!r} needs {key}: write {name}:{key}=...")
-        try:
-            return maker(**options)
-        except self.error:
-            raise
-        except Exception as error:  # a plugin's, no refusal of ours
-            raise self._failed(name, error) from error
+        return options
 
     def _pairs(self, name: str, text: str) -> Iterator[tuple[str, str]]:
         # A comma may be a value (a separator's text): only one before another `key=` parts two
@@ -233,7 +240,7 @@ class Registry(Generic[Thing]):
         """The options that a class takes, the fields of its dataclass; of a function its
         parameters.
         """
-        if not (dataclasses.is_dataclass(maker) or inspect.isfunction(maker)):
+        if not any((dataclasses.is_dataclass(maker), inspect.isfunction(maker))):
             return {}
         try:
             hints = typing.get_type_hints(maker)

@@ -327,7 +327,7 @@ def frequencies(answers: Frame) -> pd.DataFrame:
     came = answers["correct"].notna().astype(int)
     numbers = {"output": answers["number"].astype("Int64"), "answers": came, "right": 0}
     keys = {"output": answers["key"].astype("Int64"), "answers": 0, "right": came}
-    rows = pd.concat(
+    rows: Frame = pd.concat(
         [answers[["task", "mode"]].assign(**columns) for columns in (numbers, keys)],
         ignore_index=True,
     )

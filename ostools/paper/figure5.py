@@ -160,34 +160,40 @@ def figure_5(
     runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
-    ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
-    curves: dict[str, Collapse] = {}
-    for panel, task in runs.items():
-        part_progress = part_of(
-            progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values())
-        )
-        curves[panel] = ost.collapse(
+    ends = list(accumulate(map(len, streams.values()), initial=0))
+    curves = {
+        panel: ost.collapse(
             model,
             task,
             lengths=length_list,
             dtypes=dtypes,
             seeds=streams[panel],
-            progress=part_progress,
+            progress=part_of(progress, ends[place], ends[place + 1], ends[-1]),
         )
+        for place, (panel, task) in enumerate(runs.items())
+    }
     frame = pd.concat(
         [_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True
     )
-    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
-    first = next(iter(measured.values()))
-    parameters = {name: first[name] for name in ("items", "lengths", "dtypes")} | asdict(reading)
-    parameters |= {
+    parameters = asdict(reading) | {
         "panels": "".join(runs),
         "prompts": {panel: task.example for panel, task in runs.items()},
+        **_parameters_of(curves),
     }
-    for name, entry in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
-        parameters[name] = {panel: entries[entry] for panel, entries in measured.items()}
     provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
     return Figure5(frame, provenance, _verdicts(curves, reading), curves)
+
+
+def _parameters_of(curves: Mapping[str, Collapse]) -> dict[str, Any]:
+    """What the provenances of the panels say: alike of all, or by panel."""
+    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
+    first = next(iter(measured.values()))
+    probed = "difference_at_probed_lengths"
+    return {
+        **{name: first[name] for name in ("items", "lengths", "dtypes")},
+        "routes": {panel: parameters["route"] for panel, parameters in measured.items()},
+        probed: {panel: parameters[probed] for panel, parameters in measured.items()},
+    }
 
 
 def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:

@@ -98,6 +98,10 @@ def _encoded(value: Any) -> Any:
         return {type(value).__name__: [_encoded(part) for part in value]}
     if isinstance(value, Mapping):
         return {"map": [[_encoded(name), _encoded(part)] for name, part in value.items()]}
+    return _encoded_object(value)
+
+
+def _encoded_object(value: Any) -> Plain:
     if isinstance(value, pd.DataFrame):
         columns = {str(name): [_encoded(entry) for entry in value[name]] for name in value}
         return {"table": {"rows": len(value), **_column_types(value), "columns": columns}}

@@ -267,20 +267,12 @@ class AppendixTask(Task):
         Raises `InputError` for inserted text that would break a sum.
         """
         if self.name == "sum-ones":
-            if wrong := [
-                piece for piece in pieces if not piece.isdigit() and not isinstance(piece, Bar)
-            ]:
-                raise InputError(
-                    f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted"
-                )
-            parts = groupby(pieces, lambda piece: isinstance(piece, Bar))
-            return "".join(("" if is_bar else " + ").join(part) for is_bar, part in parts)
+            return _as_sum(pieces)
         if self.name == "count-word":
             # A comma stands at the word before it, and a word has a blank of its own before it.
             signs = (piece.rstrip() if isinstance(piece, Bar) else piece for piece in pieces)
-            return "".join(
-                f" {piece}" if piece[:1].isalnum() else piece for piece in signs
-            ).removeprefix(" ")
+            words = (f" {piece}" if piece[:1].isalnum() else piece for piece in signs)
+            return "".join(words).removeprefix(" ")
         every = self.separator_every or max(len(pieces), 1)
         return ",".join(
             "".join(pieces[start : start + every]) for start in range(0, len(pieces), every)
@@ -326,6 +318,17 @@ class AppendixTask(Task):
     def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
         """A copied number has a digit."""
         return any(letter.isdigit() for letter in line)
+
+
+def _as_sum(pieces: Sequence[str]) -> str:
+    """The numbers with plus signs between them, but for those beside a bar."""
+    numbers = [piece for piece in pieces if not isinstance(piece, Bar)]
+    if wrong := [piece for piece in numbers if not piece.isdigit()]:
+        raise InputError(
+            f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted"
+        )
+    parts = groupby(pieces, lambda piece: isinstance(piece, Bar))
+    return "".join(("" if is_bar else " + ").join(part) for is_bar, part in parts)
 
 
 @cache
