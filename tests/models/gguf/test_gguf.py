@@ -160,18 +160,6 @@ def test_the_route_is_said_from_the_header_alone(
         checked_route(str(tmp_path / "none.gguf"))
 
 
-def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:
-    """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no
-    digit stays in its word.
-    """
-    tokenizer = load_model(
-        write_gguf(tmp_path / "tiny.gguf", "llama", pre="smollm"), dtype="float32", device="cpu"
-    ).tokenizer
-    cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  12\n\n3 b")
-    assert [piece for piece, _ in cut] == ["a", "ĠĠ", "1", "2", "ĊĊ", "3", "Ġb"]
-    assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("一个")) == 1
-
-
 def _grown(content: bytes) -> bytes:
     """The rows of the embedding are said to be 2^40."""
     place = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 8
