@@ -31,7 +31,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import PreTrainedModel
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
-from ostools.models.choices import Choices, held_choices, noted_choices
+from ostools.models.generic.choices import Choices, held_choices, noted_choices
 from ostools.models.generic.inside import known_norms, look_inside
 from ostools.models.generic.notes import without_softmax
 from ostools.models.generic.parts import (

@@ -156,7 +156,7 @@ def test_the_route_is_said_from_the_header_alone(
     write_gguf(file, "llama", pre="unheard-of")
     with pytest.raises(InputError, match=r"found tokenizer.ggml.pre = 'unheard-of' in a.gguf"):
         checked_route(str(file))
-    with pytest.raises(InputError, match=r"found nothing at '.*none.gguf'"):
+    with pytest.raises(InputError, match=r"or a GGUF file, found '.*none.gguf'"):
         checked_route(str(tmp_path / "none.gguf"))
 
 
