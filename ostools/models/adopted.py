@@ -343,10 +343,8 @@ def _require_same_parts(modules: Modules, rebuilt_model: PreTrainedModel, name: 
                 f"expected {type(rebuilt_part).__name__} in {path or name}, as its configuration "
                 f"says, found {type(part).__name__}{_HINT}"
             )
-        for setting, value in vars(rebuilt_part).items():
-            is_read = not setting.startswith("_") and setting not in _NOT_COMPUTED_WITH
-            user_value = vars(part).get(setting, value)
-            if is_read and isinstance(value, bool | int | float) and user_value != value:
+        for setting, value in _settings_of(rebuilt_part).items():
+            if (user_value := vars(part).get(setting, value)) != value:
                 raise InputError(
                     f"expected {setting} = {value!r} in {path or name}, as its configuration says, "
                     f"found {user_value!r}: set it in the configuration before the model is built"
@@ -358,6 +356,17 @@ def _require_same_parts(modules: Modules, rebuilt_model: PreTrainedModel, name: 
                     "(`.half()` and `.to(dtype)` round it): load the model with dtype=..., or save "
                     "it and use load_model"
                 )
+
+
+def _settings_of(part: nn.Module) -> dict[str, float]:
+    """Settings with which a module computes, beside its tensors."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(value, bool | int | float)
+        and not name.startswith("_")
+        and name not in _NOT_COMPUTED_WITH
+    }
 
 
 def _are_equal(first: Tensor | None, second: Tensor) -> bool:

@@ -309,7 +309,7 @@ def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gemma4_text"}', encoding="utf-8")
     with pytest.raises(InputError, match="hidden_size_per_layer_input is not 0"):
         checked_route(str(tmp_path))
-    with pytest.raises(InputError, match="expected a directory or a hub id with a config.json"):
+    with pytest.raises(InputError, match=r"expected a directory or a hub id with a config\.json"):
         checked_route(str(tmp_path / "nothing"))
 
 
