@@ -358,7 +358,7 @@ def _require_same_parts(modules: Modules, rebuilt_model: PreTrainedModel, name: 
                 )
 
 
-def _settings_of(part: nn.Module) -> dict[str, float]:
+def _settings_of(part: nn.Module) -> dict[str, bool | int | float]:
     """Settings with which a module computes, beside its tensors."""
     return {
         name: value
