@@ -244,19 +244,24 @@ def _refuse_hooks(model: nn.Module, modules: Modules) -> None:
                         f"({kind.strip('_')}): remove it, adopt the model, and edit what comes "
                         "back with ostools' own hooks"
                     )
-    if isinstance(model, TransformerBridge):  # TransformerLens itself replaces methods
-        return
-    for name, part in modules.items():
-        forward = vars(part).get("forward")
-        # nnsight puts one around the class's own, which runs as it is outside of a trace.
-        original = getattr(getattr(forward, "state", None), "original", None)
-        is_nnsights = original is type(part).forward and "_hf_hook" not in vars(part)
-        if forward is not None and not is_nnsights:
-            raise InputError(
-                f"expected modules with their own forward, found another put into "
-                f"{name or 'the model'}: adopt the model without it (accelerate puts one there for "
-                "a device map)"
-            )
+    # TransformerLens itself replaces methods.
+    for name, part in () if isinstance(model, TransformerBridge) else modules.items():
+        _refuse_forward(part, name)
+
+
+def _refuse_forward(part: nn.Module, name: str) -> None:
+    """Refuse another forward than the class's own. nnsight puts one around it, which runs as it is
+    outside of a trace.
+    """
+    forward = vars(part).get("forward")
+    original = getattr(getattr(forward, "state", None), "original", None)
+    is_nnsights = original is type(part).forward and "_hf_hook" not in vars(part)
+    if forward is not None and not is_nnsights:
+        raise InputError(
+            f"expected modules with their own forward, found another put into "
+            f"{name or 'the model'}: adopt the model without it (accelerate puts one there for "
+            "a device map)"
+        )
 
 
 # ---- the second model, around the same weights
@@ -333,28 +338,35 @@ def _require_same_parts(modules: Modules, rebuilt_model: PreTrainedModel, name: 
     """
     for path, rebuilt_part in _modules(rebuilt_model).items():
         part = modules.get(path)
-        if type(part) is not type(rebuilt_part) or part is None:
+        if part is None or type(part) is not type(rebuilt_part):
             raise InputError(
                 f"expected {type(rebuilt_part).__name__} in {path or name}, as its configuration "
                 f"says, found {type(part).__name__}{_HINT}"
             )
-        for setting, value in vars(rebuilt_part).items():
-            is_read = not setting.startswith("_") and setting not in _NOT_COMPUTED_WITH
-            user_value = vars(part).get(setting, value)
-            if is_read and isinstance(value, bool | int | float) and user_value != value:
+        for setting, value in _settings_of(rebuilt_part).items():
+            if (user_value := vars(part).get(setting, value)) != value:
                 raise InputError(
                     f"expected {setting} = {value!r} in {path or name}, as its configuration says, "
                     f"found {user_value!r}: set it in the configuration before the model is built"
                 )
         for buffer, value in rebuilt_part._buffers.items():
-            user_buffer = part._buffers.get(buffer)
-            if value is None or _are_equal(user_buffer, value):
-                continue
-            raise InputError(
-                f"expected {path}.{buffer} as the configuration says, found other numbers "
-                "(`.half()` and `.to(dtype)` round it): load the model with dtype=..., or save it "
-                "and use load_model"
-            )
+            if value is not None and not _are_equal(part._buffers.get(buffer), value):
+                raise InputError(
+                    f"expected {path}.{buffer} as the configuration says, found other numbers "
+                    "(`.half()` and `.to(dtype)` round it): load the model with dtype=..., or save "
+                    "it and use load_model"
+                )
+
+
+def _settings_of(part: nn.Module) -> dict[str, bool | int | float]:
+    """Settings with which a module computes, beside its tensors."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(value, bool | int | float)
+        and not name.startswith("_")
+        and name not in _NOT_COMPUTED_WITH
+    }
 
 
 def _are_equal(first: Tensor | None, second: Tensor) -> bool:

@@ -109,11 +109,7 @@ def render(
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     if system is not None and not (isinstance(system, str) and system.strip()):
         raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
-    try:
-        template = str(tokenizer.get_chat_template())
-    except ValueError as error:  # several, and none is the default
-        raise InputError(f"expected one chat template, found: {one_line(error)}") from None
-    words = frozenset(re.findall(r"\w+", template))
+    words = _words_of_template(tokenizer)
     thinking_state, options = _thinking(tokenizer, words, thinking)
     mark = None if system is None else _SYSTEM
     marked = _written(tokenizer, _MESSAGE, mark, options)
@@ -150,6 +146,14 @@ def chat_ids(
             "control token; change it"
         )
     return rendered, ids
+
+
+def _words_of_template(tokenizer: Any) -> frozenset[str]:
+    """The words that the chat template uses, the names of its variables among them."""
+    try:
+        return frozenset(re.findall(r"\w+", str(tokenizer.get_chat_template())))
+    except ValueError as error:  # several, and none is the default
+        raise InputError(f"expected one chat template, found: {one_line(error)}") from None
 
 
 def _thinking(tokenizer: Any, words: frozenset[str], is_wanted: bool) -> tuple[str, dict[str, Any]]:

@@ -235,10 +235,8 @@ class LazyCast(Tensor):
             if isinstance(weight, LazyCast):
                 return weight.product(function, operands, **kwargs)
             return function(*operands, weight, **kwargs)
-        if function._schema.is_mutable and any(
-            isinstance(argument, LazyCast)
-            for argument in _written_arguments(function, args, kwargs)
-        ):
+        written = _written_arguments(function, args, kwargs)
+        if any(isinstance(argument, LazyCast) for argument in written):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
 
@@ -285,15 +283,14 @@ def _dense(value: Any) -> Any:
 
 def _written_arguments(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that the operation writes to."""
+    if not function._schema.is_mutable:
+        return []
     schema = function._schema.arguments
-    argument_by_name = {
-        **{argument.name: value for argument, value in zip(schema, args, strict=False)},
-        **kwargs,
-    }
-    written_names = [
+    names = [
         argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write
     ]
-    return tree_flatten([argument_by_name.get(name) for name in written_names])[0]
+    by_name = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
+    return tree_flatten([by_name.get(name) for name in names])[0]
 
 
 def _refusal(what: str) -> InputError:

@@ -120,55 +120,6 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
     assert torch.equal(embedded, model.W_E.double()[ids] * float(model.cfg.d_model) ** 0.5)
 
 
-def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch multiplies a strided batch of vectors with W expanded over the batch: ten prompts made
-    ten unembeddings.
-    """
-    weight, read = torch.randn(9, 6).bfloat16(), []
-
-    def double(part: torch.Tensor) -> torch.Tensor:
-        read.append(part.numel())
-        return part.double()
-
-    seen = LazyCast(double, (weight,), torch.float64)
-    last = torch.randn(10, 3, 6, dtype=torch.float64)[:, -1:]
-    expected = torch.nn.functional.linear(last, weight.double())
-    assert torch.equal(torch.nn.functional.linear(last, seen), expected)
-    assert read == [weight.numel()]
-    monkeypatch.setattr(lazy_cast, "BLOCK", 8 * 12)
-    torch.testing.assert_close(
-        torch.nn.functional.linear(last, seen), expected, rtol=1e-14, atol=1e-14
-    )
-    assert max(read[1:]) <= 12
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
-    dtype: torch.dtype, transposed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two matrices in turn, of growing and shrinking parts, there and back; what was made before
-    stays as it is.
-    """
-    monkeypatch.setattr(lazy_cast, "PART", dtype.itemsize * 40)
-    generator = torch.Generator().manual_seed(0)
-    found, expected = [], []
-    for rows, inner, columns in ((3, 7, 50), (1, 20, 9), (4, 5, 64), (2, 30, 33)):
-        stored = torch.randn(columns, inner, generator=generator).bfloat16()
-        stored = stored.mT.contiguous().mT if transposed else stored
-        seen = LazyCast(partial(torch.Tensor.to, dtype=dtype), (stored,), dtype)
-        x = torch.randn(rows, inner, generator=generator, dtype=dtype, requires_grad=True)
-        bias = torch.randn(columns, generator=generator, dtype=dtype) if rows > 2 else None
-        assert torch.nn.functional.linear(x[:0], seen, bias).shape == (0, columns)
-        for weight in (seen, stored.to(dtype)):
-            out = torch.nn.functional.linear(x, weight, bias)
-            (gradient,) = torch.autograd.grad(out.square().sum(), x)
-            (found if weight is seen else expected).extend([out.detach(), gradient])
-    within = 30 * torch.finfo(dtype).eps
-    for here, there in zip(found, expected, strict=True):
-        torch.testing.assert_close(here, there, rtol=within, atol=within * float(there.abs().max()))
-
-
 def test_a_product_in_16_bits_rounds_no_partial_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum of whole numbers beyond what bfloat16 holds: exact, then rounded once, however the
     stored matrix lies.
@@ -194,22 +145,6 @@ def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch
     assert any(isinstance(getattr(product.grad_fn, name), LazyCast) for name in kept)
     (found,) = torch.autograd.grad(product, x, gradient)
     assert torch.equal(found, gradient @ weight.double())
-
-
-def test_a_view_shares_no_registry_with_its_model() -> None:
-    """Every dictionary, list and set that a module holds is the view's own."""
-    model = tiny_model("gemma")
-    theirs, own = (
-        {
-            id(value): value
-            for module in either.modules()
-            for value in vars(module).values()
-            if isinstance(value, dict | list | set)
-        }
-        for either in (model, view_in(model, torch.float64))
-    )
-    assert len(own) == len(theirs)
-    assert theirs.keys().isdisjoint(own)
 
 
 def test_a_hooked_model_is_refused() -> None:

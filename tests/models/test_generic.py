@@ -175,7 +175,6 @@ def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(
     assert notes["runs"]["full"]["experts"]["nearest"]["block"] in (0, 1)
     sentences = " ".join(exact.findings())
     assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
-    assert "Linear_attention in block" in sentences
     assert set(ost.measure.faithfulness(model, exact, logit=50).frame["way"]) == {
         "removed",
         "replaced",
@@ -310,7 +309,7 @@ def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gemma4_text"}', encoding="utf-8")
     with pytest.raises(InputError, match="hidden_size_per_layer_input is not 0"):
         checked_route(str(tmp_path))
-    with pytest.raises(InputError, match="expected a directory, a GGUF file or a hub id"):
+    with pytest.raises(InputError, match=r"expected a directory or a hub id with a config\.json"):
         checked_route(str(tmp_path / "nothing"))
 
 

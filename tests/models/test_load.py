@@ -114,20 +114,6 @@ def test_numbers_that_most_of_a_file_would_round_are_kept(tmp_path: Path) -> Non
     assert describe(load_model(directory, device="cpu")).dtype == "float32"
 
 
-@pytest.mark.parametrize(
-    ("folder", "title"),
-    [("my-model", "my-model"), ("models--google--gemma-7b/snapshots/0123abc", "google/gemma-7b")],
-)
-def test_a_directory_is_called_by_its_name_wherever_it_lies(
-    folder: str, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = write_checkpoint(tmp_path / folder, "llama")
-    monkeypatch.chdir(directory)
-    for path in (directory, f"{directory}/", "."):
-        described = describe(load_model(path, device="cpu"))
-        assert (described.name, described.title) == (str(path), title)
-
-
 def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,18 +239,6 @@ def test_what_the_hub_says_is_one_line(
     with pytest.raises(InputError, match=match) as refusal:
         load_model(name, revision="mian")
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", ["gemma-3-270", "embeded", "distillgpt2"])
-def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(
-    hub: pytest.MonkeyPatch, name: str
-) -> None:
-    hub.setattr("huggingface_hub.snapshot_download", _raising(AssertionError("asked the hub")))
-    with pytest.raises(
-        InputError,
-        match=rf"unknown model '{name}': did you mean [^?]*'(gemma-3-270m|embedded|distilgpt2)'",
-    ):
-        load_model(name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -30,8 +30,7 @@ from ostools.models import describe, load_model
 from ostools.models.families import family_of_config
 from ostools.models.load import wrapped
 from ostools.models.precision.casting import view_in
-from ostools.models.precision.scores import ARITHMETICS, arithmetic_named, own_attention
-from ostools.theory.distances import DTYPES
+from ostools.models.precision.scores import own_attention
 from tests.checkpoints import FAMILIES, Family, make_model, tiny_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
 from tests.generic_models import COMMON, GENERIC
@@ -324,11 +323,3 @@ def test_sdpa_that_another_function_replaces_answers_nothing(
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", _in_float32)
     with pytest.raises(InputError, match="expected attention that is transformers' own"):
         answers(model, [prompt], max_new_tokens=2)
-
-
-def test_a_dtype_has_one_name() -> None:
-    assert {name: arithmetic_named(f"torch.{name}") for name in ARITHMETICS} == ARITHMETICS
-    assert {name: arithmetic_named(f"torch.{name}")[0] for name in DTYPES} == DTYPES
-    assert arithmetic_named(torch.bfloat16) == (torch.bfloat16, False)
-    with pytest.raises(InputError, match="unknown dtype 'bfloat15': did you mean 'bfloat16'"):
-        arithmetic_named("bfloat15")

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
@@ -53,25 +52,6 @@ def test_the_bridge_cuts_a_text_as_encode_and_the_tokenizer_do(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_bridges_own_passes_are_those_of_transformers(name: str) -> None:
-    model, plain = _model(name), _of_transformers(name)
-    ids = torch.tensor([_own_ids(name, TEXT)])
-    logits = plain(ids).logits
-    assert torch.equal(model(TEXT), logits)
-    cached, cache = model.run_with_cache(TEXT)
-    assert torch.equal(cached, logits)
-    assert cache["embed.hook_out"].shape[1] == ids.shape[1]
-    options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
-    ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": TOKENIZERS[name]().eos_token_id}
-    written = plain.generate(ids, attention_mask=torch.ones_like(ids), **ends, **options)
-    tokens = model.generate(TEXT, return_type="tokens", verbose=False, **options)
-    assert tokens.tolist() == written.tolist()
-    assert model.generate(TEXT, verbose=False, **options) == TOKENIZERS[name]().decode(
-        written[0], skip_special_tokens=True
-    )
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_texts_of_two_lengths_are_each_cut_as_alone(name: str, side: str) -> None:
     model = _model(name)
@@ -79,19 +59,6 @@ def test_texts_of_two_lengths_are_each_cut_as_alone(name: str, side: str) -> Non
     short, long = _own_ids(name, TEXT), _own_ids(name, LONGER)
     pads = [model.tokenizer.pad_token_id] * (len(long) - len(short))
     assert rows.tolist() == [[*short, *pads] if side == "right" else [*pads, *short], long]
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_texts_written_on_side_by_side_are_those_written_on_alone(name: str) -> None:
-    model, options = (
-        _model(name),
-        {"max_new_tokens": 4, "do_sample": False, "verbose": False, "stop_at_eos": False},
-    )
-    alone = [
-        model.generate(text, return_type="tokens", **options)[0, -4:] for text in (TEXT, LONGER)
-    ]
-    together = model.generate([TEXT, LONGER], return_type="tokens", **options)[:, -4:]
-    assert together.tolist() == torch.stack(alone).tolist()
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

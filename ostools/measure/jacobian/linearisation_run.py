@@ -35,7 +35,7 @@ from ostools.measure.jacobian.norms import (
 from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output
 from ostools.models import Prompt
-from ostools.models.choices import Choices, held_choices, noted_choices
+from ostools.models.generic.choices import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")

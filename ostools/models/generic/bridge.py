@@ -31,10 +31,17 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import PreTrainedModel
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
-from ostools.models.choices import Choices, held_choices, noted_choices
+from ostools.models.generic.choices import Choices, held_choices, noted_choices
 from ostools.models.generic.inside import known_norms, look_inside
 from ostools.models.generic.notes import without_softmax
-from ostools.models.generic.parts import ROUNDING, Block, Embedding, Head, Observed, class_and_name
+from ostools.models.generic.parts import (
+    ROUNDING,
+    ClosedBlock,
+    Embedding,
+    Observed,
+    ScaledHead,
+    class_and_name,
+)
 from ostools.models.lens import ArchitectureAdapter, TransformerBridge, TransformerBridgeConfig
 from ostools.models.shape import context, setting, soft_cap_of
 
@@ -107,20 +114,31 @@ def find_structure(module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: s
             f"expected a token embedding and an output layer in {name}, found {missing}"
         )
     calls = _calls(module, probe)
-    order = [id(part) for part, _, _ in calls]
-    chains = [
-        [id(block) for block in part]
-        for part in module.modules()
-        if isinstance(part, nn.ModuleList) and len(part)
-    ]
+    blocks = _find_blocks(module, [id(part) for part, _, _ in calls], name)
+    norm = _find_norm(calls, blocks[-1], paths, name)
+    list_path = paths[blocks[0]].rpartition(".")[0]
+    return Structure(paths[id(embed)], list_path, paths[norm], paths[id(head)], len(blocks))
+
+
+def _find_blocks(module: PreTrainedModel, order: list[int], name: str) -> list[int]:
+    """The longest list of modules that run once each, in its order; `order`: of all calls, by id."""
+    lists = [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
+    chains = [[id(block) for block in blocks] for blocks in lists if blocks]
     chains = [chain for chain in chains if [part for part in order if part in chain] == chain]
     if not chains:
         raise InputError(
             "expected a list of blocks that run once each, one after the other, in "
             f"{name}, found none: which residual stream is v^(l) is not known"
         )
-    blocks = max(chains, key=len)
-    last = order.index(blocks[-1])
+    return max(chains, key=len)
+
+
+def _find_norm(
+    calls: list[tuple[nn.Module, Any, Any]], last_block: int, paths: dict[int, str], name: str
+) -> int:
+    """The norm that reads what the last block gave, and nothing else."""
+    order = [id(part) for part, _, _ in calls]
+    last = order.index(last_block)
     output = calls[last][2]
     leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
     after = [
@@ -133,8 +151,7 @@ def find_structure(module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: s
         raise InputError(
             f"expected a final norm behind the blocks of {name}, found {found}: y_n is its output"
         )
-    list_path = paths[blocks[0]].rpartition(".")[0]
-    return Structure(paths[id(embed)], list_path, paths[after[0]], paths[id(head)], len(blocks))
+    return after[0]
 
 
 def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
@@ -187,9 +204,9 @@ def generic_bridge(
     adapter = ArchitectureAdapter(cfg)
     adapter.component_mapping = {
         "embed": Embedding(structure.embed),
-        "blocks": Block(structure.blocks),
+        "blocks": ClosedBlock(structure.blocks),
         "ln_final": Observed(structure.norm),
-        "unembed": Head(structure.head),
+        "unembed": ScaledHead(structure.head),
     }
     head: Any = module.get_output_embeddings()
     bridge = GenericBridge(module, adapter, None)

@@ -123,7 +123,7 @@ class Embedding(Observed):
         return module.weight
 
 
-class Head(Observed):
+class ScaledHead(Observed):
     """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere,
     Falcon-H1).
 
@@ -146,7 +146,7 @@ class Head(Observed):
         return weight if self._scale == 1.0 else weight * self._scale
 
 
-class Block(BlockBridge):
+class ClosedBlock(BlockBridge):
     """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it."""
 
     hook_aliases: ClassVar[dict[str, str | list[str]]] = {

@@ -73,24 +73,7 @@ def view(
     family = family_of(model)
     if family is not None:
         check_arithmetic(family, eager)
-    # deepcopy takes what the memo already holds: it copies the modules, and no weight.
-    memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
-    for parameter in model.parameters():
-        numbers = replacement(parameter)
-        if numbers is None:
-            numbers = _recast(parameter, dtype, *reading(parameter))
-        memo[id(parameter)] = nn.Parameter(numbers, parameter.requires_grad)
-    for name, buffer in model.named_buffers():
-        if buffer.is_floating_point() and not name.endswith("inv_freq"):
-            memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
-    for module in model.modules():
-        for value in vars(module).values():
-            if (
-                type(value) in _CONTAINERS and not value
-            ):  # a dozen empty registries: deepcopy is slow
-                memo[id(value)] = type(value)()
-            elif isinstance(value, Tensor) and value.grad_fn:  # a pattern that a module keeps
-                memo[id(value)] = value.detach()
+    memo = _copied(model, dtype, reading, replacement)
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
         # TransformerLens' own hooks are closures over the block that they were made for: a copied
@@ -108,6 +91,35 @@ def view(
     put_scores(result, eager)
     remember(result, metadata_of(model))
     return result
+
+
+def _copied(
+    model: TransformerBridge,
+    dtype: torch.dtype,
+    reading: Reading,
+    replacement: Callable[[Tensor], Tensor | None],
+) -> dict[int, object]:
+    """What stands in a copy in the place of each tensor of the model, by its id: deepcopy takes what
+    its memo already holds, and so copies the modules, and no weight.
+    """
+    memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
+    for parameter in model.parameters():
+        numbers = replacement(parameter)
+        if numbers is None:
+            numbers = _recast(parameter, dtype, *reading(parameter))
+        memo[id(parameter)] = nn.Parameter(numbers, parameter.requires_grad)
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point() and not name.endswith("inv_freq"):
+            memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
+    for module in model.modules():
+        for value in vars(module).values():
+            if (
+                type(value) in _CONTAINERS and not value
+            ):  # a dozen empty registries: deepcopy is slow
+                memo[id(value)] = type(value)()
+            elif isinstance(value, Tensor) and value.grad_fn:  # a pattern that a module keeps
+                memo[id(value)] = value.detach()
+    return memo
 
 
 def _angles(module: GPTJAttention, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 import ostools as ost
 from ostools.measure.jacobian import linearisation_run
-from ostools.models.choices import noted_choices
+from ostools.models.generic.choices import noted_choices
 from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.checkpoints import make_model, write_checkpoint
 from tests.generic_models import generic_model

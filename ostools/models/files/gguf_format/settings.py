@@ -176,20 +176,7 @@ def _with_unsaid(header: GgufHeader, kind: str, name: str) -> dict[str, Any]:
         layers, length = settings.get("block_count"), settings.get("context_length")
         if (window := _PHI_3_WINDOWS.get((layers, length))) is not None:
             settings["attention.sliding_window"] = window
-    required = set(_REQUIRED) - ({"context_length"} if kind == "bloom" else set())
-    if "attention.layer_norm_epsilon" not in settings:
-        required.add("attention.layer_norm_rms_epsilon")
-    if kind in _SAYS_ITS_WINDOW:
-        required.add("attention.sliding_window")
-    for setting in sorted(required - settings.keys()):
-        raise InputError(
-            f"expected {header.architecture}.{setting} in {name}, without which another model "
-            "would be computed, found none: convert the checkpoint anew, or add it with "
-            "gguf-editor-gui of the package gguf"
-        )
-    window = settings.get("attention.sliding_window")
-    if window is not None and kind not in _WINDOWED:
-        raise _unknown(header.architecture, "attention.sliding_window", window, name)
+    _require_said(settings, kind, header.architecture, name)
     heads = settings["attention.head_count"]
     settings.setdefault("attention.head_count_kv", heads)
     settings.setdefault("attention.key_length", settings["embedding_length"] // heads)
@@ -204,6 +191,26 @@ def _with_unsaid(header: GgufHeader, kind: str, name: str) -> dict[str, Any]:
         is_parallel = not any("ffn_norm" in tensor for tensor in header.sizes)
         settings.setdefault("use_parallel_residual", is_parallel)
     return settings
+
+
+def _require_said(settings: Mapping[str, Any], kind: str, architecture: str, name: str) -> None:
+    """Refuse a file that leaves out what nothing stands in for, or has a window where its type has
+    none.
+    """
+    required = set(_REQUIRED) - ({"context_length"} if kind == "bloom" else set())
+    if "attention.layer_norm_epsilon" not in settings:
+        required.add("attention.layer_norm_rms_epsilon")
+    if kind in _SAYS_ITS_WINDOW:
+        required.add("attention.sliding_window")
+    for setting in sorted(required - settings.keys()):
+        raise InputError(
+            f"expected {architecture}.{setting} in {name}, without which another model "
+            "would be computed, found none: convert the checkpoint anew, or add it with "
+            "gguf-editor-gui of the package gguf"
+        )
+    window = settings.get("attention.sliding_window")
+    if window is not None and kind not in _WINDOWED:
+        raise _unknown(architecture, "attention.sliding_window", window, name)
 
 
 def _said_by_tensors(header: GgufHeader, kind: str) -> dict[str, Any]:
