@@ -131,6 +131,18 @@ def made(
     return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
+def test_pairs_of_the_first_token_a_sink_are_in_no_law() -> None:
+    """Of two queries the short one has a distance that it reaches from the first token alone."""
+    r = np.concatenate([np.arange(128), np.arange(41)])
+    query = np.repeat([127, 40], [128, 41])
+    pairs = pd.DataFrame({"prompt": 1, "source": "text", "query": query, "position": query - r})
+    pairs = pairs.assign(distance=r, norm=(r + 1.0) ** -0.8)
+    sink = pairs.assign(norm=pairs["norm"].mask(pairs["position"] == 0, 1e4))
+    for table in (pairs, sink):
+        laws: Any = InfluenceByDistance.of(table, Provenance.without_model()).laws
+        assert laws["p"].to_numpy() == pytest.approx(0.8, rel=1e-6)
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.01])
 def test_an_exact_law_is_found_with_its_level(gamma: float) -> None:
     laws: Any = made(0.8, 2, 0.0, gamma=gamma).laws
