@@ -232,6 +232,34 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
     assert set(measured[0]["model"]) == {"./tiny"}
 
 
+def test_rows_are_told_of_the_cell_that_they_are_of_whichever_is_done_first(
+    written: Path, tmp_path: Path
+) -> None:
+    """On a Ray that is made up: the last cell that was begun is done first."""
+    found = plan(sweep_of(asked(written, **FEW)), tmp_path)
+
+    class Remote:
+        def __init__(self, call: Any) -> None:
+            self.remote = call
+
+        def options(self, **_: Any) -> Remote:
+            return self
+
+    worker = type("AWorker", (), {"measure": Remote(lambda job: f"of {job.keyed_cell.cell.dtype}")})
+    fake: Any = type("Ray", (), {})()
+    fake.remote = lambda _: Remote(lambda *_: worker())
+    fake.wait = lambda references: ([references[-1]], references[:-1])
+    fake.get, fake.kill = lambda reference: reference, lambda _: None
+    fake.exceptions = ray.exceptions
+    executor = object.__new__(RayCluster)
+    object.__setattr__(executor, "ray", fake)
+    object.__setattr__(executor, "cpus", 1)
+    needs = {"CPU": 1.0, "GPU": 0.0}
+    outcomes = list(executor._measure(found.pending, found.terms, needs, count=2))
+    assert len(outcomes) == 2
+    assert [rows for _, rows in outcomes] == [f"of {cell.cell.dtype}" for cell, _ in outcomes]
+
+
 # --- room
 
 

@@ -77,3 +77,10 @@ def test_against_loops_over_pairs_and_numpy() -> None:
 def test_what_has_no_likeness_is_refused(states: torch.Tensor) -> None:
     with pytest.raises(InputError, match="expected at least two finite states"):
         likeness(states)
+
+
+def test_more_tokens_than_directions_have_the_entropy_of_the_directions() -> None:
+    """Six tokens, each direction of two as often: H = log 2, the most that there can be."""
+    found = likeness(torch.eye(2, dtype=torch.float64).repeat(3, 1))
+    assert found.entropy == pytest.approx(math.log(2), rel=1e-12)
+    assert found.normalised_entropy == pytest.approx(1, rel=1e-12)

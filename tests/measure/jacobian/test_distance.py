@@ -131,6 +131,18 @@ def made(
     return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
+def test_pairs_of_the_first_token_a_sink_are_in_no_law() -> None:
+    """Of two queries the short one has a distance that it reaches from the first token alone."""
+    r = np.concatenate([np.arange(128), np.arange(41)])
+    query = np.repeat([127, 40], [128, 41])
+    pairs = pd.DataFrame({"prompt": 1, "source": "text", "query": query, "position": query - r})
+    pairs = pairs.assign(distance=r, norm=(r + 1.0) ** -0.8)
+    sink = pairs.assign(norm=pairs["norm"].mask(pairs["position"] == 0, 1e4))
+    for table in (pairs, sink):
+        laws: Any = InfluenceByDistance.of(table, Provenance.without_model()).laws
+        assert laws["p"].to_numpy() == pytest.approx(0.8, rel=1e-6)
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.01])
 def test_an_exact_law_is_found_with_its_level(gamma: float) -> None:
     laws: Any = made(0.8, 2, 0.0, gamma=gamma).laws
@@ -147,6 +159,18 @@ def test_the_interval_is_over_texts_and_missing_of_two(monkeypatch: pytest.Monke
     assert law["low"] < 0.8 < law["high"]
     assert 0.05 < law["high"] - law["low"] < 0.4
     assert made(0.8, 2, 0.1).laws[["low", "high"]].isna().to_numpy().all()
+
+
+def test_the_bootstrap_over_texts_is_asked_for_the_level_of_so_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At level 0 both ends are the median of the resampled rates, at the expanded one they are not."""
+    monkeypatch.setattr(distance, "_RESAMPLES", 20)
+    asked: list[tuple[float, int]] = []
+    monkeypatch.setattr(distance, "expanded", lambda *given: asked.append(given) or 0.0)
+    law: Any = made(0.8, 5, 0.1).laws.iloc[0]
+    assert set(asked) == {(0.95, 5)}
+    assert law["low"] == law["high"]
 
 
 def test_controls_are_the_measurement_of_the_control_itself() -> None:

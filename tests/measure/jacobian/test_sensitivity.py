@@ -164,3 +164,11 @@ def test_rows_cannot_be_mislabelled_inside_a_frozen_block(measure: Any) -> None:
     words = rf"{measure.__name__} .*leave the block of hooks\.frozen"
     with pytest.raises(ost.InputError, match=words), hooks.frozen(model):
         measure(model, "ab")
+
+
+def test_the_error_bar_of_the_difference_is_in_what_a_certificate_promises() -> None:
+    model = tiny_model("llama", seed=1, dtype=torch.float64)
+    result = ost.sensitivity(model, Prompt.from_ids(model, [2, 40, 50, 60]), method="exact")
+    for run in result.provenance.parameters["runs"].values():
+        certificate = run["certificate"]
+        assert certificate["within"] > 15.95 * certificate["error"] > 0

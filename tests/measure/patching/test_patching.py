@@ -21,7 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.patching import patching as patching_module
-from ostools.measure.patching.runs import SITES
+from ostools.measure.patching.runs import SITES, Patcher, Run
 from ostools.models import Prompt
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
@@ -330,3 +330,21 @@ def test_edits_are_respected_and_left_as_they_were() -> None:
         assert len(hooks.active_edits(model)) == 2
     assert frame["clean"].iloc[0] == pytest.approx(float(edited.log_softmax(-1)[7]), abs=1e-5)
     assert hooks.active_edits(model) == ()
+
+
+@pytest.mark.parametrize(("gap", "told_apart"), [(6.0e-5, False), (1.0e-4, True)])
+def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none(
+    gap: float, told_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 roundings of a logit of 10 in float32 are 7.6e-5."""
+    runs = {
+        ids: Run(ids, {}, torch.full((1, 2), value, dtype=torch.float64), logit_size=10.0)
+        for ids, value in (((1,), 1.0), ((2,), 1.0 + gap))
+    }
+    monkeypatch.setattr(Patcher, "run", lambda _, ids: runs[ids])
+    patcher = Patcher(tiny_model("llama"), "residual", (0,), 0, 1)
+    if told_apart:
+        assert patching_module._runs(patcher, (1,), (2,), ["a"]) == tuple(runs.values())
+        return
+    with pytest.raises(InputError, match="within rounding: of no gap there is no share"):
+        patching_module._runs(patcher, (1,), (2,), ["a"])

@@ -277,3 +277,15 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
         assert (row["value"], row["baseline"], row["rounding"]) == (1.0, 3.0, 5e-7)
     norms: Any = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
     assert arms.mean_at(norms, "norm", [0, 2]) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
+
+
+def test_each_number_stands_beside_that_of_the_same_question() -> None:
+    """Not beside the neighbouring length's or seed's, whatever order the rows are in."""
+    columns: dict[str, Any] = {"value": lambda n, seed: 10.0 * n + seed}
+    arm = pairs(lengths=(2, 3, 4), seeds=(0, 1), **columns).drop(columns="baseline")
+    plain = arm.assign(value=arm["value"] + 0.5)[
+        [*arms.KEYS, "value", "status", "reason", "rounding"]
+    ]
+    both = arms.beside(arm, plain.sample(frac=1.0, random_state=1))
+    assert (both["baseline"] - both["value"]).tolist() == [0.5] * 6
+    assert both["value"].tolist() == [20.0, 21.0, 30.0, 31.0, 40.0, 41.0]
