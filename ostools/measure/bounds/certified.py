@@ -112,7 +112,7 @@ Cotangents = Float[Tensor, "d_out pos d_model"]
 
 
 def pull(
-    block: BlockTerms, rows: Float[Tensor, "pos d_model d_model"], cotangents: Cotangents
+    block: BlockTerms, rows: Float[Tensor, "all_pos d_model d_model"], cotangents: Cotangents
 ) -> Cotangents:
     """g^T (I + D) T for cotangents on the first positions: from what leaves a block to what enters
     it, patterns and scales held. `rows`: I + D. Of a parallel block g^T (T + D).

@@ -159,14 +159,16 @@ def _parts(
     gradient, account = LinearisationRun(model, start, options).gradient()
     parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
     logit = output.before_cap(start.y)
-    # The logit's remainder; of `detached` the biases', because there the parts were shown to add up.
     rest = logit - float(parts.sum())
+    error = abs(rest) / (float(parts.abs().sum()) + abs(logit))
+    if linearisation == _COMPLETE:
+        rest = account.pop("bias_terms") + output.bias
     parts = torch.cat([parts, parts.new_tensor([rest])])
     return parts, {
         "logit": target[0] if len(target) == 1 else target,
         "logit_value": output.value(logits),
         "soft_cap": soft_cap(model),
-        "adds_up_within": abs(rest) / (float(parts[:-1].abs().sum()) + abs(logit)),
+        "adds_up_within": error,
         **account,
     }
 

@@ -306,9 +306,9 @@ def _decide(slopes: Sequence[_Slope]) -> tuple[_Slope, float]:
 
 def certify_sum(
     model: TransformerBridge, held: Holding, base: BasePoint, linearisation: str, claim: Claim
-) -> float:
+) -> tuple[float, Float[Tensor, " d_out"]]:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error,
-    relative to what is added.
+    relative to what is added, and the bias terms.
 
     The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
     where they do not add up within the rounding of the dtype. Cost: one forward pass.
@@ -324,7 +324,7 @@ def certify_sum(
             f"what is added, expected {_ADDS_UP[none.dtype]:g} at most. Either an edit is active that the held network does "
             "not repeat, or rounding in float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-    return error
+    return error, bias
 
 
 def last_tokens(

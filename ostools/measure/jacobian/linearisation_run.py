@@ -244,7 +244,10 @@ class LinearisationRun:
         }
         for name, account in accounts.items():
             if all(FROZEN_PARTS[name]):
-                account["adds_up_within"] = certify_sum(self.model, held, base, name, claims[name])
+                error, bias = certify_sum(self.model, held, base, name, claims[name])
+                account["adds_up_within"] = error
+                if self.options.output is not None:
+                    account["bias_terms"] = float(bias)
             if self.start.choices is not None:
                 account["experts"] = self.start.choices.account
         return accounts

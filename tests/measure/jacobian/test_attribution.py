@@ -101,7 +101,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         parts_of(model)
     right = torch.tensor(IDS)
 
-    def swapped(self: Linearised, rows: torch.Tensor) -> torch.Tensor:
+    def swapped(self: Linearised, rows: torch.Tensor, *_: Any) -> torch.Tensor:
         gradient, embedded = honest(self, rows)[0], model.input_to_embed(right[None])[0][0]
         parts = (gradient * embedded).sum(-1).roll(1)
         return (embedded * (parts / embedded.square().sum(-1))[:, None])[None]
