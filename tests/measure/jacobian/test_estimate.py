@@ -176,7 +176,10 @@ def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> Non
             {"accuracy": 0.1, "method": "exact"},
             "expected an estimate, found method='exact' and",
         ),
-        ({"accuracy": 0.1, "cotangents": 9}, "expected an estimate, found method='auto' and cotangents=9"),
+        (
+            {"accuracy": 0.1, "cotangents": 9},
+            "expected an estimate, found method='auto' and cotangents=9",
+        ),
         ({"accuracy": 10.0}, "expected a share between 0 and 1, such as 0.1, found 10"),
         ({"accuracy": 0.1, "logit": 17}, "logit"),
     ],

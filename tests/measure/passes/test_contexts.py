@@ -1,6 +1,4 @@
-"""Passes whose logits nobody reads make none; and when a prompt is long, and in how large strips it
-then goes.
-"""
+"""Passes whose logits nobody reads make none."""
 
 from __future__ import annotations
 
