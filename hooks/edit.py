@@ -295,7 +295,7 @@ def _means(
     reference: Int[Tensor, "reference pos"],
 ) -> dict[tuple[int, int], Float[Tensor, " d_head"]]:
     """Mean of each head's z over the reference."""
-    with torch.no_grad(), capture(model, "z", layers=heads_by_layer) as record:
+    with torch.no_grad(), capture(model, "z", layers=list(heads_by_layer)) as record:
         model(reference)
     return {
         (layer, head): record["z"][layer][:, :, head].mean((0, 1))
