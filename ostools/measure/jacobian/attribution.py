@@ -187,4 +187,4 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
 
 def attribution_memory(model: Unloaded, pos: int) -> int:
     """Bytes of the gradient, one row, whatever the linearisation."""
-    return sensitivity_bytes(model.shape, pos, rows=1, max_memory=model.limit)
+    return sensitivity_bytes(model.shape, pos, rows=1)
