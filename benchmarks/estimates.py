@@ -24,7 +24,7 @@ from ostools.hooks.freeze import holding
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised
-from ostools.measure.jacobian.norms import BATCH, COTANGENTS, LinearMap, SketchedNorms, sketched
+from ostools.measure.jacobian.norms import BATCH, COTANGENTS, Pull, SketchedNorms, sketched
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 
@@ -47,8 +47,8 @@ class Dense:
         return (cotangents.to(flat) @ flat).view(len(cotangents), pos, d_model)
 
 
-def estimated(linear: LinearMap, like: Tensor, cotangents: int | None, seed: int) -> SketchedNorms:
-    return sketched(linear, like, torch.Generator().manual_seed(seed), cotangents=cotangents)
+def estimated(pull: Pull, like: Tensor, cotangents: int | None, seed: int) -> SketchedNorms:
+    return sketched(pull, like, torch.Generator().manual_seed(seed), cotangents=cotangents)
 
 
 def spectral_llama(power: float) -> TransformerBridge:
@@ -109,7 +109,7 @@ def _trained() -> None:
         true = exact.exact_norms(jacobians, embedded.device)
         for cotangents in (COTANGENTS, None):
             found = [
-                estimated(Dense(jacobians), embedded, cotangents, seed)
+                estimated(Dense(jacobians).pull, embedded, cotangents, seed)
                 for seed in range(REPETITIONS)
             ]
             _report(f"embedded model, {len(ids)} tokens, {linearisation}", true, found)
@@ -123,10 +123,10 @@ def _wide() -> None:
     found, seconds = [], []
     for seed in range(SEEDS):
         start = time.process_time()
-        found.append(estimated(linear, embedded, None, seed))
+        found.append(estimated(linear.pull, embedded, None, seed))
         seconds.append(time.process_time() - start)
     start = time.process_time()
-    rows = exact.exact_jacobians(linear, embedded)
+    rows = exact.exact_jacobians(linear.pull, embedded)
     passed = time.process_time() - start
     true = exact.exact_norms(rows, embedded.device)
     whole, once = time.process_time() - start, statistics.median(seconds)

@@ -67,7 +67,7 @@ def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
     """
     chunk = plan(Shape.of(model), len(ids), 1, max_memory=1 << 40).chunk
     embedded = _embedded(model, ids)
-    return exact.exact_jacobians(Linearised(model, embedded, chunk=chunk), embedded)
+    return exact.exact_jacobians(Linearised(model, embedded, chunk=chunk).pull, embedded)
 
 
 def _embedded(model: TransformerBridge, ids: Tensor) -> Tensor:

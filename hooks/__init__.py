@@ -22,7 +22,6 @@ from ostools.hooks.precision import SIXTEEN_BITS, exact_arithmetic, upcast
 from ostools.hooks.register import Edit, active_edits
 from ostools.hooks.rounding import rounded
 from ostools.hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale
-from ostools.hooks.strips import StripAttention, Strips, active_strips, in_strips
 
 __all__ = [
     "SITES",
@@ -36,8 +35,6 @@ __all__ = [
     "RangeError",
     "Record",
     "Site",
-    "StripAttention",
-    "Strips",
     "Sublayer",
     "ablate_edges",
     "ablate_heads",
@@ -45,7 +42,6 @@ __all__ = [
     "activation_of",
     "activation_ratio",
     "active_edits",
-    "active_strips",
     "available_sites",
     "capture",
     "clear",
@@ -53,7 +49,6 @@ __all__ = [
     "frozen",
     "gated",
     "head_outputs",
-    "in_strips",
     "locked",
     "mask_scores",
     "norms",

@@ -21,7 +21,6 @@ from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import SITES, points_of, residual_scale
-from ostools.hooks.strips import active_strips
 
 Reducer = Callable[[Tensor, int | None], Any]
 
@@ -79,18 +78,13 @@ def capture(
         detach: False keeps the autograd graph, so that gradients flow through what is captured.
             (They do not flow through the bridge's own activation cache.)
 
-    Raises `HookError` for a site or a layer that the model does not have, and for patterns and
-    scores inside `in_strips`.
+    Raises `HookError` for a site or a layer that the model does not have.
     """
     if not names:
         raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
     if isinstance(reduce, Mapping) and (unknown := set(reduce) - set(names)):
         raise HookError(
             f"reduce names {sorted(unknown)[0]!r}, which is not captured: {nearest(sorted(unknown)[0], names)}"
-        )
-    if active_strips(model) is not None and (square_sites := {"scores", "pattern"} & set(names)):
-        raise HookError(
-            f"capture: {min(square_sites)!r} never exists as a whole inside in_strips: leave that block first"
         )
     record = Record(names)
 

@@ -14,14 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import short_repr
 from ostools.ground.lens import TransformerBridge
 from ostools.hooks.capture import capture
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, attached, hidden, lowest, positions
 from ostools.hooks.sites import checked_heads, points
-from ostools.hooks.strips import active_strips
 
 Mask = Bool[Tensor, "*prompt query key"]
 # Given query and key positions, which keys may be seen; broadcasts [query, 1] against [1, key].
@@ -50,11 +48,6 @@ def mask_scores(
     """
 
     def body(scores: Tensor, layer: int) -> Tensor:
-        if not callable(allowed) and active_strips(model) is not None:
-            raise HookError(
-                "mask_scores: attention runs in strips of queries (a long prompt), which a matrix does not fit: give a rule of "
-                "positions in its place, such as lambda query, key: matrix[query, key]"
-            )
         masked = scores.masked_fill(~_permitted(allowed, scores), lowest(scores))
         _require_some_key("mask_scores", scores, masked)
         return masked
@@ -143,8 +136,7 @@ def ablate_heads(
     "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch
     `reference`, which costs one forward pass.
 
-    Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed,
-    or not one of ids.
+    Raises `HookError` for heads that do not exist, and for a reference that is missing or not needed.
     """
     heads_by_layer = _heads_by_layer(model, heads)
     if (reference is None) != (method == "zero"):
@@ -182,9 +174,7 @@ def ablate_edges(
     forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
-    for layer, head, query, key in _tuples(
-        "edges", edges, "layer, head, query, key", "[(0, 1, 5, 2)]"
-    ):
+    for layer, head, query, key in edges:
         _heads_by_layer(model, [(layer, head)])
         if not 0 <= key <= query:
             raise HookError(
@@ -252,11 +242,19 @@ def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
 def _permitted(
     allowed: Mask | MaskRule, scores: Tensor
 ) -> Bool[Tensor, "*prompt_and_head query key"]:
-    permitted = _by_rule(allowed, scores) if callable(allowed) else allowed
-    shape, batch_shape = tuple(scores.shape[-2:]), (scores.shape[0], *scores.shape[-2:])
+    full = tuple(scores.shape[-2:])
+    permitted: object = allowed
+    if callable(allowed):
+        permitted = allowed(*positions(scores))
+        if isinstance(
+            permitted, bool | Tensor
+        ):  # a rule may read queries or keys alone, or neither
+            permitted = torch.as_tensor(permitted, device=scores.device) & scores.new_ones(
+                full, dtype=torch.bool
+            )
     if (
         not isinstance(permitted, Tensor)
-        or permitted.shape not in (shape, batch_shape)
+        or permitted.shape not in (full, (scores.shape[0], *full))
         or permitted.dtype != torch.bool
     ):
         is_tensor = isinstance(permitted, Tensor)
@@ -264,24 +262,9 @@ def _permitted(
             f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
         )
         raise HookError(
-            f"mask_scores: expected a boolean mask {shape} or, a matrix a prompt, {batch_shape}, found {description}"
+            f"mask_scores: expected a boolean mask {full} or, a matrix a prompt, {(scores.shape[0], *full)}, found {description}"
         )
     return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
-
-
-def _by_rule(allowed: MaskRule, scores: Tensor) -> object:
-    """Mask of a rule, also of one that reads queries alone, keys alone or neither: `key > 3`, or
-    True.
-    """
-    rule_value = allowed(*positions(scores))
-    permitted: object = torch.tensor([[rule_value]]) if isinstance(rule_value, bool) else rule_value
-    if not isinstance(permitted, Tensor) or permitted.ndim < 2:
-        return permitted
-    full = tuple(scores.shape[-2:])
-    fits = all(
-        size in (1, full_size) for size, full_size in zip(permitted.shape[-2:], full, strict=True)
-    )
-    return permitted.expand(*permitted.shape[:-2], *full) if fits else permitted
 
 
 def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Tensor:
@@ -293,28 +276,11 @@ def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Ten
     return out
 
 
-def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:
-    """Check that each entry has as many numbers as there are `names`; a single one without its
-    brackets is a common slip.
-    """
-    listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
-    for candidate in listed:
-        if (
-            not isinstance(candidate, Sequence)
-            or isinstance(candidate, str)
-            or len(candidate) != len(names.split(", "))
-        ):
-            raise HookError(
-                f"{what}: expected ({names}) such as {example}, found {short_repr(values)}"
-            )
-    return [tuple(candidate) for candidate in listed]
-
-
 def _heads_by_layer(
     model: TransformerBridge, heads: Iterable[tuple[int, int]]
 ) -> dict[int, list[int]]:
     by_layer: dict[int, list[int]] = {}
-    for layer, head in _tuples("heads", heads, "layer, head", "[(0, 1)]"):
+    for layer, head in heads:
         points(model, "z", [layer])
         checked_heads(model, [head])
         by_layer.setdefault(layer, []).append(head)
@@ -329,16 +295,7 @@ def _means(
     reference: Int[Tensor, "reference pos"],
 ) -> dict[tuple[int, int], Float[Tensor, " d_head"]]:
     """Mean of each head's z over the reference."""
-    d_vocab = int(model.W_E.shape[0])
-    if (
-        reference.ndim != 2
-        or reference.is_floating_point()
-        or not 0 <= int(reference.min()) <= int(reference.max()) < d_vocab
-    ):
-        raise HookError(
-            f"ablate_heads: expected a reference of token ids [batch, pos], found {tuple(reference.shape)}"
-        )
-    with torch.no_grad(), capture(model, "z", layers=heads_by_layer) as record:
+    with torch.no_grad(), capture(model, "z", layers=list(heads_by_layer)) as record:
         model(reference)
     return {
         (layer, head): record["z"][layer][:, :, head].mean((0, 1))

@@ -1,9 +1,8 @@
-"""The errors of this package, and what it takes for whole numbers and lists."""
+"""The errors of this package, and what it takes for whole numbers."""
 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
 
 
 class HookError(ValueError):
@@ -19,11 +18,3 @@ class RangeError(HookError):
 def is_whole(value: object) -> bool:
     """Whether it is a whole number, also one of numpy's; true and false are numbers to Python only."""
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def listed(values: Any) -> list[Any]:
-    """What a list, an array or a column holds; a value by itself is a list of one."""
-    try:
-        return [values] if isinstance(values, str | bytes) else list(values)
-    except TypeError:
-        return [values]

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
-from ostools.hooks.register import HookBody, Order, Placement, attached, with_input
+from ostools.hooks.register import Order, Placement, attached, with_input
 from ostools.hooks.sites import Norm, available_sites, points, require_open
 from ostools.hooks.sites import norms as norms_of
 
@@ -250,7 +250,8 @@ def _activations(model: TransformerBridge, held: Holding) -> list[Placement]:
         # half is a.
         factor = activation if gated else partial(activation_ratio, activation)
         body = held.of_map("activations", name, partial(_scaled_by, factor))
-        placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], body)
+        inputs = [gate_at, linear_at[layer]]
+        placements += with_input(inputs, hidden_at[layer], body, Order.FREEZE, reads=Order.FREEZE)
     return placements
 
 
@@ -258,30 +259,6 @@ def _scaled_by(factor: Activation, a: Tensor, x: Tensor) -> Linear:
     """x -> factor(a) x, at this a."""
     held_factor = factor(a.detach())
     return lambda u: held_factor * u
-
-
-def _gated_placements(
-    gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Callable[..., Tensor | None]
-) -> list[Placement]:
-    """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has
-    of both.
-    """
-    inputs: dict[str, Tensor] = {}
-
-    def keep(name: str) -> HookBody:
-        def body(x: Tensor) -> None:
-            inputs[name] = x
-
-        return body
-
-    def body(out: Tensor) -> Tensor | None:
-        return impose(inputs.pop("gate"), inputs.pop("linear"), out)
-
-    return [
-        (gate, keep("gate"), Order.FREEZE),
-        (linear, keep("linear"), Order.FREEZE),
-        (hidden, body, Order.FREEZE),
-    ]
 
 
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -81,14 +81,6 @@ def gated(
     that is named twice, and for a number of gates other than that of the targets; and in a forward
     pass that does not hold an edge's query and key.
     """
-    if not isinstance(targets, Sequence) or not all(
-        isinstance(target, Head | Edge | Sublayer) for target in targets
-    ):
-        raise HookError(
-            f"gated: expected a list of Head, Edge or Sublayer, found {type(targets).__name__}"
-        )
-    if not isinstance(gates, Tensor):
-        raise HookError(f"gated: expected a tensor of gates, found {type(gates).__name__}")
     if not targets or gates.shape != (len(targets),):
         raise HookError(
             f"gated: expected a gate for each of {len(targets)} targets, found {tuple(gates.shape)}"

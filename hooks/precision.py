@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.ground.names import UPCAST_PARTS, UpcastPart
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
@@ -28,6 +29,7 @@ from ostools.hooks.register import (
     Edit,
     ModuleHook,
     Order,
+    Placement,
     active_edits,
     attached,
     hidden,
@@ -39,6 +41,7 @@ from ostools.hooks.sites import (
     POST_NORMS,
     PRE_NORMS,
     QK_NORMS,
+    Norm,
     adds_residual,
     checked_layers,
     component_of,
@@ -287,37 +290,37 @@ def exact_arithmetic(
             f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a copy"
         )
     layer_indices = checked_layers(model, layers)
-    inside = tuple(f"blocks.{layer}." for layer in layer_indices)
-    exact = {
-        name: norm
-        for name, norm in norms(model).items()
-        if layers is None or name.startswith(inside)
-    }
-    undone = tuple(f"{name}.{part}" for name in exact for part in ("hook_scale", "hook_normalized"))
-    for edit in active_edits(model):
-        if edit.where in undone:
-            raise HookError(
-                f"exact_arithmetic would undo the edit {edit.kind!r} at {edit.where}: leave its block first; "
-                "hooks.clear(model) removes one that an interrupted call left"
-            )
-    scores, patterns = (
-        points(model, "scores", layer_indices),
-        points(model, "pattern", layer_indices),
-    )
-    recomputed = [(norm.before, norm.after, norm) for norm in exact.values()]
+    inside = ("",) if layers is None else tuple(f"blocks.{layer}." for layer in layer_indices)
+    exact = [norm for name, norm in norms(model).items() if name.startswith(inside)]
+    _require_kept(model, exact)
+    scores, patterns = (points(model, name, layer_indices) for name in ("scores", "pattern"))
+    recomputed: list[tuple[HookPoint, HookPoint, Callable[[Tensor], Tensor]]] = [
+        (norm.before, norm.after, norm) for norm in exact
+    ]
     recomputed += [
         (scores[layer], patterns[layer], _softmax_of(model.blocks[layer].attn))
         for layer in patterns
     ]
-    placements = [
-        placement
-        for before, after, function in recomputed
-        for placement in with_input(
-            before, after, lambda x, out, function=function: function(x), Order.RECOMPUTE
-        )
-    ]
+    placements: list[Placement] = []
+    for before, after, function in recomputed:
+        body = partial(_replaced_by, function)
+        placements += with_input(before, after, body, Order.RECOMPUTE)
     with attached(placements, kind="exact-arithmetic"):
         yield
+
+
+def _require_kept(model: TransformerBridge, exact: Sequence[Norm]) -> None:
+    """Refuse, with `HookError`, an edit inside a norm that is computed anew."""
+    undone = {f"{norm.name}.{part}" for norm in exact for part in ("hook_scale", "hook_normalized")}
+    if edits := [edit for edit in active_edits(model) if edit.where in undone]:
+        raise HookError(
+            f"exact_arithmetic would undo the edit {edits[0].kind!r} at {edits[0].where}: leave its block first; "
+            "hooks.clear(model) removes one that an interrupted call left"
+        )
+
+
+def _replaced_by(function: Callable[[Tensor], Tensor], x: Tensor, out: Tensor) -> Tensor:
+    return function(x)
 
 
 def _softmax_of(attention: Any) -> Callable[[Tensor], Tensor]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -86,7 +87,7 @@ class _AttachedHook:
     """One hook at one point. Calls the body, checks what it returns, and remembers that it ran."""
 
     body: HookBody
-    kind: str | None
+    edit: Edit | None
     order: Order
     block: int
     thread: threading.Thread = field(default_factory=threading.current_thread)
@@ -105,7 +106,7 @@ class _AttachedHook:
         # A wrong-shaped return would be broadcast into the forward pass without a word.
         if result is not None and (result.shape != tensor.shape or result.dtype != tensor.dtype):
             raise HookError(
-                f"edit {self.kind!r} at {hook.name}: expected {tuple(tensor.shape)} {tensor.dtype}, "
+                f"edit {self.edit and self.edit.kind!r} at {hook.name}: expected {tuple(tensor.shape)} {tensor.dtype}, "
                 f"found {tuple(result.shape)} {result.dtype}"
             )
         return result
@@ -123,7 +124,8 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
     block = next_block()
     try:
         for point, body, order in placements:
-            hook = _AttachedHook(body, kind, order, block)
+            edit = None if kind is None else Edit(kind, str(point.name), block)
+            hook = _AttachedHook(body, edit, order, block)
             attached_hooks.append(
                 (point, hook)
             )  # noted before it is there: an interrupt in between leaves nothing behind
@@ -165,14 +167,6 @@ def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -
     """Remove this package's hooks of one with-block, or of all, from these modules; modules inside
     others come after them.
     """
-    try:
-        _remove_hooks(modules, block)
-    except BaseException:  # an interrupt: what is left is removed before it goes on
-        _remove_hooks(modules, block)
-        raise
-
-
-def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None:
     for module in reversed(modules):
         for registry in _registries(module):
             for key, function in list(registry.items()):
@@ -180,25 +174,11 @@ def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None
                 if hook is not None and block in (None, hook.block):
                     if isinstance(hook, ModuleHook) and hook.undo is not None:
                         hook.undo()
-                    registry.pop(key, None)
+                    del registry[key]
         if isinstance(module, HookPoint):
             module.fwd_hooks[:] = [
-                handle
-                for handle in module.fwd_hooks
-                if not (
-                    isinstance(handle.user_hook, _AttachedHook)
-                    and block in (None, handle.user_hook.block)
-                )
+                handle for handle in module.fwd_hooks if handle.hook.id in module._forward_hooks
             ]
-        replaced = vars(module).get("forward")
-        if isinstance(replaced, OwnForward) and block in (None, replaced.block):
-            del vars(module)["forward"]
-
-
-class OwnForward:
-    """Replacement of a module's `forward` by this package, for one with-block."""
-
-    block: int
 
 
 def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | None:
@@ -215,31 +195,20 @@ def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | N
     return None
 
 
+def is_observed(point: HookPoint) -> bool:
+    """Return True where an observer of this package stands at the point."""
+    hooks = [_own_hook(function) for function in point._forward_hooks.values()]
+    return any(isinstance(hook, _AttachedHook) and hook.edit is None for hook in hooks)
+
+
 def _put_in_order(point: HookPoint) -> None:
     """Torch runs hooks as registered: move ours after those that come before them; foreign ones
     count as edits.
     """
-    orders = {
-        handle.hook.id: handle.user_hook.order
-        for handle in point.fwd_hooks
-        if isinstance(handle.user_hook, _AttachedHook)
-    }
     ordered: Any = point._forward_hooks
-    for key in sorted(ordered, key=lambda key: orders.get(key, Order.EDIT)):
+    own = {key: _own_hook(function) for key, function in ordered.items()}
+    for key in sorted(own, key=lambda key: getattr(own[key], "order", Order.EDIT)):
         ordered.move_to_end(key)
-
-
-def kinds(point: HookPoint) -> list[str | None]:
-    """Kinds of the hooks at this point, as in `Edit.kind`: None for an observer, "foreign" for a
-    hook of somebody else.
-    """
-    owners = {handle.hook.id: handle.user_hook for handle in point.fwd_hooks}
-    hooks = [owners.get(key, function) for key, function in point._forward_hooks.items()]
-    return [
-        hook.kind if isinstance(hook, _AttachedHook) else "foreign"
-        for hook in hooks
-        if not (hook and _libraries_own(hook))
-    ]
 
 
 @checked_arguments(HookError)
@@ -262,34 +231,19 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _edits_at(name: str, module: torch.nn.Module) -> Iterator[Edit]:
-    """The edits at one module: at its hook point, then those of its torch hooks, then one for all
-    that are foreign.
-    """
-    own_handle_ids: set[int] = set()
+def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
+    """The edits at one module, one for all that are foreign."""
     if isinstance(module, HookPoint):
         name = module.name or name  # as the table of sites writes it, not as modules happen to nest
-        for handle in module.fwd_hooks:
-            hook = handle.user_hook
-            if isinstance(hook, _AttachedHook):
-                own_handle_ids.add(handle.hook.id)
-                if hook.kind is not None:
-                    yield Edit(hook.kind, name, hook.block)
-    torch_hooks = [
-        function
-        for registry in _registries(module)
-        for key, function in registry.items()
-        if key not in own_handle_ids
-    ]
-    module_edits = dict.fromkeys(
-        function.edit for function in torch_hooks if isinstance(function, ModuleHook)
-    )
-    yield from (edit for edit in module_edits if edit is not None)
-    if any(
-        not (isinstance(function, ModuleHook) or _libraries_own(function))
-        for function in torch_hooks
-    ):
-        yield Edit("foreign", name, 0)
+    functions = [function for registry in _registries(module) for function in registry.values()]
+    return list(dict.fromkeys(edit for each in functions if (edit := _edit_of(each, name))))
+
+
+def _edit_of(function: Callable[..., object], name: str) -> Edit | None:
+    hook = _own_hook(function)
+    if hook is not None:
+        return hook.edit
+    return None if _libraries_own(function) else Edit("foreign", name, 0)
 
 
 def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:
@@ -316,21 +270,24 @@ def _libraries_own(function: Callable[..., object]) -> bool:
 
 
 def with_input(
-    before: HookPoint,
+    before: HookPoint | Sequence[HookPoint],
     after: HookPoint,
-    body: Callable[[Tensor, Tensor], Tensor | None],
+    body: Callable[..., Tensor | None],
     order: Order,
     reads: Order = Order.READ,
 ) -> list[Placement]:
-    """Two hooks: what passes `before` is kept, and `body` makes of it and of what passes `after`
+    """What passes each point `before` is kept, and `body` makes of these and of what passes `after`
     what goes on from there.
     """
-    inputs: list[Tensor] = []
-
-    def keep(x: Tensor) -> None:
-        inputs[:] = [x]
-
-    return [(before, keep, reads), (after, lambda out: body(inputs.pop(), out), order)]
+    befores = [before] if isinstance(before, HookPoint) else before
+    inputs: dict[int, Tensor] = {}
+    return [
+        *(
+            (point, partial(inputs.__setitem__, index), reads)
+            for index, point in enumerate(befores)
+        ),
+        (after, lambda out: body(*map(inputs.pop, range(len(befores))), out), order),
+    ]
 
 
 def positions(scores: Tensor) -> tuple[Int[Tensor, "query 1"], Int[Tensor, "1 key"]]:

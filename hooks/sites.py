@@ -16,7 +16,7 @@ of Gemma (g = 1 + w) and Llama (g = w), which have no bias.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from ostools.ground.lens import (
     MoEBridge,
     TransformerBridge,
 )
-from ostools.hooks.errors import HookError, is_whole, listed
+from ostools.hooks.errors import HookError, is_whole
 
 
 @dataclass(frozen=True)
@@ -199,37 +199,23 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     """`layers` sorted and without doubles, all of them for None; a layer that the model does not
     have raises.
     """
-    n_layers = int(model.cfg.n_layers)
-    if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
-        raise HookError(
-            f"expected several layers out of 0..{n_layers - 1}, such as [0], found {short_repr(layers)}"
-        )
-    layer_indices = listed(range(n_layers) if layers is None else layers)
-    wrong = [layer for layer in layer_indices if not is_whole(layer) or not 0 <= layer < n_layers]
-    if wrong or not layer_indices:
-        raise HookError(
-            f"expected layers out of 0..{n_layers - 1}, found {short_repr(wrong) if wrong else 'none'}"
-        )
-    return tuple(sorted(set(map(int, layer_indices))))
+    numbers = _checked("layers", layers, int(model.cfg.n_layers))
+    return tuple(sorted(set(numbers)))
 
 
 def checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tuple[int, ...] | None:
     """`heads` as they are given, None for all of them; a head that the model does not have raises."""
-    if heads is None:
-        return None
-    if isinstance(heads, str) or not isinstance(heads, Iterable):
+    return None if heads is None else _checked("heads", heads, int(model.cfg.n_heads))
+
+
+def _checked(what: str, numbers: Iterable[int] | None, count: int) -> tuple[int, ...]:
+    numbers = tuple(range(count) if numbers is None else numbers)
+    wrong = [number for number in numbers if not is_whole(number) or not 0 <= number < count]
+    if wrong or not numbers:
         raise HookError(
-            f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
+            f"expected {what} out of 0..{count - 1}, found {short_repr(wrong) if wrong else 'none'}"
         )
-    head_indices = listed(heads)
-    wrong = [
-        head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads
-    ]
-    if wrong or not head_indices:
-        raise HookError(
-            f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
-        )
-    return tuple(map(int, head_indices))
+    return tuple(map(int, numbers))
 
 
 def points(
@@ -256,7 +242,7 @@ def points_of(
         model.hook_dict,
         _misnamed(model),
     )  # the first is put together anew at every access
-    layers = tuple(layers) if isinstance(layers, Iterator) else layers  # read again for every site
+    layers = None if layers is None else tuple(layers)  # read again for every site
     points_by_site: dict[str, dict[int | None, HookPoint]] = {}
     for name in names:
         place = site(name)

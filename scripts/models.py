@@ -96,10 +96,6 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
     prompt = ost.Prompt.from_ids(model, IDS)
     branching = prefix_tree([[2, 40, 50], [2, 40, 60]])
 
-    def strips() -> None:
-        with hooks.in_strips(model, 3):
-            model(torch.tensor([IDS]))
-
     def paths(*variants: str) -> Callable[[], object]:
         return lambda: ost.bounds(model, prompt, variants=variants)
 
@@ -108,7 +104,6 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
         paths("proof", "theorem-5.1", "theorem-b5"),
         lambda: _require(batching_of(model, [branching]).name == "packed pass"),
         lambda: _require(padding(model).allowed),
-        strips,
         lambda: ost.load_model(folder, device="cpu", device_map="disk"),
     )
     found = {name: _holds(attempt) for name, attempt in zip(ROUTES, tries, strict=True)}

@@ -19,7 +19,7 @@ import pandas as pd
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
 from ostools.hooks import HookError
-from ostools.hooks.errors import is_whole, listed
+from ostools.hooks.errors import is_whole
 from ostools.measure.task_prompt import in_tokens_already, render_question
 from ostools.models import Prompt, encode
 from ostools.models.chat import PROMPT_PROVENANCE, TEXT
@@ -87,7 +87,7 @@ def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int
     """`checked_layers` of a model with that last layer, loaded or not."""
     if isinstance(layers, str) and layers == "all":
         return tuple(range(last + 1))
-    layer_list = listed(layers)
+    layer_list = list(layers)
     wrong = [layer for layer in layer_list if not is_whole(layer) or not 0 <= layer <= last]
     if wrong or not layer_list:
         raise InputError(

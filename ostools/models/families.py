@@ -90,7 +90,6 @@ class Family:
             described and not self.parallel and self.norms != "behind",
             "by place" not in self.windows,
             True,
-            self.positions != "ALiBi" and not self.sinks,
             described and not self.copied,
         )
         return dict(zip(ROUTES, has, strict=True))
@@ -101,7 +100,6 @@ ROUTES = {
     "paper's": "`bounds`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
     "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",
     "padded": "`evaluate`: prompts of several lengths in one batch; without it of one length",
-    "long": "attention in strips of queries, for prompts whose patterns would fill the memory",
     "device map": "weights that lie on disk or elsewhere",
 }
 """What a family may have, by name."""

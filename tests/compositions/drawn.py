@@ -234,7 +234,6 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
     ).hooks(model),
     "log-n": lambda model, ids, c: AttentionTemperature(rule="log-n").hooks(model),
     "upcast": lambda model, ids, c: hooks.upcast(model, ["attention", "norms"]),
-    "strips": lambda model, ids, c: hooks.in_strips(model, 1 + int(c.amount)),
     "frozen": lambda model, ids, c: hooks.frozen(model),
     "exact": lambda model, ids, c: hooks.exact_arithmetic(model),
     "foreign": _foreign,

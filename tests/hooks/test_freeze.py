@@ -166,20 +166,6 @@ def test_exact_arithmetic_keeps_the_share_of_a_sink(tokens: Tokens) -> None:
         torch.testing.assert_close(record["pattern"][layer], expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(
-    "activation", [torch.nn.functional.gelu, torch.nn.functional.silu, torch.tanh]
-)
-def test_the_ratio_of_an_activation_is_its_factor_and_at_zero_its_slope(activation: Any) -> None:
-    a = torch.tensor([-3.0, -1e-3, 0.0, 0.5, 40.0], dtype=torch.float64)
-    ratio = hooks.activation_ratio(activation, a)
-    torch.testing.assert_close(ratio * a, activation(a))
-    torch.testing.assert_close(
-        ratio[2], activation(torch.tensor(1e-9, dtype=torch.float64)) / 1e-9, rtol=1e-6, atol=0
-    )
-    with pytest.raises(hooks.HookError, match=r"expected act\(0\) = 0, .* found 0.5"):
-        hooks.activation_ratio(torch.sigmoid, a)
-
-
 # Gates: nothing at 1, the ablation at 0, and their gradient against finite differences.
 
 

@@ -24,31 +24,13 @@ Tokens = Int[Tensor, "batch pos"]
 ONE = torch.ones(1)
 
 
-class OneNumber:
-    """A number that passes for several, as an array without an axis does."""
-
-    def __iter__(self) -> Any:
-        raise TypeError("iteration over a 0-d array")
-
-    def __repr__(self) -> str:
-        return "1"
-
-
 never_a_tensor: Any = lambda query, key: "all"  # noqa: E731
 attn: Any = "attn"
 
 REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.capture(m, "patern"), "did you mean 'pattern'"),
     (lambda m: hooks.capture(m, "pattern", layers=[7]), r"expected layers out of 0\.\.1"),
-    (
-        lambda m: hooks.capture(m, "pattern", layers=OneNumber()),
-        r"layers out of 0\.\.1, found \[1\]",
-    ),
     (lambda m: hooks.capture(m), "at least one site"),
-    (
-        lambda m: hooks.mask_scores(m, window, layers=OneNumber()),
-        r"layers out of 0\.\.1, found \[1\]",
-    ),
     (
         lambda m: hooks.mask_scores(m, torch.ones(4, 4, dtype=torch.bool)),
         r"expected a boolean mask \(9, 9\)",
@@ -62,10 +44,6 @@ REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.ablate_heads(m, []), "expected at least one"),
     (lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean"), "needs a reference"),
     (lambda m: hooks.ablate_heads(m, [(0, 0)], reference=REFERENCE), "takes no reference"),
-    (
-        lambda m: hooks.ablate_heads(m, [(0, 0)], method="mean", reference=REFERENCE + 9999),
-        "reference of token ids",
-    ),
     (
         lambda m: hooks.ablate_edges(m, [(0, 0, 20, 2)]),
         r"no forward pass held the query of edge \(0, 0, 20, 2\)",
@@ -142,7 +120,6 @@ def test_what_was_not_captured_or_is_not_there_is_refused_by_name() -> None:
     "block",
     [
         lambda model: hooks.frozen(model, activations=True),
-        lambda model: hooks.in_strips(model, 2),
         lambda model: hooks.upcast(model, ["norms"]),
     ],
 )
@@ -178,12 +155,7 @@ def taken(
     [
         (("1",), {}, "number: expected a whole number, found '1'"),
         ((True,), {}, "number: expected a whole number, found True"),
-        ((1.0,), {}, "number: expected a whole number, found 1.0"),
         ((1, "half"), {}, "share: expected a number or None, found 'half'"),
-        ((1, None, "a", 3), {}, "names: expected a text, found 3"),
-        ((1,), {"on": 1}, "on: expected True or False, found 1"),
-        ((1,), {"way": 3}, "way: expected 'up', 'down', found 3"),
-        ((1,), {"told": "x"}, "told: expected a function or None, found 'x'"),
         ((1,), {"table": [1]}, r"table: expected a table or None, found \[1\]"),
         ((), {}, "taken: missing a required argument: 'number'; it takes number, share, names, on"),
     ],

@@ -23,7 +23,7 @@ from ostools.tasks import RepeatedIds
 from tests.checkpoints import make_model, tiny_model
 from tests.families import EXPERTS, NOT_EAGER, OTHERS
 from tests.measure.bounds import test_certified as chain
-from tests.measure.jacobian.dense import assert_close, by_rows
+from tests.measure.jacobian.dense import by_rows
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
@@ -158,26 +158,6 @@ def test_experts_are_differentiated_with_the_router_live(family: str) -> None:
         InputError, match="expected one MLP a block, found experts, of which a router chooses"
     ):
         ost.bounds(model, prompt, variants="local")
-
-
-@pytest.mark.slow
-@every_family
-def test_strips_are_the_whole_or_refused(family: str) -> None:
-    model = tiny_model(family, seed=1, dtype=torch.float64)
-    if family in ("bloom", "mpt", "gpt-oss"):
-        with (
-            pytest.raises(hooks.HookError, match="in_strips: does not know the attention"),
-            hooks.in_strips(model, 3),
-        ):
-            pass
-        return
-    with hooks.exact_arithmetic(model):
-        plain = model(IDS[None])
-    with hooks.in_strips(model, 3), hooks.exact_arithmetic(model):
-        torch.testing.assert_close(model(IDS[None]), plain, rtol=1e-9, atol=1e-9)
-    whole = by_rows(model, IDS, "full")
-    with hooks.in_strips(model, 3):
-        assert_close(by_rows(model, IDS, "full", whole=False), whole, 1e-9)
 
 
 @pytest.mark.slow

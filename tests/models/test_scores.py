@@ -241,20 +241,13 @@ def test_hooks_see_the_dtypes_that_are_promised(family: Family) -> None:
 @pytest.mark.parametrize(
     "family", quick([name for name in EVERY if name != "gpt-oss"], "gemma2", "neox")
 )
-def test_strips_and_views_compute_the_same(family: Family) -> None:
+def test_views_compute_the_same(family: Family) -> None:
     model = _bridge(_large(family, torch.bfloat16))
     with torch.no_grad():
         plain = model(IDS)
         assert torch.equal(
             view_in(_bridge(_large(family, torch.float32)), torch.bfloat16)(IDS), plain
         )
-        if family not in ("bloom", "mpt"):
-            with hooks.in_strips(model, 7):
-                strips = model(IDS)
-            assert (
-                float((strips - plain).float().norm() / plain.float().norm())
-                < 4 * torch.finfo(torch.bfloat16).eps
-            )
 
 
 def test_the_arithmetic_stands_in_the_provenance(tmp_path: Path) -> None:

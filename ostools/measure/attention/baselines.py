@@ -29,7 +29,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.measure.bounds.bounds import bounds_memory
-from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.block import BlockTerms
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -124,15 +124,12 @@ def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor,
         attention, moved = block.pattern.mean(0), moved_vectors(block)
         mean = mean + attention[-1] / layers
         rollout = (rollout @ attention + rollout) / 2
-        weighted = (
-            weighted
-            + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.post_norm1.scale[-1]
-        )
+        weighted = weighted + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.rp1[-1]
         alti = alti @ alti_contributions(block, moved)
     return dict(zip(BASELINES, (mean, rollout, weighted, alti), strict=True))
 
 
-def moved_vectors(block: Block) -> Float[Tensor, "head key d_model"]:
+def moved_vectors(block: BlockTerms) -> Float[Tensor, "head key d_model"]:
     """W_O W_V norm(v_j) of every head, with the value's bias and the gain of a norm after
     attention; its scale is left out.
     """
@@ -140,12 +137,12 @@ def moved_vectors(block: Block) -> Float[Tensor, "head key d_model"]:
 
 
 def alti_contributions(
-    block: Block, moved: Float[Tensor, "head key d_model"]
+    block: BlockTerms, moved: Float[Tensor, "head key d_model"]
 ) -> Float[Tensor, "query key"]:
     """C of one block: share of token j in z_i, by how much closer to z_i its part brings the rest,
     in l1.
     """
-    pattern, scale, pos = block.pattern, block.post_norm1.scale, moved.shape[1]
+    pattern, scale, pos = block.pattern, block.rp1, moved.shape[1]
     rows = []
     for part in chunks(pos, 3 * moved[0].nbytes):
         parts = torch.einsum("hqk,hkd->qkd", pattern[:, part], moved) / scale[part, None, None]

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.block import BlockTerms
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_norm
 from ostools.theory import path_sum
@@ -38,7 +38,7 @@ class BlockView:
     it.
     """
 
-    def __init__(self, block: Block, mlp_norm: str) -> None:
+    def __init__(self, block: BlockTerms, mlp_norm: str) -> None:
         self.block = block
         self._norms = path_sum.mlp_norm_products if mlp_norm == "product" else path_sum.mlp_norms
 
@@ -52,19 +52,12 @@ class BlockView:
                 f"looks at later tokens; use 'windowed(1)' or 'local', or measure with sensitivity()"
             )
 
-    @property
-    def parallel(self) -> bool:
-        """Whether attention and MLP both read what enters the block, whose Jacobian is then T + D
-        and not (I + D) T.
-        """
-        return self.block.layout.parallel
-
     @cached_property
     def mean_pattern(self) -> Float[Tensor, "query key"]:
         """The paper has one head; on a model with several its alpha is their mean."""
         heads = len(self.block.raw_pattern)
         return path_sum.weighted_pattern(
-            self.block.raw_pattern, self.block.norm1.scale.new_full((heads,), 1.0 / heads)
+            self.block.raw_pattern, self.block.r1.new_full((heads,), 1.0 / heads)
         )
 
     @cached_property
@@ -77,16 +70,16 @@ class BlockView:
     def mlp_norms(self) -> Float[Tensor, " pos"]:
         """||D_i||: the MLP with the norms before and after it."""
         weights, block = self.block.weights, self.block
-        bare = self._norms(weights.down, weights.gate, weights.up, block.p, block.q)
-        return bare / (block.norm2.scale * block.post_norm2.scale)
+        bare = self._norms(weights.down, weights.gate, weights.up, *block.slopes)
+        return bare / (block.r2 * block.rp2)
 
     def rows(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """I + D_i for the positions of `part`."""
         weights, block = self.block.weights, self.block
-        q = None if block.q is None else block.q[part]
-        scale = (block.norm2.scale * block.post_norm2.scale)[part, None, None]
+        p, q = (None if slope is None else slope[part] for slope in block.slopes)
+        scale = (block.r2 * block.rp2)[part, None, None]
         return path_sum.with_identity(
-            path_sum.mlp_jacobian(weights.down, weights.gate, weights.up, block.p[part], q) / scale
+            path_sum.mlp_jacobian(weights.down, weights.gate, weights.up, p, q) / scale
         )
 
     @cached_property
@@ -96,55 +89,43 @@ class BlockView:
         """
         weights, block = self.block.weights, self.block
         maps = weights.bare_down, weights.bare_gate, weights.bare_up
-        return float(self._norms(*maps, block.p, block.q).max())
+        return float(self._norms(*maps, *block.slopes).max())
 
     @cached_property
     def beta_1(self) -> float:
         """min_j r1_j / ||g1||_inf."""
-        return float(self.block.norm1.scale.min() / self.block.weights.gain_1)
+        return float(self.block.r1.min() / self.block.weights.gain_1)
 
     @cached_property
     def beta_2(self) -> float:
         """min_j r2_j / ||g2||_inf."""
-        return float(self.block.norm2.scale.min() / self.block.weights.gain_2)
+        return float(self.block.r2.min() / self.block.weights.gain_2)
 
 
 def local(view: BlockView) -> Edges:
     """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij )."""
-    scales = view.block.norm1.scale, view.block.post_norm1.scale
-    return path_sum.local_edges(view.weighted, *scales, view.mlp_norms, view.parallel)
+    scales = view.block.r1, view.block.rp1
+    return path_sum.local_edges(view.weighted, *scales, view.mlp_norms, view.block.parallel)
 
 
 Cotangents = Float[Tensor, "d_out pos d_model"]
 
 
-@dataclass(frozen=True)
-class HeldBlock:
-    """A block with patterns and scales held, as one linear map of the residual stream."""
-
-    pattern: Float[Tensor, "head query key"]
-    left_factor: Float[Tensor, "head d_model d_head"]
-    right: Float[Tensor, "head d_head d_model"]
-    norm1_scale: Float[Tensor, " pos"]
-    post_norm1_scale: Float[Tensor, " pos"]
-    rows: Float[Tensor, "pos d_model d_model"]
-    parallel: bool
-
-    def pull(self, cotangents: Cotangents) -> Cotangents:
-        """g^T (I + D) T for cotangents on the first positions: from what leaves the block to what
-        enters it.
-
-        Of a parallel block g^T (T + D).
-        """
-        n = cotangents.shape[1]
-        after = torch.einsum("opd,pde->ope", cotangents, self.rows[:n])
-        scaled = (cotangents if self.parallel else after) / self.post_norm1_scale[:n, None]
-        received = torch.zeros_like(after)
-        for pattern, left_matrix, right in zip(
-            self.pattern[:, :n, :n], self.left_factor, self.right, strict=True
-        ):
-            received += pattern.mT @ (scaled @ left_matrix) @ right
-        return after + received / self.norm1_scale[:n, None]
+def pull(
+    block: BlockTerms, rows: Float[Tensor, "all_pos d_model d_model"], cotangents: Cotangents
+) -> Cotangents:
+    """g^T (I + D) T for cotangents on the first positions: from what leaves a block to what enters
+    it, patterns and scales held. `rows`: I + D. Of a parallel block g^T (T + D).
+    """
+    n, weights = cotangents.shape[1], block.weights
+    after = torch.einsum("opd,pde->ope", cotangents, rows[:n])
+    scaled = (cotangents if block.parallel else after) / block.rp1[:n, None]
+    received = torch.zeros_like(after)
+    for pattern, left_matrix, right in zip(
+        block.pattern[:, :n, :n], weights.left_factor, weights.right, strict=True
+    ):
+        received += pattern.mT @ (scaled @ left_matrix) @ right
+    return after + received / block.r1[:n, None]
 
 
 @dataclass
@@ -159,18 +140,12 @@ class WindowedFold:
         scale = self.run.final_norm_scale
         self.rows = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)[self.last]
         self.front: Float[Tensor, "d_model d_model"] | None = final_norm(self.run.model)
-        self.group: list[HeldBlock] = []
+        self.group: list[tuple[BlockTerms, Float[Tensor, "pos d_model d_model"]]] = []
 
     def step(self, view: BlockView) -> None:
         view.require_causal(f"windowed({self.k})")
-        block, weights = view.block, view.block.weights
-        scales, rows = (block.norm1.scale, block.post_norm1.scale), view.rows(slice(None))
-        self.group.append(
-            HeldBlock(
-                block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel
-            )
-        )
-        if len(self.group) == self.k or block.layer == 0:
+        self.group.append((view.block, view.rows(slice(None))))
+        if len(self.group) == self.k or view.block.layer == 0:
             self.rows = self.rows @ self._norms()
             self.group, self.front = [], None
 
@@ -186,14 +161,14 @@ class WindowedFold:
 
     def _jacobian(self, i: int) -> Float[Tensor, "key d_out d_model"]:
         """The group's Jacobian of token i with respect to every token up to it."""
-        rows = self.group[0].rows
+        rows = self.group[0][1]
         front = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device)
         if self.front is not None:
             front = self.front / self.run.final_norm_scale[i]
         cotangents = front.new_zeros(len(front), i + 1, front.shape[1])
         cotangents[:, i] = front
-        for block in self.group:
-            cotangents = block.pull(cotangents)
+        for block, rows in self.group:
+            cotangents = pull(block, rows, cotangents)
         return cotangents.transpose(0, 1)
 
     def values(self) -> Float[Tensor, "last pos"]:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from ostools.hooks.sites import is_closed
 from ostools.measure.bounds import certified
 from ostools.measure.bounds.certified import BlockView, WindowedFold
 from ostools.measure.formulas.forward import Forward
-from ostools.measure.formulas.weights import final_gain, is_parallel
+from ostools.measure.formulas.weights import final_gain
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.models import Prompt
 from ostools.results import Frame
@@ -44,64 +44,8 @@ MlpNorm = Literal["svd", "product"]
 Kind = Literal["certified", "paper"]
 
 
-class PathFold(Protocol):
-    """A path sum in the making: fed the blocks from the last to the first, then asked for its
-    values.
-
-    A row is one last position: only n - 1 for `positions="last"`, every position for
-    `positions="all"`.
-    """
-
-    def step(self, view: BlockView) -> None: ...
-
-    def values(self) -> Float[Tensor, "last pos"]: ...
-
-
-@dataclass
-class RowFold:
-    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from `edges`
-    and the constant from numbers of each block. `name`: the variant's, for what it refuses."""
-
-    name: str
-    run: Forward
-    last: list[int]
-    edges: Callable[[BlockView], Float[Tensor, "query key"]]
-    numbers: Callable[[BlockView], tuple[float, ...]]
-    constant: Callable[[list[tuple[float, ...]], float], float]
-
-    def __post_init__(self) -> None:
-        scale = self.run.final_norm_scale
-        self.rows = torch.eye(len(scale), dtype=torch.float64, device=scale.device)[self.last]
-        self.block_numbers: list[tuple[float, ...]] = []
-
-    def step(self, view: BlockView) -> None:
-        self.rows = self.rows @ self.edges(view).to(self.rows)
-        self.block_numbers.append(self.numbers(view))
-
-    def values(self) -> Float[Tensor, "last pos"]:
-        """beta_3 = r3_m / ||g3||_inf, of each last position m."""
-        beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
-        constants = [self.constant(self.block_numbers, float(beta)) for beta in beta_3]
-        return (
-            torch.tensor(constants, dtype=self.rows.dtype, device=self.rows.device)[:, None]
-            * self.rows
-        )
-
-
-@dataclass
-class PrintedFold(RowFold):
-    """Row fold with the sum of equation 4 as printed (docs/fidelity.md, `path_sum.printed_row`):
-    k_L is joined to nothing.
-    """
-
-    def step(self, view: BlockView) -> None:
-        view.require_causal(self.name)
-        top = not self.block_numbers
-        super().step(view)
-        if top and int(self.run.model.cfg.n_layers) == 1:
-            self.rows = self.rows @ self.edges(view).to(self.rows)
-        elif top:
-            self.rows = path_sum.tail_sums(self.rows)
+LINEARISATION, NORM = "frozen", "operator"
+"""The derivative that every variant stands beside, and the norm of it."""
 
 
 @dataclass(frozen=True)
@@ -109,66 +53,83 @@ class Variant:
     """A form of the path sum and what kind of number it gives; it stands beside the operator norm
     of the frozen derivative.
 
-    `scaled` is False where the constant in front is unknown, so that only the shape (the ranks) can
-    be compared.
+    `edges`: Abar of a block; `numbers`: what `constant` makes the factor in front of, from those of
+    every block and beta_3. Without a constant only the shape (the ranks) can be compared.
+    `printed`: the sum of equation 4 as printed (docs/fidelity.md, `path_sum.printed_row`).
+    `window`: k of `windowed(k)`, whose fold is its own.
     """
 
     name: str
     kind: Kind
-    scaled: bool
-    fold: Callable[[Forward, list[int]], PathFold]
+    edges: Callable[[BlockView], Float[Tensor, "query key"]]
+    numbers: Callable[[BlockView], tuple[float, ...]] | None = None
+    constant: Callable[[list[tuple[float, ...]], float], float] | None = None
+    printed: bool = False
+    window: int = 0
+
+    @property
+    def scaled(self) -> bool:
+        return self.constant is not None or self.window > 0
+
+    def fold(self, run: Forward, last: list[int]) -> RowFold | WindowedFold:
+        """The path sum in the making: fed the blocks from the last to the first, then asked for its
+        values. A row is one of the `last` positions.
+        """
+        return WindowedFold(run, last, self.window) if self.window else RowFold(self, run, last)
 
 
-LINEARISATION, NORM = "frozen", "operator"
-"""The derivative that every variant stands beside, and the norm of it."""
+class RowFold:
+    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from the
+    variant's `edges` and the constant from its numbers of each block.
+    """
+
+    def __init__(self, variant: Variant, run: Forward, last: list[int]) -> None:
+        self.variant, self.run, self.last = variant, run, last
+        self.rows = torch.eye(len(run.final_norm_scale)).to(run.final_norm_scale)[last]
+        self.block_numbers: list[tuple[float, ...]] = []
+
+    def step(self, view: BlockView) -> None:
+        variant = self.variant
+        if variant.printed:
+            view.require_causal(variant.name)
+        edges = variant.edges(view).to(self.rows)
+        self.rows = self.rows @ edges
+        if variant.printed and not self.block_numbers:
+            # k_L is joined to nothing; of one block it is k_1.
+            one = int(self.run.model.cfg.n_layers) == 1
+            self.rows = self.rows @ edges if one else path_sum.tail_sums(self.rows)
+        self.block_numbers.append(() if variant.numbers is None else variant.numbers(view))
+
+    def values(self) -> Float[Tensor, "last pos"]:
+        """beta_3 = r3_m / ||g3||_inf, of each last position m."""
+        if (constant := self.variant.constant) is None:
+            return self.rows
+        beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
+        constants = [constant(self.block_numbers, beta) for beta in beta_3.tolist()]
+        return self.rows.new_tensor(constants)[:, None] * self.rows
 
 
-def _no_numbers(view: BlockView) -> tuple[float, ...]:
-    return ()
-
-
-def _rows(
-    name: str,
-    kind: Kind,
-    edges: Callable[[BlockView], Float[Tensor, "query key"]],
-    numbers: Callable[[BlockView], tuple[float, ...]] = _no_numbers,
-    constant: Callable[[list[tuple[float, ...]], float], float] | None = None,
-    fold: type[RowFold] = RowFold,
-) -> Variant:
-    """A variant that is one row of a product; without a constant it has a shape only."""
-    front = constant or (lambda numbers, beta_3: 1.0)
-    return Variant(
-        name,
-        kind,
-        constant is not None,
-        lambda run, last: fold(name, run, last, edges, numbers, front),
-    )
-
-
-def _theorem_b5(name: str, fold: type[RowFold]) -> Variant:
-    """Equation 4's factors and its sigma_psi^L."""
-    return _rows(
-        name,
-        "paper",
-        lambda view: path_sum.theorem_b5_edges(view.mean_pattern, view.beta_1),
-        lambda view: (view.sigma_psi,),
-        lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
-        fold,
-    )
-
+# Equation 4's factors and its sigma_psi^L.
+_THEOREM_B5 = Variant(
+    "theorem-b5",
+    "paper",
+    lambda view: path_sum.theorem_b5_edges(view.mean_pattern, view.beta_1),
+    lambda view: (view.sigma_psi,),
+    lambda numbers, beta_3: max(sigma for (sigma,) in numbers) ** len(numbers),
+)
 
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         # Equation 1's factors; its C is "some constant".
-        _rows(
+        Variant(
             "theorem-5.1",
             "paper",
             lambda view: path_sum.theorem_51_edges(view.mean_pattern, view.beta_2),
         ),
-        _theorem_b5("theorem-b5", RowFold),
-        _theorem_b5("theorem-b5-literal", PrintedFold),
-        _rows(
+        _THEOREM_B5,
+        replace(_THEOREM_B5, name="theorem-b5-literal", printed=True),
+        Variant(
             "proof",
             "paper",
             lambda view: path_sum.proof_edges(view.mean_pattern, view.beta_1),
@@ -178,7 +139,9 @@ VARIANTS: dict[str, Variant] = {
             ),
         ),
         # ( row ) ||g3||_inf / r3_n
-        _rows("local", "certified", certified.local, constant=lambda numbers, beta_3: 1.0 / beta_3),
+        Variant(
+            "local", "certified", certified.local, constant=lambda numbers, beta_3: 1.0 / beta_3
+        ),
     )
 }
 """Every name but `windowed(k)`, which `variant_named` makes."""
@@ -193,19 +156,9 @@ def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
     """The names in order and without doubles, `windowed(k)` for any k among them; an `InputError`
     for one that is unknown.
     """
-    variant_names = (
-        [variants]
-        if isinstance(variants, str)
-        else list(variants)
-        if isinstance(variants, Iterable)
-        else [variants]
-    )
-    windows = [
-        name for name in variant_names if isinstance(name, str) and _WINDOWED.fullmatch(name)
-    ]
-    return checked_names(
-        "variant", variant_names, [*VARIANTS, "windowed(1)", "windowed(2)", *windows]
-    )
+    names = [variants] if isinstance(variants, str) else list(variants)
+    windows = [name for name in names if _WINDOWED.fullmatch(str(name))]
+    return checked_names("variant", names, [*VARIANTS, "windowed(1)", "windowed(2)", *windows])
 
 
 def window_of(name: str) -> int:
@@ -217,11 +170,7 @@ def window_of(name: str) -> int:
 def variant_named(name: str) -> Variant:
     """The variant of a checked name."""
     k = window_of(name)
-    return (
-        Variant(name, "certified", True, lambda run, last: WindowedFold(run, last, k))
-        if k
-        else VARIANTS[name]
-    )
+    return Variant(name, "certified", certified.local, window=k) if k else VARIANTS[name]
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:
@@ -231,11 +180,12 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
     The papers' forms are of a block with a norm before attention and then one before the MLP: their
     beta_1 and beta_2 are the scales of these two norms, and their MLP reads what attention leaves.
     """
+    sites = hooks.available_sites(model)
     if is_closed(model):
         found_block = "blocks that no record describes"
-    elif is_parallel(model):
+    elif "residual_mid" not in sites:
         found_block = "attention and MLP side by side"
-    elif "norm1_scale" not in hooks.available_sites(model):
+    elif "norm1_scale" not in sites:
         found_block = "no norm before attention"
     else:
         return {}
@@ -264,11 +214,10 @@ class Belief:
     @property
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the provenance, None for what is not known."""
-        numbers = {"spearman": self.spearman, "log10_off": self.log10_off}
-        finite_numbers = {
-            name: value if math.isfinite(value) else None for name, value in numbers.items()
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in vars(self).items()
         }
-        return {"believed": self.believed, **finite_numbers, "words": self.words}
 
 
 def belief(value: Values, norm: Values, lower: Values, upper: Values, *, scaled: bool) -> Belief:

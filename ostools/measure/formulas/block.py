@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.hooks import Norm
-from ostools.measure.formulas.weights import BlockWeights, activation, block_weights, layout
+from ostools.measure.formulas.weights import BlockNorms, BlockWeights, activation, block_weights
 
 SITES = (
     "residual_pre",
@@ -34,30 +33,16 @@ SITES = (
 )
 """What a block is read from; a model has those of them that its architecture has."""
 
+# What numbers from the weights may be off the model's own, of the largest; by the dtype of the
+# model's own. A float32 model sums d_mlp products, whose rounding reaches 1e-5 of the largest.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""What numbers from the weights may be off the model's own, of the largest; by the dtype of the
-model's own.
-"""
 
 
-class AppliedNorm(NamedTuple):
-    """A norm at every position: its scale r(x) and its direction u = (x - c(x)) / (sqrt(d) r(x)),
-    so that N(x) = I - u u^T.
-
-    Where there is no such norm they are 1 and 0.
-    """
-
-    norm: Norm | None
-    scale: Float[Tensor, " pos"]
-    direction: Float[Tensor, "pos d_model"]
-
-
-class Block:
+class BlockTerms:
     """One block in float64: i = query, j = key.
 
-    `norm1`, `norm2` have the scales r1, r2, and the norms after attention and MLP, `post_norm1` and
-    `post_norm2`, rp1 and rp2. Whether attention and MLP are parallel is in `layout`. `sites`: what
-    the pass gave, by their names; `norms` and `available` sites are the model's.
+    `sites`: what the pass gave, by their names. r1, r2: the scales of the norms before attention
+    and MLP; rp1, rp2: of those behind them; 1 where there is no such norm.
     """
 
     def __init__(
@@ -66,18 +51,14 @@ class Block:
         layer: int,
         sites: Mapping[str, Tensor],
         norms: Mapping[str, Norm],
-        available: Container[str],
     ) -> None:
-        self.layer, self.model, self._sites, self._norms = layer, model, sites, norms
-        self.layout = layout(layer, norms, available)
-
-    @property
-    def _mlp_input(self) -> str:
-        return "residual_pre" if self.layout.parallel else "residual_mid"
+        self.layer, self.model, self._sites = layer, model, sites
+        self.parallel = "residual_mid" not in sites
+        self.norms = BlockNorms.of(layer, norms, self.parallel)
 
     @cached_property
     def weights(self) -> BlockWeights:
-        return block_weights(self.model, self.layer, self.layout)
+        return block_weights(self.model, self.layer, self.norms, gated="mlp_up" in self._sites)
 
     @property
     def raw_pattern(self) -> Float[Tensor, "head query key"]:
@@ -94,112 +75,65 @@ class Block:
         return self._site("residual_pre")
 
     @cached_property
-    def norm1(self) -> AppliedNorm:
-        return self._applied(self.layout.before_attention, "norm1_scale", "residual_pre")
+    def r1(self) -> Float[Tensor, " pos"]:
+        return self._scale(self.norms.before_attention, "norm1_scale")
 
     @cached_property
-    def norm2(self) -> AppliedNorm:
-        return (
-            self.norm1
-            if self.layout.shared
-            else self._applied(self.layout.before_mlp, "norm2_scale", self._mlp_input)
-        )
+    def r2(self) -> Float[Tensor, " pos"]:
+        site = "norm1_scale" if self.norms.shared else "norm2_scale"
+        return self._scale(self.norms.before_mlp, site)
 
     @cached_property
-    def post_norm1(self) -> AppliedNorm:
-        return self._applied(self.layout.after_attention, "post_norm1_scale", "attention_raw")
+    def rp1(self) -> Float[Tensor, " pos"]:
+        return self._scale(self.norms.after_attention, "post_norm1_scale")
 
     @cached_property
-    def post_norm2(self) -> AppliedNorm:
-        return self._applied(self.layout.after_mlp, "post_norm2_scale", "mlp_raw")
+    def rp2(self) -> Float[Tensor, " pos"]:
+        return self._scale(self.norms.after_mlp, "post_norm2_scale")
 
     @cached_property
     def value(self) -> Float[Tensor, "head pos d_head"]:
         """Values as heads read them, one a query head."""
+        read = _without_gain(self.norms.before_attention, self.r1, self.residual)
         weights = self.weights
-        return (
-            torch.einsum("hed,kd->hke", weights.right, self._normalised)
-            + weights.value_bias[:, None]
-        )
-
-    @property
-    def p(self) -> Float[Tensor, "pos d_mlp"]:
-        """act'(a) u of a gated MLP; act'(a) without a gate."""
-        return self._slopes[0]
-
-    @property
-    def q(self) -> Float[Tensor, "pos d_mlp"] | None:
-        """act(a) of a gated MLP; None without a gate."""
-        return self._slopes[1]
+        return torch.einsum("hed,kd->hke", weights.right, read) + weights.value_bias[:, None]
 
     @cached_property
-    def _slopes(self) -> tuple[Tensor, Tensor | None]:
-        original: Any = self.model.blocks[self.layer].mlp.original_component
+    def slopes(self) -> tuple[Float[Tensor, "pos d_mlp"], Float[Tensor, "pos d_mlp"] | None]:
+        """(p, q): act'(a) u and act(a) of a gated MLP; act'(a) and None without a gate."""
         a = self._site("mlp_gate").clone().requires_grad_(True)
         with torch.enable_grad():
-            value = activation(original)(a)
+            value = activation(self.model.blocks[self.layer].mlp.original_component)(a)
             (slope,) = torch.autograd.grad(value.sum(), a)
         value = value.detach()
         if "mlp_up" not in self._sites:
-            require_close(value, self._sites["mlp_hidden"], self.layer, "act(a) of the MLP")
+            self._require_close(value, "mlp_hidden", "act(a) of the MLP")
             return slope, None
         u = self._site("mlp_up")
-        require_close(value * u, self._sites["mlp_hidden"], self.layer, "act(a) * u of the MLP")
+        self._require_close(value * u, "mlp_hidden", "act(a) * u of the MLP")
         return slope * u, value
-
-    @cached_property
-    def _normalised(self) -> Float[Tensor, "pos d_model"]:
-        """(v - c(v)) / r1(v): gains, centring of weights and biases are folded into the weights."""
-        return self._without_gain(self.norm1, "residual_pre")
-
-    def _without_gain(self, applied: AppliedNorm, site: str) -> Float[Tensor, "pos d_model"]:
-        """Output of a norm before its gain; its input where there is no norm."""
-        return (
-            self._site(site)
-            if applied.norm is None
-            else applied.direction * applied.direction.shape[-1] ** 0.5
-        )
 
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added;
         else `InputError`.
         """
-        weights, layer = self.weights, self.layer
-        attention_output = sum(self._head_outputs(), weights.out_bias)
-        require_close(
-            attention_output / self.post_norm1.scale[:, None],
-            self._sites["attention_output"],
-            layer,
-            "attention",
-        )
-        read = self._without_gain(self.norm2, self._mlp_input)
-        require_close(
-            read @ weights.gate.T + weights.gate_bias,
-            self._sites["mlp_gate"],
-            layer,
-            "W_gate of the MLP",
-        )
+        weights = self.weights
+        attention = sum(self._head_outputs(), weights.out_bias) / self.rp1[:, None]
+        self._require_close(attention, "attention_output", "attention")
+        mlp_input = self._site("residual_pre" if self.parallel else "residual_mid")
+        read = _without_gain(self.norms.before_mlp, self.r2, mlp_input)
+        gate = read @ weights.gate.T + weights.gate_bias
+        self._require_close(gate, "mlp_gate", "W_gate of the MLP")
         if weights.up is not None:
-            require_close(
-                read @ weights.up.T + weights.up_bias,
-                self._sites["mlp_up"],
-                layer,
-                "W_up of the MLP",
-            )
+            up = read @ weights.up.T + weights.up_bias
+            self._require_close(up, "mlp_up", "W_up of the MLP")
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
-        require_close(
-            added / self.post_norm2.scale[:, None],
-            self._sites["mlp_output"],
-            layer,
-            "W_down of the MLP",
-        )
-        residual = self._site("residual_pre") + self._site("attention_output")
-        if not self.layout.parallel:
-            require_close(residual, self._sites["residual_mid"], layer, "the sum behind attention")
+        self._require_close(added / self.rp2[:, None], "mlp_output", "W_down of the MLP")
+        residual = self.residual + self._site("attention_output")
+        if not self.parallel:
+            self._require_close(residual, "residual_mid", "the sum behind attention")
         residual = residual + self._site("mlp_output")
-        require_close(
-            residual, self._sites["residual_post"], layer, "the sum of the residual stream"
-        )
+        self._require_close(residual, "residual_post", "the sum of the residual stream")
 
     def _head_outputs(self) -> Iterator[Float[Tensor, "query d_model"]]:
         """Output of each head in the residual stream; one pattern in float64 at a time."""
@@ -211,21 +145,24 @@ class Block:
     def _site(self, name: str) -> Tensor:
         return self._sites[name].double()
 
-    def _applied(self, norm: Norm | None, scale_site: str, site: str) -> AppliedNorm:
-        if norm is None:
-            stream = self._site("residual_pre")
-            return AppliedNorm(None, torch.ones_like(stream[:, 0]), torch.zeros_like(stream))
-        scale, x = self._site(scale_site)[:, 0], norm.centre(self._site(site))
-        return AppliedNorm(norm, scale, x / (scale[:, None] * x.shape[-1] ** 0.5))
+    def _scale(self, norm: Norm | None, site: str) -> Float[Tensor, " pos"]:
+        return torch.ones_like(self.residual[:, 0]) if norm is None else self._site(site)[:, 0]
+
+    def _require_close(self, computed: Tensor, site: str, what: str) -> None:
+        """Require that numbers computed from the weights are those that the model itself computed;
+        else `InputError`.
+        """
+        own = self._sites[site]
+        error, size = float((computed - own).abs().max()), float(own.abs().max())
+        if not error <= _ROUNDING[own.dtype] * size:
+            raise InputError(
+                f"block {self.layer}: {what}, computed from the weights as read here, differs from the model's own by "
+                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
+            )
 
 
-def require_close(computed: Tensor, own: Tensor, layer: int, what: str) -> None:
-    """Require that numbers computed from the weights are those that the model itself computed; else
-    `InputError`.
-    """
-    error, size = float((computed - own).abs().max()), float(own.abs().max())
-    if not error <= _ROUNDING[own.dtype] * size:
-        raise InputError(
-            f"block {layer}: {what}, computed from the weights as read here, differs from the model's own by {error:.2g} "
-            f"(values up to {size:.2g}); the formulas do not describe this model"
-        )
+def _without_gain(
+    norm: Norm | None, scale: Float[Tensor, " pos"], x: Float[Tensor, "pos d_model"]
+) -> Float[Tensor, "pos d_model"]:
+    """(x - c(x)) / r(x), the norm before its gain; x where there is no norm."""
+    return x if norm is None else norm.centre(x) / scale[:, None]

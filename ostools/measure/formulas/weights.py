@@ -1,4 +1,4 @@
-"""Layout of a block, read off its modules, and its weights as the theorem's operators, with every
+"""Norms of a block, read off its modules, and its weights as the theorem's operators, with every
 gain folded in.
 
     sequential:  z = v + P1 attention(norm1(v)),   v' = z + P2 mlp(norm2(z))
@@ -18,7 +18,7 @@ down.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,62 +46,51 @@ _NEEDED = (
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The norms of a block, None where it has none there; `parallel`: attention and MLP both read
-    what enters the block.
-
-    `shared`: the MLP reads the same norm as attention; `gated`: it has W_gate and W_up.
+class BlockNorms:
+    """The norms of a block, None where it has none there. `shared`: of a parallel block the MLP
+    reads the same norm as attention.
     """
 
     before_attention: Norm | None
     before_mlp: Norm | None
     after_attention: Norm | None
     after_mlp: Norm | None
-    parallel: bool
     shared: bool
-    gated: bool
 
-
-def layout(layer: int, norms: Mapping[str, Norm], sites: Container[str]) -> Layout:
-    """The layout of one block of a model with these norms and sites (`hooks.available_sites`)."""
-    ln1, ln2, post1, post2 = (
-        norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post")
-    )
-    parallel = "residual_mid" not in sites
-    shared = parallel and ln2 is None
-    return Layout(ln1, ln1 if shared else ln2, post1, post2, parallel, shared, "mlp_up" in sites)
-
-
-def is_parallel(model: TransformerBridge) -> bool:
-    """Whether there is nothing between attention and MLP."""
-    return "residual_mid" not in hooks.available_sites(model)
+    @classmethod
+    def of(cls, layer: int, norms: Mapping[str, Norm], parallel: bool) -> BlockNorms:
+        """The norms of one block out of those of the model."""
+        ln1, ln2, post1, post2 = (
+            norms.get(f"blocks.{layer}.{name}") for name in ("ln1", "ln2", "ln1_post", "ln2_post")
+        )
+        shared = parallel and ln2 is None
+        return cls(ln1, ln1 if shared else ln2, post1, post2, shared)
 
 
 def require_described(model: TransformerBridge, sites: Container[str]) -> None:
     """`InputError` where the blocks are of a kind that no formula here describes; `sites`: those
     that the model has.
     """
-    if is_closed(model):
-        raise InputError(
-            f"the formulas do not describe {model.cfg.architecture}: no record says what is inside its blocks"
-        )
-    mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
-    if isinstance(mlp, MoEBridge):
-        raise InputError(
-            f"the formulas do not describe {model.cfg.architecture}: expected one MLP a block, found experts, of which a "
-            "router chooses by the token; measure with sensitivity(), which goes through autograd"
-        )
-    missing = [name for name in _NEEDED if name not in sites]
-    missing += [name for name in ("W_Q", "W_K", "W_V", "W_O") if not hasattr(attention, name)]
-    missing += [name for name in ("W_in", "W_out") if not hasattr(mlp, name)]
+    missing = "a record of what is inside them"
+    if not is_closed(model):
+        mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
+        if isinstance(mlp, MoEBridge):
+            raise InputError(
+                f"the formulas do not describe {model.cfg.architecture}: expected one MLP a block, found experts, of which a "
+                "router chooses by the token; measure with sensitivity(), which goes through autograd"
+            )
+        absent = [name for name in _NEEDED if name not in sites]
+        absent += [name for name in ("W_Q", "W_K", "W_V", "W_O") if not hasattr(attention, name)]
+        absent += [name for name in ("W_in", "W_out") if not hasattr(mlp, name)]
+        missing = next(iter(absent), "")
     if missing:
         raise InputError(
-            f"the formulas do not describe {model.cfg.architecture}: expected blocks with {missing[0]}, found none; measure "
+            f"the formulas do not describe {model.cfg.architecture}: expected blocks with {missing}, found none; measure "
             "with sensitivity(), which goes through autograd"
         )
 
 
-def activation(mlp: Any) -> Any:
+def activation(mlp: Any) -> Callable[[Tensor], Tensor]:
     """The activation function of an MLP."""
     function = hooks.activation_of(mlp)
     if function is None:
@@ -114,7 +103,7 @@ def activation(mlp: Any) -> Any:
 @dataclass(frozen=True)
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms'
-    gains.
+    gains; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite).
 
     Biases (zero where there are none) move no derivative; they are here so that the operators can
     be checked against what the model computes: `value_bias` of a head's value, `gate_bias` and
@@ -135,38 +124,29 @@ class BlockWeights:
     value_bias: Float[Tensor, "head d_head"]
     out_bias: Float[Tensor, " d_model"]
     gate_bias: Float[Tensor, " d_mlp"]
-    up_bias: Float[Tensor, " d_mlp"]
+    up_bias: Float[Tensor, " d_mlp"] | None
     down_bias: Float[Tensor, " d_model"]
 
 
-def block_weights(model: TransformerBridge, layer: int, layout: Layout) -> BlockWeights:
-    """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes
-    beta infinite).
-    """
-    ln1, ln2, post1, post2 = (
-        layout.before_attention,
-        layout.before_mlp,
-        layout.after_attention,
-        layout.after_mlp,
-    )
+def block_weights(
+    model: TransformerBridge, layer: int, norms: BlockNorms, *, gated: bool
+) -> BlockWeights:
+    """Read one block of the model."""
+    ln1, ln2 = norms.before_attention, norms.before_mlp
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
-    scale = hooks.residual_scale(model)
-    bare_left = scale * dense(attention.W_O).double().mT
-    down, inner = (dense(weight).double().mT for weight in (mlp.W_out, mlp.W_in))
-    # An MLP without a gate has W_in in the place of W_gate.
-    gate, up = (dense(mlp.W_gate).double().mT, inner) if layout.gated else (inner, None)
-    down = scale * down
-    out_bias, down_bias = (scale * _bias(part, len(down), gate) for part in (attention.o, mlp.out))
-    value, value_bias = _projection(ln1, attention.v, attention.W_V)
-    heads = int(model.cfg.n_heads)
-    gate_bias = _bias(getattr(mlp, "in") if up is None else mlp.gate, len(gate), gate)
-    up_bias = (
-        torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
+    scale, heads = hooks.residual_scale(model), int(model.cfg.n_heads)
+    value, down, inner = (
+        dense(weight).double().mT for weight in (attention.W_V, mlp.W_out, mlp.W_in)
     )
+    down = scale * down
+    # An MLP without a gate has W_in in the place of W_gate.
+    gate, up = (dense(mlp.W_gate).double().mT, inner) if gated else (inner, None)
+    read_in = getattr(mlp, "in")
+    out_bias, down_bias = (scale * _bias(part, down) for part in (attention.o, mlp.out))
     return BlockWeights(
-        left_factor=_after(post1, bare_left),
-        right=_expanded(value, heads),
-        down=_after(post2, down),
+        left_factor=_after(norms.after_attention, scale * dense(attention.W_O).double().mT),
+        right=_expanded(_before(ln1, value), heads),
+        down=_after(norms.after_mlp, down),
         gate=_before(ln2, gate),
         up=None if up is None else _before(ln2, up),
         bare_down=down,
@@ -174,12 +154,17 @@ def block_weights(model: TransformerBridge, layer: int, layout: Layout) -> Block
         bare_up=up,
         gain_1=_largest_gain(ln1, out_bias),
         gain_2=_largest_gain(ln2, out_bias),
-        value_bias=_expanded(value_bias, heads),
-        out_bias=_after(post1, out_bias[:, None])[:, 0],
-        gate_bias=gate_bias + _of_norm_bias(ln2, gate),
-        up_bias=up_bias if up is None else up_bias + _of_norm_bias(ln2, up),
-        down_bias=_after(post2, down_bias[:, None])[:, 0],
+        value_bias=_expanded(_read_bias(ln1, attention.v, value), heads),
+        out_bias=_after(norms.after_attention, out_bias[:, None])[:, 0],
+        gate_bias=_read_bias(ln2, mlp.gate if gated else read_in, gate),
+        up_bias=None if up is None else _read_bias(ln2, read_in, up),
+        down_bias=_after(norms.after_mlp, down_bias[:, None])[:, 0],
     )
+
+
+def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
+    """One tensor a query head, [head, ...], from one a key/value head."""
+    return per_key_value_head.repeat_interleave(heads // len(per_key_value_head), dim=0)
 
 
 def _largest_gain(norm: Norm | None, like: Tensor) -> Float[Tensor, ""]:
@@ -187,34 +172,19 @@ def _largest_gain(norm: Norm | None, like: Tensor) -> Float[Tensor, ""]:
     return like.new_ones(()) if norm is None else norm.gain.to(like).abs().max()
 
 
-def _projection(
-    norm: Norm | None, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"]
-) -> tuple[Float[Tensor, "kv_head d_head d_model"], Float[Tensor, "kv_head d_head"]]:
-    """A head's W diag(g) C and its bias, what the norm's own bias adds included."""
-    bare = dense(weight).double().mT
-    bias = _bias(linear, bare.shape[0] * bare.shape[1], bare).reshape(bare.shape[:2])
-    return _before(norm, bare), bias + _of_norm_bias(norm, bare)
-
-
-def _bias(linear: Any, width: int, like: Tensor) -> Float[Tensor, " width"]:
-    """A linear map's bias, in the dtype of `like`; zeros where it has none."""
+def _bias(linear: Any, weight: Float[Tensor, "*out d_in"]) -> Float[Tensor, "*out"]:
+    """A linear map's bias; zeros where it has none."""
     bias = getattr(linear, "bias", None)
-    return (
-        torch.zeros(width, dtype=like.dtype, device=like.device)
-        if bias is None
-        else bias.detach().to(like)
-    )
+    zeros = torch.zeros_like(weight[..., 0])
+    return zeros if bias is None else bias.detach().to(weight).reshape(zeros.shape)
 
 
-def _of_norm_bias(
-    norm: Norm | None, weight: Float[Tensor, "*out d_model"]
+def _read_bias(
+    norm: Norm | None, linear: Any, weight: Float[Tensor, "*out d_model"]
 ) -> Float[Tensor, "*out"]:
-    """Bias that the norm before a weight adds to its output: 0 for an RMS norm."""
-    return (
-        torch.zeros_like(weight[..., 0])
-        if norm is None or norm.bias is None
-        else weight @ norm.bias.to(weight)
-    )
+    """A linear map's bias, with what the bias of the norm before it adds."""
+    bias = _bias(linear, weight)
+    return bias if norm is None or norm.bias is None else bias + weight @ norm.bias.to(weight)
 
 
 def final_gain(model: TransformerBridge) -> Float[Tensor, " d_model"]:
@@ -228,19 +198,11 @@ def final_norm(model: TransformerBridge) -> Float[Tensor, "d_model d_model"]:
     return norm.centre(torch.diag(norm.gain.double()))
 
 
-def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
-    """One tensor a query head, [head, ...], from one a key/value head."""
-    return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)
-
-
 def _before(
     norm: Norm | None, weight: Float[Tensor, "*head out d_model"]
 ) -> Float[Tensor, "*head out d_model"]:
     """weight diag(g) C: the norm that the operator reads through, its scale left out."""
-    if norm is None:
-        return weight
-    scaled = weight * norm.gain.to(weight)
-    return scaled - scaled.mean(-1, keepdim=True) if norm.centred else scaled
+    return weight if norm is None else norm.centre(weight * norm.gain.to(weight))
 
 
 def _after(

@@ -7,9 +7,8 @@ With patterns, norm scales and activations held at the prompt (`detached`) a net
 for its biases, and these parts and that of the biases add up to the logit (docs/theory.md 2). Where
 less is held they do not: what is missing to the logit is the remainder.
 
-A part is no cause: with the token gone patterns, scales and activations would be others. Cost of
-`detached`: three forward passes over the prompt, one of several copies of it, and one product with
-the Jacobians; else that of `sensitivity` of a logit.
+A part is no cause: with the token gone patterns, scales and activations would be others. Cost: that
+of `sensitivity` of a logit.
 """
 
 from __future__ import annotations
@@ -28,15 +27,12 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Position
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
-from ostools.measure.jacobian.certificate import ADDS_UP, moved_prompts, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, differentiated
+from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.batches import patterns_bytes
-from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output, logit_ids, soft_cap
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
@@ -66,8 +62,8 @@ class Attribution(Result):
     `provenance.parameters`: logit (the id t; of a difference both), token (its text; "A − B"),
     logit_value (the model's own), soft_cap (None without one), linearisation, complete (whether the
     parts add up), adds_up_within (the error of the sum, relative to the sizes of its parts; where
-    not complete that of the tokens' parts alone); where not complete also certificate (the gradient
-    against finite differences) and, with experts, experts.
+    not complete that of the tokens' parts alone), certificate (the gradient against finite
+    differences) and, with experts, experts.
     """
 
     @property
@@ -120,9 +116,9 @@ def attribution(
 
     The arithmetic is float32, or float64 throughout for a float64 model. Active edits are
     respected. Every run is checked, and `InputError` is raised where a check fails. Of `detached`
-    the parts add up to the model's own logit, within 1e-12 of their sizes in float64 and 1e-5 in
-    float32, and with v_i = 0 the held network's logit loses the part of token i (the largest part
-    and two others). Of the others the gradient is held against finite differences of the logit.
+    the parts and what the held network makes of v = 0 add up to the model's own logit, within 1e-12
+    of their sizes in float64 and 1e-5 in float32. The gradient is held against finite differences
+    of the logit.
     Refused are what the model's route does not hold (experts under `detached`: their router is not
     a linear map), and a `logit` of several tokens.
     """
@@ -133,13 +129,10 @@ def attribution(
     if logit is not None:
         target = logit_ids(model, logit)
     else:
-        with (
-            mitigations.running(model, mitigated.mitigation),
-            strips_where_long(model, len(tokens.ids)),
-        ):
+        with mitigations.running(model, mitigated.mitigation):
             target = (predicted_token(model, tokens.ids),)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
-    with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
+    with differentiated(model, mitigated) as work:
         parts, parameters = _parts(work, tokens, target, linearisation)
     parameters = {
         "token": MINUS.join(token_text(model.tokenizer, index) for index in target),
@@ -163,78 +156,21 @@ def _parts(
     output = Output.of(model, target)
     output.check(model, logits, start.y)
     options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
-    run = LinearisationRun(model, start, options)
-    make = _complete_parts if linearisation == _COMPLETE else _gradient_parts
-    parts, account = make(run, output)
-    logit = target[0] if len(target) == 1 else target
-    return parts, {
-        "logit": logit,
-        "logit_value": output.value(logits),
-        "soft_cap": soft_cap(model),
-        **account,
-    }
-
-
-def _complete_parts(
-    run: LinearisationRun, output: Output
-) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
-    """Parts of the tokens and of the biases, whose sum and three of which are checked."""
-    model, embedded = run.model, run.start.embedded
-    row, logit = output.row, output.before_cap(run.start.y)
-    with run.linearised(run.planned()[1]) as (linear, held):
-        of_tokens = (linear.pull(row[None])[0].double() * embedded.double()).sum(-1)
-        base = linear.base
-        linear.release()
-        # The token with the largest part, the first, and the middle one.
-        checked_positions = list(
-            dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2])
-        )
-        ablated = _ablated(embedded, checked_positions)
-        y, _ = moved_prompts(model, base, ablated, held, [FROZEN_PARTS[_COMPLETE]] * len(ablated))
-    bias, *without = (row.double() @ y.double().T).tolist()
-    total_output = float(row.double() @ base.y.double())
-    parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + output.bias], dtype=torch.float64)])
-    size = float(parts.abs().sum() + abs(logit))
-    error, within = abs(float(parts.sum()) - logit) / size, ADDS_UP[embedded.dtype]
-    require_adds_up(error, within, "the sum of the parts", "the logit")
-    for place, without_token in zip(checked_positions, without, strict=True):
-        off = abs(total_output - without_token - float(parts[place])) / size
-        require_adds_up(
-            off,
-            within,
-            f"the part of token {place}",
-            "what the held network's logit loses without it",
-        )
-    return parts, {"adds_up_within": error}
-
-
-def _gradient_parts(
-    run: LinearisationRun, output: Output
-) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
-    """Parts of the tokens, their gradient certified, and the remainder to the logit before its
-    soft-cap.
-    """
-    start = run.start
-    gradient, account = run.gradient()
+    gradient, account = LinearisationRun(model, start, options).gradient()
     parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
     logit = output.before_cap(start.y)
-    remainder = logit - float(parts.sum())
-    error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
-    return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {
+    rest = logit - float(parts.sum())
+    error = abs(rest) / (float(parts.abs().sum()) + abs(logit))
+    if linearisation == _COMPLETE:
+        rest = account.pop("bias_terms") + output.bias
+    parts = torch.cat([parts, parts.new_tensor([rest])])
+    return parts, {
+        "logit": target[0] if len(target) == 1 else target,
+        "logit_value": output.value(logits),
+        "soft_cap": soft_cap(model),
         "adds_up_within": error,
         **account,
     }
-
-
-def _ablated(
-    embedded: Float[Tensor, "pos d_model"], without: list[int]
-) -> Float[Tensor, "row pos d_model"]:
-    """v = 0, and the prompt with v_i = 0 for each i of `without`."""
-    ablated = embedded.repeat(1 + len(without), 1, 1)
-    ablated[0] = 0.0
-    for index, place in enumerate(without, start=1):
-        ablated[index, place] = 0.0
-    return ablated
 
 
 def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) -> pd.DataFrame:
@@ -249,8 +185,6 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
     )
 
 
-def attribution_memory(model: Unloaded, pos: int, *, linearisation: str | None = None) -> int:
-    """Bytes of the passes that hold the patterns, or of the gradient, one row, whatever the
-    linearisation.
-    """
-    return max(patterns_bytes(model.shape, pos), sensitivity_bytes(model.shape, pos, one_row=True))
+def attribution_memory(model: Unloaded, pos: int) -> int:
+    """Bytes of the gradient, one row, whatever the linearisation."""
+    return sensitivity_bytes(model.shape, pos, rows=1)

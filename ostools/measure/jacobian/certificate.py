@@ -59,16 +59,16 @@ _SQUARES = 1 << 21
 _SEED = 0
 # Running from embeddings may round otherwise than running from tokens; freezing changes no value.
 _SAME_LOGITS = {torch.float32: 2e-5, torch.float64: 1e-10}
-ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
-"""What the parts of a linear network may be off y_n, relative to the sizes of what is added."""
+# What the parts of a linear network may be off y_n, relative to the sizes of what is added.
+_ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """`error`: |finite difference - sum_i J_i t_i| / sqrt(sum_i |J_i t_i|^2). `passes`: moved
-    prompts that went through.
+    """`error`: |finite difference - sum_i J_i t_i| / sqrt(sum_i |J_i t_i|^2), the largest of all
+    layers. `passes`: moved prompts that went through.
 
-    `within`: with 95% confidence over the random direction the Jacobians of all tokens together,
+    `within`: with 95% confidence over the random direction the Jacobians of the lowest layer,
     each at the size of its step, are within this share of the true ones' size (Frobenius norm); the
     error bar of the difference is in it. A difference Delta J shows in one direction as |Delta J
     t|, whose square has the mean ||Delta J||_F^2. It is below 1 / `_UNSEEN`^2 of that mean in 5% of
@@ -180,14 +180,14 @@ def certify(
     for _ in range(2):
         slopes = _slopes(model, held, base, claims, {name: (h,) for name, h in steps.items()})
         for name, (slope,) in slopes.items():
-            claim, (best, least) = claims[name], _best_step(slope, steps[name])
+            claim, (best, least) = claims[name], _best_step(slope, steps[name], _STEPS[dtype])
             passes[name] += 2
             # Sharp, or no other step would have half of its bar.
             sharp = _SHARP * claim.size
             within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= slope.bar
             if within and slope.bar < max(sharp, min(2 * least, 2 * sharp)):
                 decided[name] = slope, slope.bar
-            steps[name] = min(max(best, _STEPS[dtype][-1]), _STEPS[dtype][0])
+            steps[name] = best
         steps = {name: step for name, step in steps.items() if name not in decided}
     for name, tried in _slopes(
         model, held, base, claims, dict.fromkeys(steps, _STEPS[dtype])
@@ -200,10 +200,13 @@ def certify(
     }
 
 
-def _best_step(slope: _Slope, step: float) -> tuple[float, float]:
-    """The step at which a h^2 + r / h is smallest, a and r read off this one; and that least."""
-    larger = (slope.rounding / (2 * max(slope.truncation, 1e-300))) ** (1 / 3)
-    return step * larger, slope.truncation * larger**2 + slope.rounding / larger
+def _best_step(slope: _Slope, step: float, steps: Sequence[float]) -> tuple[float, float]:
+    """The step, within the range of `steps`, at which a h^2 + r / h is smallest, a and r read off
+    this one; and that least.
+    """
+    balance = step * (slope.rounding / (2 * max(slope.truncation, 1e-300))) ** (1 / 3)
+    best = min(max(balance, steps[-1]), steps[0])
+    return best, slope.truncation * (best / step) ** 2 + slope.rounding * step / best
 
 
 def _certificate(
@@ -303,9 +306,9 @@ def _decide(slopes: Sequence[_Slope]) -> tuple[_Slope, float]:
 
 def certify_sum(
     model: TransformerBridge, held: Holding, base: BasePoint, linearisation: str, claim: Claim
-) -> float:
+) -> tuple[float, Float[Tensor, " d_out"]]:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error,
-    relative to what is added.
+    relative to what is added, and the bias terms.
 
     The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
     where they do not add up within the rounding of the dtype. Cost: one forward pass.
@@ -315,18 +318,13 @@ def certify_sum(
     bias = claim.output(moved_y[0])
     y, total = claim.output(base.y), claim.homogeneous
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
-    require_adds_up(error, ADDS_UP[none.dtype], "sum_i J_i v_i + bias terms", "y_n")
-    return error
-
-
-def require_adds_up(error: float, within: float, parts: str, total: str) -> None:
-    """Refuse, with `InputError`, a sum that is off by more than rounding of its terms."""
-    if not error <= within:
+    if not error <= _ADDS_UP[none.dtype]:
         raise InputError(
-            f"the detached linearisation failed its check: {parts} differs from {total} by {error:.2g} of what is added, "
-            f"expected {within:g} at most. Either an edit is active that the held network does not repeat, or rounding in "
-            "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
+            f"the detached linearisation failed its check: sum_i J_i v_i + bias terms differs from y_n by {error:.2g} of "
+            f"what is added, expected {_ADDS_UP[none.dtype]:g} at most. Either an edit is active that the held network does "
+            "not repeat, or rounding in float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
+    return error, bias
 
 
 def last_tokens(

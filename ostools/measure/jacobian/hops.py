@@ -13,7 +13,6 @@ Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Unpack
 
@@ -33,10 +32,10 @@ from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.certificate import Claim
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import Cotangents, Linearised, differentiated, vjp
-from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import edits_beyond_patterns, strips_where_long
+from ostools.measure.passes.contexts import edits_beyond_patterns
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
@@ -154,7 +153,7 @@ def hops(
         )
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
-    with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
+    with differentiated(model, mitigated) as work:
         _require_known_edits(work)
         start = Start.of(work, tokens.ids)
         options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
@@ -178,15 +177,9 @@ def hops(
 
 
 def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 16) -> int:
-    """Bytes of the tracks, of the products of one block with some of their rows, and of a track's
-    norms in float64.
-    """
-    shape = model.shape
-    track = cotangents * pos * shape.d_model
-    widths = 8 * shape.d_model + 2 * shape.d_mlp + 4 * shape.n_heads * shape.d_head
-    products = max(_ROWS, most + 2) * pos * widths * shape.element
-    tracks = (most + 2) * track * shape.element + products + 6 * track * 8
-    return tracks + sensitivity_memory(model, pos, method="sketch")
+    """Bytes of the tracks, so many rows of a sketch."""
+    rows = (most + 2) * cotangents
+    return sensitivity_bytes(model.shape, pos, rows=rows, max_memory=model.limit)
 
 
 def _require_known_edits(model: TransformerBridge) -> None:
@@ -258,7 +251,6 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
     """Run a block again, cut at z: what goes past the heads and through the MLP is the same for
     every path.
     """
-    strips = hooks.active_strips(model)
     heads: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def cut(value: Tensor, z: Tensor) -> Tensor:
@@ -267,34 +259,22 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
 
     value_at, z_at = (points(model, name, [layer])[layer] for name in ("value", "z"))
     placed = with_input(value_at, z_at, cut, Order.FREEZE, reads=Order.FREEZE)
-    noting = strips.noting(layer) if strips else nullcontext([])
-    reading = nullcontext({}) if strips else hooks.capture(model, "pattern", layers=[layer])
-    with reading as record, noting as calls, attached(placed, kind="freeze"):
+    with (
+        hooks.capture(model, "pattern", layers=[layer]) as record,
+        attached(placed, kind="freeze"),
+    ):
         block = linear.block(layer)
-    value, z, behind = heads[0]
+    (value, z, behind), pattern = heads[0], record["pattern"][layer][0]
     value = value.repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
-    values = value.detach()[0].transpose(0, 1)
-    size = strips.size if strips else linear.pos
-    own_weights, mixed = [], []
-    for start in range(0, linear.pos, size):
-        pattern = (
-            calls[0].strip(start, min(start + size, linear.pos))[1]
-            if strips
-            else record["pattern"][layer]
-        )
-        own_weights.append(pattern[0].diagonal(start, dim1=-2, dim2=-1))
-        mixed.append(pattern[0] @ values[:, : pattern.shape[-1]])
-    off = float(
-        (torch.cat(mixed, dim=1).transpose(0, 1) - behind[0]).detach().abs().max()
-        / behind.detach().abs().max()
-    )
+    mixed = (pattern @ value.detach()[0].transpose(0, 1)).transpose(0, 1)
+    off = float((mixed - behind[0]).detach().abs().max() / behind.detach().abs().max())
     if not off <= _MIXES[z.dtype]:
         raise InputError(
             f"hops: the heads of block {layer} are not their patterns times their values, but {off:.2g} off: an edit is "
             "active that acts between the two, or the attention is of another kind; leave the edit's block"
         )
     with torch.enable_grad():
-        own_z = torch.cat(own_weights, dim=-1).T[None, :, :, None] * value
+        own_z = pattern.diagonal(dim1=-2, dim2=-1).T[None, :, :, None] * value
     return _SplitBlock(block.out, (block.entry, behind), z, own_z)
 
 

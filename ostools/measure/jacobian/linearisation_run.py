@@ -32,13 +32,10 @@ from ostools.measure.jacobian.norms import (
     most_rows,
     sketched,
 )
-from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output
 from ostools.models import Prompt
 from ostools.models.generic.choices import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
-
-METHODS = ("auto", "exact", "sketch", "estimate")
 
 PerPlace = Float[Tensor, " place"]
 Columns = Mapping[str, PerPlace]
@@ -113,23 +110,21 @@ def measured(
     `InputError` where a check fails.
     """
     names, taken = options.names, dict[str, tuple[Columns, Claim, dict[str, Any]]]()
-    with strips_where_long(model, len(prompt.ids)):
-        run = LinearisationRun(model, Start.of(model, prompt.ids), options)
-        if options.output is not None:
-            options.output.check(model, run.start.logits[-1], run.start.y)
-        method, memory_plan = run.planned()
-        with run.linearised(memory_plan) as (linear, held):
-            for index, name in enumerate(names):
-                held.follow(FROZEN_PARTS[name])
-                name_progress = part_of(progress, index, index + 1, len(names), units=100)
-                taken[name] = run.taken(method.method, linear, name_progress)
-            base = linear.base
-            linear.release()
-            claims = {
-                name: (columns["frobenius_norm"], claim)
-                for name, (columns, claim, _) in taken.items()
-            }
-            checks = run.checked(held, base, claims)
+    run = LinearisationRun(model, Start.of(model, prompt.ids), options)
+    if options.output is not None:
+        options.output.check(model, run.start.logits[-1], run.start.y)
+    method, memory_plan = run.planned()
+    with run.linearised(memory_plan) as (linear, held):
+        for index, name in enumerate(names):
+            held.follow(FROZEN_PARTS[name])
+            name_progress = part_of(progress, index, index + 1, len(names), units=100)
+            taken[name] = run.taken(method.method, linear, name_progress)
+        base = linear.base
+        linear.release()
+        claims = {
+            name: (columns["frobenius_norm"], claim) for name, (columns, claim, _) in taken.items()
+        }
+        checks = run.checked(held, base, claims)
     tell(progress, 1, 1)
     account = {"reason": method.reason, "plan": str(memory_plan)}
     return {
@@ -155,10 +150,10 @@ class LinearisationRun:
         (name,), output = self.options.names, self.options.output
         assert output is not None
         with self.linearised(self.planned()[1]) as (linear, held):
-            rows, base = (
-                jacobian_norms.exact_jacobians(linear, self.start.embedded, logit=output.row),
-                linear.base,
+            rows = jacobian_norms.exact_jacobians(
+                linear.pull, self.start.embedded, logit=output.row
             )
+            base = linear.base
             linear.release()
             claim = Claim.of(base, rows, output.row[None])
             return rows[:, 0], self.checked(
@@ -207,7 +202,7 @@ class LinearisationRun:
         options, like, base = self.options, self.start.embedded, linear.base
         if method == "exact":
             output = None if options.output is None else options.output.row
-            rows = jacobian_norms.exact_jacobians(linear, like, progress, output)
+            rows = jacobian_norms.exact_jacobians(linear.pull, like, progress, output)
             norms = (norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device))
             columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
             claim = Claim.of(base, rows, None if output is None else output[None])
@@ -215,7 +210,7 @@ class LinearisationRun:
         cotangents = None if method == "estimate" else options.cotangents
         generator = torch.Generator().manual_seed(options.seed)
         accuracy = {"accuracy": options.accuracy, "confidence": CONFIDENCE}
-        sketch = sketched(linear, like, generator, cotangents=cotangents, **accuracy)
+        sketch = sketched(linear.pull, like, generator, cotangents=cotangents, **accuracy)
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
         operator = (
             torch.full_like(sketch.frobenius, float("nan")),
@@ -249,7 +244,10 @@ class LinearisationRun:
         }
         for name, account in accounts.items():
             if all(FROZEN_PARTS[name]):
-                account["adds_up_within"] = certify_sum(self.model, held, base, name, claims[name])
+                error, bias = certify_sum(self.model, held, base, name, claims[name])
+                account["adds_up_within"] = error
+                if self.options.output is not None:
+                    account["bias_terms"] = float(bias)
             if self.start.choices is not None:
                 account["experts"] = self.start.choices.account
         return accounts

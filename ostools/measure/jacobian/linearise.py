@@ -23,13 +23,12 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import Cache, TransformerBridge
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation
 from ostools.ground.progress import Progress, tell
 from ostools.hooks.freeze import HeldParts, Holding, holding
-from ostools.hooks.register import before_modules
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, run_from, true_arithmetic
+from ostools.measure.passes.contexts import full_precision, noted_calls, run_from, true_arithmetic
 
 FROZEN_PARTS: Mapping[str, HeldParts] = {
     "full": HeldParts(),
@@ -113,12 +112,10 @@ class Linearised:
     ) -> None:
         self._model, self._chunk, self._whole = model, chunk, whole
         self.pos, self.layers, self.n_layers = len(embedded), tuple(layers), int(model.cfg.n_layers)
-        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         start = embedded.detach()[None].clone().requires_grad_(whole)
-        blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
         with (
             torch.set_grad_enabled(whole),
-            nullcontext() if whole else before_modules(blocks, self._note),
+            nullcontext([]) if whole else noted_calls(model) as self._calls,
             hooks.capture(
                 model, "final_norm", "residual_pre", "residual_post", detach=False
             ) as record,
@@ -239,14 +236,6 @@ class Linearised:
                 tell(progress, next(steps), (self.n_layers - lowest) * len(parts))
             del graph
 
-    def _note(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # A block that ran again with the pass's own cache would see every key twice.
-        bare = {
-            name: False if name == "use_cache" else _uncached(value)
-            for name, value in kwargs.items()
-        }
-        self._calls.append((tuple(map(_uncached, args)), bare))
-
 
 def vjp(
     output: Tensor,
@@ -293,7 +282,3 @@ def linearised(
     """
     with holding(model, [FROZEN_PARTS[name] for name in linearisations]) as held:
         yield Linearised(model, embedded, layers, chunk=chunk, whole=whole), held
-
-
-def _uncached(value: Any) -> Any:
-    return None if isinstance(value, Cache) else value

@@ -13,7 +13,6 @@ from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS
 from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
 from ostools.measure.passes.batches import in_full
-from ostools.measure.passes.contexts import strip_size
 from ostools.measure.passes.output import one_or_two, read_up_to
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
@@ -55,22 +54,19 @@ def plan(
     `InsufficientMemoryError` where not even one row at a time through one block at a time fits.
     """
     most = max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos)
-    most = min(most, rows or shape.d_model)
-    chunk, forecast = chunk_of(most), None
-    if graph_bytes(shape, pos) <= chunk_of(_WHOLE):
-        forecast = _forecast(shape, pos, layers, rows, chunk, whole=True)
-    if forecast is None or forecast.peak > max_memory:
-        forecast = _forecast(shape, pos, layers, rows, chunk, whole=False)
-    while forecast.peak > max_memory and chunk > 1:
-        chunk //= 2
-        forecast = _forecast(shape, pos, layers, rows, chunk, whole=False)
-    if forecast.peak <= max_memory:
-        return forecast
-    raise InsufficientMemoryError(
-        f"{pos} tokens at d_model {shape.d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB "
-        f"are allowed: shorten the prompt, free memory, or raise max_memory (--max-memory)"
-        + (", or take method 'sketch'" if rows is None else "")
-    )
+    # Of a long prompt each row's patterns and their gradients fill the memory.
+    of_row = 3 * shape.n_heads * pos**2 * shape.element
+    chunk = max(1, min(chunk_of(most), rows or shape.d_model, _WHOLE // of_row))
+    whole = graph_bytes(shape, pos) <= chunk_of(_WHOLE)
+    while (peak := _peak(shape, pos, layers, rows, chunk, whole)) > max_memory:
+        if not whole and chunk == 1:
+            raise InsufficientMemoryError(
+                f"{pos} tokens at d_model {shape.d_model} need {peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} "
+                "GiB are allowed: shorten the prompt, free memory, or raise max_memory (--max-memory)"
+                + (", or take method 'sketch'" if rows is None else "")
+            )
+        whole, chunk = False, chunk if whole else chunk // 2
+    return MemoryPlan(chunk, whole, peak)
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
@@ -82,25 +78,22 @@ def graph_bytes(shape: Shape, pos: int) -> int:
 
 def fits(shape: Shape, pos: int, layers: int, *, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _forecast(shape, pos, layers, None, 1, whole=False).peak <= max_memory
+    return _peak(shape, pos, layers, None, 1, whole=False) <= max_memory
 
 
-def _forecast(
-    shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, *, whole: bool
-) -> MemoryPlan:
-    """Counted in numbers, from the shapes that are allocated; times the size of one in the end."""
-    d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element
-    size, vectors, head_vectors = strip_size(shape, pos), pos * d_model, pos * heads * shape.d_head
-    # The scores that are held at once: of all queries, or of a long prompt of one strip of them,
-    # with the mask of the whole.
-    square, mask = heads * pos * (size or pos), 0 if size is None else 2 * pos**2
-    cast = shape.view_bytes(element) // element if shape.cast else 0
-    kept = (
-        graph_bytes(shape, pos) // element // (1 if whole else n_layers)
-        + (1 + 2 * n_layers) * vectors
-    )
-    back = chunk * (3 * square + 8 * vectors + 4 * pos * shape.d_mlp + 4 * head_vectors)
-    places = pos * layers
+def _peak(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, whole: bool) -> int:
+    """Bytes, from the shapes that are allocated: beside the rows their graph and their norms; then,
+    without the graph, the moved prompts of the check.
+    """
+    d_model, element, places = shape.d_model, shape.element, pos * layers
+    square, vectors, mlp = shape.n_heads * pos**2, pos * d_model, pos * shape.d_mlp
+    head_vectors = pos * shape.n_heads * shape.d_head
+    cast = shape.view_bytes(element) if shape.cast else 0
+    kept = graph_bytes(shape, pos) // (1 if whole else shape.n_layers)
+    kept += ((1 + 2 * shape.n_layers) * vectors + 2 * square) * element
+    if not whole:
+        kept += (rows or d_model) * vectors * element
+    back = chunk * (3 * square + 8 * vectors + 4 * mlp + 4 * head_vectors) * element
     # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of
     # all tokens in float64.
     norms = (
@@ -108,19 +101,9 @@ def _forecast(
         if rows is None
         else 3 * places * rows**2 * 8
     )
-    # Held patterns are one a layer, or of a long prompt its queries and keys; a graph has them
-    # anyway.
-    held = n_layers * (square if size is None else 2 * head_vectors)
-    check = 12 * square + mask + 4 * (6 * vectors + 3 * pos * shape.d_mlp) + held + cast
-    graph = (
-        kept + back + square + mask + cast + (0 if whole else (rows or d_model) * vectors + held)
-    )
-    # Beside the rows: the graph, and of each linearisation their norms while it stands; then,
-    # without it, the checks.
+    check = (8 * square + 4 * (6 * vectors + 3 * mlp) + 4 * places * d_model) * element
     rows_bytes = places * (rows or d_model) * d_model * element
-    return MemoryPlan(
-        chunk, whole, ALLOCATOR + rows_bytes + max(graph * element + norms, check * element)
-    )
+    return ALLOCATOR + cast + rows_bytes + max(kept + back + norms, check)
 
 
 _WITHOUT_LIMIT = 1 << 62
@@ -134,21 +117,20 @@ def sensitivity_bytes(
     method: str = "auto",
     cotangents: int = COTANGENTS,
     max_memory: int | None = None,
-    one_row: bool = False,
+    rows: int | None = None,
 ) -> int:
     """Peak of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes
-    beside the model. `one_row`: of a logit, whose derivative is one row.
+    beside the model. `rows`: how many are kept in place of the method's, 1 of a logit.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """
     work, d_model = in_full(shape), shape.d_model
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
-    if method == "auto" and not one_row:
+    if method == "auto":
         method = choose_method(d_model, exact_fits=fits(work, pos, layers, max_memory=limit)).method
-    kept_rows = (
-        1 if one_row else None if method == "exact" else most_rows(d_model, method, cotangents)
-    )
-    return plan(work, pos, layers, max_memory=limit, rows=kept_rows).peak
+    if rows is None and method != "exact":
+        rows = most_rows(d_model, method, cotangents)
+    return plan(work, pos, layers, max_memory=limit, rows=rows).peak
 
 
 def require_exact_logit(
@@ -195,6 +177,6 @@ def sensitivity_memory(
         layers=model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
         method=method,
         cotangents=cotangents,
-        one_row=logit is not None,
+        rows=None if logit is None else 1,
         max_memory=model.limit,
     )

@@ -9,8 +9,9 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -27,17 +28,12 @@ NORM_BUDGET = 1 << 26
 Jacobians = Float[Tensor, "place d_out d_model"]
 
 
-@runtime_checkable
-class LinearMap(Protocol):
-    """What gives rows of Jacobians: a `Linearised`."""
-
-    def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
-        """g^T J_i for every row g and place i."""
-        ...
+Pull = Callable[..., Tangents]
+"""`Linearised.pull`: g^T J_i for every row g and place i."""
 
 
 def exact_jacobians(
-    linear: LinearMap,
+    pull: Pull,
     like: Float[Tensor, "... d_model"],
     progress: Progress | None = None,
     logit: Float[Tensor, " d_model"] | None = None,
@@ -53,7 +49,7 @@ def exact_jacobians(
         if logit is None
         else logit.to(like)[None]
     )
-    return linear.pull(cotangents, progress).transpose(0, 1)
+    return pull(cotangents, progress).transpose(0, 1)
 
 
 def exact_norms(
@@ -169,7 +165,7 @@ def median(values: Float[Tensor, " some"]) -> float:
 
 
 def sketched(
-    linear: LinearMap,
+    pull: Pull,
     like: Float[Tensor, "... d_model"],
     generator: torch.Generator,
     *,
@@ -191,14 +187,14 @@ def sketched(
     count = min(d_model, _FIRST if cotangents is None else cotangents)
     remaining_risk = 1.0 - confidence
     used_rows = [orthonormal_rows(min(count, BATCH), d_model, generator)]
-    rows = linear.pull(used_rows[0].to(like))
+    rows = pull(used_rows[0].to(like))
     sketch = Sketch.of(rows)
     while True:
         while sketch.rows < count:
             used_rows.append(
                 orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows)
             )
-            sketch += Sketch.of(linear.pull(used_rows[-1].to(like)))
+            sketch += Sketch.of(pull(used_rows[-1].to(like)))
         is_last = cotangents is not None or sketch.rows == d_model
         level = remaining_risk if is_last else remaining_risk / 2
         square = sketch.trace_interval(level)

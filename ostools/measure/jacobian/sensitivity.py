@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from ostools.ground.arguments import allowed
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import (
     METHOD_KINDS,
@@ -259,11 +259,9 @@ def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Me
     """The method, an estimate where an accuracy is asked for, and the accuracy of an estimate."""
     if accuracy is None:
         return method, ACCURACY
-    contradictions = [f"method={method!r}"] if method not in ("auto", "estimate") else []
-    contradictions += [f"cotangents={cotangents}"] if cotangents != COTANGENTS else []
-    if contradictions:
+    if method not in ("auto", "estimate") or cotangents != COTANGENTS:
         raise InputError(
-            f"accuracy: expected an estimate, found {contradictions[0]} beside it: leave one of the two out"
+            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} beside it: leave both out"
         )
     if not 0 < accuracy < 1:
         raise InputError(
@@ -342,18 +340,13 @@ def jacobian(
     `freeze` is entered for the forward pass only. The arithmetic is the model's own dtype. 16 bits
     are refused: the result would be off by percents.
     """
-    if not isinstance(embedded, Tensor) or embedded.ndim != 2:
-        raise InputError(
-            "jacobian: expected the embedded prompt, a tensor of [pos, d_model] as `hooks.capture` of 'embed' gives it, found "
-            f"{short_repr(embedded)}"
-        )
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model"
         )
     with freeze or nullcontext():
         linear = Linearised(model, embedded, chunk=_ROWS)
-    return jacobian_norms.exact_jacobians(linear, embedded, progress)
+    return jacobian_norms.exact_jacobians(linear.pull, embedded, progress)
 
 
 def _table(

@@ -21,7 +21,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.register import kinds
+from ostools.hooks.register import is_observed
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.trees import TOKENS as TOKENS
@@ -63,7 +63,7 @@ def padding(model: TransformerBridge) -> Padding:
         edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION
     ]:
         return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
-    if any(isinstance(module, HookPoint) and None in kinds(module) for module in model.modules()):
+    if any(isinstance(module, HookPoint) and is_observed(module) for module in model.modules()):
         return Padding(False, "what is being captured would hold the padding too")
     carried = "its mask" if has_alibi(model) else "mask and position ids"
     return Padding(True, f"left padding, with {carried}")

@@ -1,11 +1,11 @@
 """Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later
-start, strips of queries.
+start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,16 +15,13 @@ from torch.overrides import TorchFunctionMode
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import BloomBlockBridge, TransformerBridge
-from ostools.ground.memory import available_memory
-from ostools.ground.out_of_memory import chunk
+from ostools.ground.lens import BloomBlockBridge, Cache, TransformerBridge
 from ostools.hooks.capture import Record, Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
 from ostools.models import view_in
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
-from ostools.models.shape import Shape
 
 PATTERN_EDITS = frozenset(
     {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
@@ -210,50 +207,32 @@ def run_from(
         return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
 
 
-WHOLE_PATTERN_BYTES = 1 << 26
-"""Bytes of one block's pattern up to which it is made as a whole: 2,048 tokens at 4 heads in
-float32, 1,024 at 16.
+BlockCall = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of one block's call by the model: run again with them, it computes the same numbers
+under the same edits.
 """
-
-_SQUARES = 10
-"""Patterns of one block's size that are held at once where they are read as a whole."""
-
-STRIP = 1 << 25
-"""Bytes of one strip's pattern."""
-
-
-def strip_size(shape: Shape, pos: int) -> int | None:
-    """Queries of a prompt of `pos` tokens that go through attention at a time; None: all of them,
-    the prompt is short.
-    """
-    row = shape.n_heads * pos * shape.element
-    return None if row * pos <= chunk(WHOLE_PATTERN_BYTES) else max(1, chunk(STRIP) // row)
 
 
 @contextmanager
-def strips_where_long(model: TransformerBridge, pos: int) -> Iterator[None]:
-    """Run the block in strips where prompts of `pos` tokens are long (`hooks.in_strips`), as ever
-    where they are short.
+def noted_calls(model: TransformerBridge) -> Iterator[list[BlockCall]]:
+    """Collect the call of every block by the passes of the with-block, without key/value cache."""
+    calls: list[BlockCall] = []
 
-    Attention that cannot run in strips (a replaced pattern, an observer of patterns, an
-    architecture that they do not know) runs as a whole where that fits into the memory. Raises
-    `InputError` where it does not.
-    """
-    shape = Shape.of(model)
-    size = strip_size(shape, pos)
-    if size is None:
-        yield
-        return
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(hooks.in_strips(model, size))
-        except hooks.HookError as error:
-            whole_bytes = _SQUARES * shape.n_heads * pos**2 * shape.element
-            if hooks.active_strips(model) is not None or whole_bytes > available_memory(
-                next(model.parameters()).device
-            ):
-                raise InputError(
-                    f"{pos} tokens need {whole_bytes / 2**30:.1f} GiB for whole attention patterns, more than is free, and "
-                    f"cannot go in strips of queries: {error}; leave that block, or shorten the prompt"
-                ) from error
-        yield
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A block that ran again with the pass's own cache would see every key twice.
+        bare = {name: _uncached(value) for name, value in kwargs.items()}
+        calls.append(
+            (
+                tuple(map(_uncached, args)),
+                bare | ({"use_cache": False} if "use_cache" in bare else {}),
+            )
+        )
+
+    with before_modules(
+        {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}, note
+    ):
+        yield calls
+
+
+def _uncached(value: Any) -> Any:
+    return None if isinstance(value, Cache) else value

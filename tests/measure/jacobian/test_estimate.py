@@ -39,7 +39,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def estimates_of(jacobians: Tensor, seed: int = 0, **stop: Any) -> SketchedNorms:
-    return sketched(Dense(jacobians), jacobians, seeded(seed), **stop)
+    return sketched(Dense(jacobians).pull, jacobians, seeded(seed), **stop)
 
 
 def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
@@ -101,7 +101,7 @@ def test_all_looks_together_spend_one_minus_confidence(
 
 def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> None:
     route = Dense(low_rank())
-    exact = sketched(route, route.jacobians, seeded(3), accuracy=1e-9)
+    exact = sketched(route.pull, route.jacobians, seeded(3), accuracy=1e-9)
     assert route.calls == [16, 16, 16]
     assert exact.account == {"cotangents": 48, "half_width": 0.0, "wide": 0}
     torch.testing.assert_close(
@@ -119,7 +119,7 @@ def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(estimate, "BATCH", 5)
     route = Dense(low_rank())
-    sketch = sketched(route, route.jacobians, seeded(0), cotangents=24)
+    sketch = sketched(route.pull, route.jacobians, seeded(0), cotangents=24)
     assert route.calls == [5, 5, 5, 5, 4]
     assert sketch.rows_seen == 24
 
@@ -174,9 +174,12 @@ def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> Non
     [
         (
             {"accuracy": 0.1, "method": "exact"},
-            "expected an estimate, found method='exact' beside it",
+            "expected an estimate, found method='exact' and",
         ),
-        ({"accuracy": 0.1, "cotangents": 9}, "expected an estimate, found cotangents=9 beside it"),
+        (
+            {"accuracy": 0.1, "cotangents": 9},
+            "expected an estimate, found method='auto' and cotangents=9",
+        ),
         ({"accuracy": 10.0}, "expected a share between 0 and 1, such as 0.1, found 10"),
         ({"accuracy": 0.1, "logit": 17}, "logit"),
     ],

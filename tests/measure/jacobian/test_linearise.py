@@ -1,5 +1,5 @@
 """The network linearised, against finite differences and plain torch: every family, linearisation
-and known edit, of a whole graph, block by block, and in strips."""
+and known edit, of a whole graph, and block by block."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
 from ostools.ground.names import LINEARISATIONS
 from ostools.measure.jacobian import memory
 from ostools.measure.jacobian.linearise import Linearised
-from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.models import Prompt, view_in
 from ostools.models.precision import casting
@@ -25,14 +22,6 @@ from tests.measure.jacobian.dense import assert_close, by_differences, by_rows
 from tests.sets import quick
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71, 9, 33, 41])  # 11: a prime
-QUERIES = 4  # a strip
-
-
-def in_strips(
-    model: TransformerBridge, linearisation: str, ids: Tensor = IDS, size: int = QUERIES
-) -> Tensor:
-    with hooks.in_strips(model, size):
-        return by_rows(model, ids, linearisation, whole=False)
 
 
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, *OTHERS])
@@ -51,8 +40,6 @@ def test_every_row_of_every_linearisation_is_that_of_finite_differences(family: 
         differences = by_differences(model, IDS, linearisation, direction)
         assert_close(torch.einsum("pij,pj->i", whole, direction), differences, within)
         assert_close(by_rows(model, IDS, linearisation, whole=False), whole, 1e-12)
-        if family in TEXT_FAMILIES:
-            assert_close(in_strips(model, linearisation), whole, 1e-9)
 
 
 EDITS = {
@@ -69,20 +56,12 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("family", quick(["gemma2", "gemma3", "gpt2"], "gemma2"))
-def test_edits_are_in_the_derivative_of_blocks_and_strips(edit: str, family: Family) -> None:
+def test_edits_are_in_the_derivative_of_blocks(edit: str, family: Family) -> None:
     model = tiny_model(family, seed=6, dtype=torch.float64)
     with EDITS[edit](model):
         for linearisation in ("full", "frozen"):
             whole = by_rows(model, IDS, linearisation)
             assert_close(by_rows(model, IDS, linearisation, whole=False), whole, 1e-12)
-            assert_close(in_strips(model, linearisation), whole, 1e-9)
-
-
-@pytest.mark.parametrize("size", [1, 10])
-def test_strips_of_any_size_and_a_prompt_of_one_token(size: int) -> None:
-    model = tiny_model("gemma2", seed=5, scale=4.0, dtype=torch.float64)
-    for ids in (IDS, IDS[:1]):
-        assert_close(in_strips(model, "full", ids, size), by_rows(model, ids, "full"), 1e-8)
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -143,7 +122,7 @@ def test_weights_that_are_cast_where_they_are_read_give_the_same_rows(
         )
 
 
-def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(
+def test_a_long_prompt_is_measured_and_certified_block_by_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny_model("gemma3", seed=1, dtype=torch.float64)
@@ -153,8 +132,6 @@ def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(
         ost.sensitivity(model, prompt, **how).frame,
         ost.measure.hops(model, prompt).frame,
     )
-    monkeypatch.setattr(contexts, "WHOLE_PATTERN_BYTES", 0)
-    monkeypatch.setattr(contexts, "STRIP", QUERIES * 4 * len(IDS) * 8)
     monkeypatch.setattr(memory, "_WHOLE", 0)
     long, long_hops = ost.sensitivity(model, prompt, **how), ost.measure.hops(model, prompt).frame
     for name in ("operator_norm", "frobenius_norm"):
@@ -164,14 +141,6 @@ def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(
     )
     for run in long.provenance.parameters["runs"].values():
         assert run["certificate"]["error"] < 5e-3
-    allowed = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
-    with (
-        pytest.raises(hooks.HookError, match="a rule of positions"),
-        hooks.mask_scores(model, allowed),
-    ):
-        ost.sensitivity(model, prompt)
-    with hooks.mask_scores(model, lambda query, key: allowed[query, key]):
-        ost.sensitivity(model, prompt)
 
 
 def test_an_edit_at_the_final_norm_that_reads_other_tokens_is_in_every_layer() -> None:

@@ -47,7 +47,7 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
     with true_arithmetic(model):
         embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
         linear = Linearised(model, embedded)
-        rows = exact.exact_jacobians(linear, embedded)
+        rows = exact.exact_jacobians(linear.pull, embedded)
         steps = certificate_module.Claim.of(linear.base, rows).field.norm(dim=-1)
         held = Holding([HeldParts()])
         for _ in range(60):

@@ -1,11 +1,8 @@
-"""Passes whose logits nobody reads make none; and when a prompt is long, and in how large strips it
-then goes.
-"""
+"""Passes whose logits nobody reads make none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,10 @@ from torch import Tensor
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import no_logits, run_from
 from ostools.models import lazy_cast, load_model, view_in
 from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
-from ostools.models.shape import Shape
 from tests.checkpoints import EVERY_TEXT_FAMILY, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 from tests.families import SLOW
 
@@ -103,43 +97,3 @@ def test_a_hook_that_waits_for_logits_sees_the_last_token(where: str) -> None:
             model(IDS, logits_to_keep=no_logits(model))
         handle.remove()
     assert seen == [(1, 1, int(model.cfg.d_vocab))]
-
-
-def _shape(heads: int, element: int) -> Shape:
-    return replace(Shape.of(tiny_model("gemma")), n_heads=heads, element=element)
-
-
-@pytest.mark.parametrize(
-    ("heads", "element", "longest"),
-    [(4, 4, 2048), (16, 4, 1024), (4, 1, 4096), (16, 8, 724)],
-)
-def test_a_pattern_of_64_mib_is_made_as_a_whole_and_one_token_more_is_not(
-    heads: int, element: int, longest: int
-) -> None:
-    assert heads * longest**2 * element <= 64 * 2**20 < heads * (longest + 1) ** 2 * element
-    assert contexts.strip_size(_shape(heads, element), longest) is None
-    size = contexts.strip_size(_shape(heads, element), longest + 1)
-    assert size == 32 * 2**20 // (heads * (longest + 1) * element)
-    assert (
-        contexts.strip_size(_shape(heads, element), 2**24) == 1
-    )  # a row that is larger than a strip goes alone
-
-
-def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, pos = tiny_model("gemma"), 11
-    shape = Shape.of(model)
-    whole = 10 * shape.n_heads * pos**2 * shape.element
-    monkeypatch.setattr(contexts, "WHOLE_PATTERN_BYTES", 0)
-    with hooks.replace_pattern(model, lambda pattern, layer: pattern):
-        monkeypatch.setattr(contexts, "available_memory", lambda device: whole)
-        with contexts.strips_where_long(model, pos):
-            assert hooks.active_strips(model) is None
-            model(torch.tensor([[2] * pos]))
-        monkeypatch.setattr(contexts, "available_memory", lambda device: whole - 1)
-        with (
-            pytest.raises(InputError, match=r"11 tokens need 0\.0 GiB"),
-            contexts.strips_where_long(model, pos),
-        ):
-            pass
