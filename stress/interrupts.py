@@ -8,31 +8,94 @@ one of the times it did.
 from __future__ import annotations
 
 import gc
+import inspect
+import linecache
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
+from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from ostools import hooks
 from tests.checkpoints import tiny_model
-from tests.hooks.test_lock import (
-    IDS,
-    LEFT,
-    Tracer,
-    dtype_of,
-    free,
-    is_clean,
-    run_interrupted,
-    traced,
-)
+from tests.hooks.test_lock import IDS, LEFT, dtype_of, free
 
 CASES = 500
 _MEASURED: dict[str, Callable[[Any], object]] = {
     "sensitivity": lambda model: ost.sensitivity(model, _prompt(model), linearisations=["frozen"]),
     "attention": lambda model: ost.attention(model, _prompt(model)),
 }
+
+
+OURS = str(Path(inspect.getfile(hooks)).parent)
+THEIRS = ("transformer_lens/hook_points.py", "torch/utils/hooks.py", "contextlib.py")
+"""What our code calls while it places hooks."""
+
+
+Line = tuple[str, int]
+
+
+class Tracer:
+    """Counts how often each line of the hooks' code runs, and raises KeyboardInterrupt at one of
+    these times.
+    """
+
+    def __init__(self, line: Line | None = None, hit: int = 0) -> None:
+        self.line, self.hit = line, hit
+        self.hits: Counter[Line] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Tracer | None:
+        name = frame.f_code.co_filename
+        if not (name.startswith(OURS) or name.endswith(THEIRS)):
+            return None
+        text = linecache.getline(name, frame.f_lineno).strip()
+        # Python looks for signals at calls, jumps back and function starts: never between `try` and
+        # what follows it, nor before a lock of C is given back.
+        if event == "line" and not text.startswith(("try:", "finally:", "with _GUARD:")):
+            line = (name, frame.f_lineno)
+            self.hits[line] += 1
+            if line == self.line and self.hits[line] == self.hit:
+                raise KeyboardInterrupt
+        return self
+
+
+def traced(work: Callable[[], object], tracer: Tracer) -> None:
+    """Do the work, which an interrupt may end."""
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def run_interrupted(model: TransformerBridge, name: str, tracer: Tracer) -> None:
+    """Enter the block, run the model, leave the block; what runs inside it is not traced."""
+    before = sys.gettrace()
+
+    def work() -> None:
+        with LEFT[name](model):
+            sys.settrace(before)
+            model(IDS)
+            sys.settrace(tracer)
+
+    traced(work, tracer)
+
+
+def is_clean(model: TransformerBridge) -> bool:
+    points = [
+        point for point in model.hook_dict.values() if point.fwd_hooks or point._forward_hooks
+    ]
+    return not (points or hooks.active_edits(model))
 
 
 def _prompt(model: Any) -> ost.Prompt:

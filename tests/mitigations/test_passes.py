@@ -50,6 +50,17 @@ def cached_logits(model: Any, first: int = 9) -> Tensor:
     return torch.stack(steps, 1)
 
 
+REFUSED_TEMPERATURES: tuple[dict[str, Any], ...] = (
+    {},
+    {"factor": 2.0, "rule": "log-n"},
+    {"factor": 0.0},
+    {"factor": 10**400},
+    {"factor": math.nan},
+    {"factor": 2.0, "base": 64.0},
+    {"rule": "log-n", "base": 1.0},
+)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -65,15 +76,7 @@ def cached_logits(model: Any, first: int = 9) -> Tensor:
         (lambda: SlidingWindow(4, (0, -1)), r"SlidingWindow: expected layers .* found \(0, -1\)"),
         *(
             (lambda options=options: AttentionTemperature(**options), "expected a factor above 0")
-            for options in (
-                {},
-                {"factor": 2.0, "rule": "log-n"},
-                {"factor": 0.0},
-                {"factor": 10**400},
-                {"factor": math.nan},
-                {"factor": 2.0, "base": 64.0},
-                {"rule": "log-n", "base": 1.0},
-            )
+            for options in REFUSED_TEMPERATURES
         ),
     ],
 )

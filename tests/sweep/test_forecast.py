@@ -56,7 +56,7 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     ],
 )
 def test_tokens_are_counted_as_they_will_be_measured(
-    directory: str, tmp_path: Path, mitigation: str, chat: bool, elicitation: str | None
+    directory: str, tmp_path: Path, mitigation: str, chat: bool, elicitation: Any
 ) -> None:
     bare: Any = {"chat_template": None, "max_position_embeddings": 2048}
     name = directory if chat else str(write_checkpoint(tmp_path / "plain", "gemma", **bare))

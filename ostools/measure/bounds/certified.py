@@ -76,10 +76,13 @@ class BlockView:
     def rows(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """I + D_i for the positions of `part`."""
         weights, block = self.block.weights, self.block
-        p, q = (None if slope is None else slope[part] for slope in block.slopes)
+        p, q = block.slopes
         scale = (block.r2 * block.rp2)[part, None, None]
         return path_sum.with_identity(
-            path_sum.mlp_jacobian(weights.down, weights.gate, weights.up, p, q) / scale
+            path_sum.mlp_jacobian(
+                weights.down, weights.gate, weights.up, p[part], None if q is None else q[part]
+            )
+            / scale
         )
 
     @cached_property

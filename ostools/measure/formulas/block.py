@@ -124,7 +124,7 @@ class BlockTerms:
         read = _without_gain(self.norms.before_mlp, self.r2, mlp_input)
         gate = read @ weights.gate.T + weights.gate_bias
         self._require_close(gate, "mlp_gate", "W_gate of the MLP")
-        if weights.up is not None:
+        if weights.up is not None and weights.up_bias is not None:
             up = read @ weights.up.T + weights.up_bias
             self._require_close(up, "mlp_up", "W_up of the MLP")
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias

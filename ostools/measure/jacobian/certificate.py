@@ -189,9 +189,8 @@ def certify(
                 decided[name] = slope, slope.bar
             steps[name] = best
         steps = {name: step for name, step in steps.items() if name not in decided}
-    for name, tried in _slopes(
-        model, held, base, claims, dict.fromkeys(steps, _STEPS[dtype])
-    ).items():
+    all_steps = {name: list(_STEPS[dtype]) for name in steps}
+    for name, tried in _slopes(model, held, base, claims, all_steps).items():
         decided[name] = _decide(tried)
         passes[name] += 2 * len(tried)
     return {

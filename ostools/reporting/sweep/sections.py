@@ -10,7 +10,7 @@ from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table, block, reason_of
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
 from ostools.reporting.sections.collapse import COLLAPSE
-from ostools.reporting.sweep.cells import cells_of
+from ostools.reporting.sweep.cells import Cells, cells_of
 from ostools.results import frame_of
 from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.measurements import MEASUREMENTS, Measurement

@@ -21,7 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.patching import patching as patching_module
-from ostools.measure.patching.runs import SITES, Patcher, Run
+from ostools.measure.patching.runs import SITES, Patcher, PromptRun
 from ostools.models import Prompt
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
@@ -338,7 +338,7 @@ def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none(
 ) -> None:
     """64 roundings of a logit of 10 in float32 are 7.6e-5."""
     runs = {
-        ids: Run(ids, {}, torch.full((1, 2), value, dtype=torch.float64), logit_size=10.0)
+        ids: PromptRun(ids, {}, torch.full((1, 2), value, dtype=torch.float64), logit_size=10.0)
         for ids, value in (((1,), 1.0), ((2,), 1.0 + gap))
     }
     monkeypatch.setattr(Patcher, "run", lambda _, ids: runs[ids])
