@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 _SPEC = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?::(?P<options>.*))?", re.DOTALL)
@@ -45,8 +46,9 @@ def loaded_from(path: str, name: str) -> Any:
     The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
     """
     source = Path(path).read_bytes()
-    module = ModuleType(path)
+    loader = SourceFileLoader(path, path)
+    module = module_from_spec(ModuleSpec(path, loader, origin=path))
     sys.modules[path] = module  # where dataclasses look up what annotations name
-    exec(compile(source, path, "exec"), module.__dict__)
+    loader.exec_module(module)
     LOADED[path] = hashlib.sha256(source).hexdigest()
     return getattr(module, name)

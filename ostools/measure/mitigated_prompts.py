@@ -30,7 +30,7 @@ from ostools.measure.position import (
     read_with_next,
     require_prompt_end,
 )
-from ostools.measure.prompts import as_prompt
+from ostools.measure.prompts import as_prompt, numbered
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
@@ -95,7 +95,8 @@ class MitigatedPrompts:
                 if isinstance(position, str):
                     require_prompt_end(position, "a prompt without a task")
                 text, silent_parts = rewritten(what, model, prompt, acting)
-                encoded.append(as_prompt(model, text))
+                with numbered(len(encoded), len(prompts)):
+                    encoded.append(as_prompt(model, text))
             questions.append(None if isinstance(position, int) else read)
             silent.append(silent_parts)
         mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))

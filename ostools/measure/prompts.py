@@ -59,6 +59,17 @@ def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -
 
 
 @contextmanager
+def numbered(index: int, count: int) -> Iterator[None]:
+    """What is refused within the block is said of that prompt, by its number among several."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            f"prompt {index + 1} of {count}: {error}" if count > 1 else error
+        ) from error
+
+
+@contextmanager
 def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
     """What is refused within the block is said of that prompt, by its number and its start, where
     there are several.

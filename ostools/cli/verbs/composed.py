@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ostools.cli.global_options import GLOBALS
-from ostools.cli.terminal import tell_written
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -250,8 +248,4 @@ def difference(
             elif against_prompt is not None:
                 results.append(measure.attention(loaded, against_prompt, **encoding))
     first, second = results
-    if GLOBALS.out is not None and GLOBALS.out.suffix.lower() == ".html":
-        # Side by side, also where nothing can be subtracted.
-        tell_written(first.view(second).save(GLOBALS.out))
-        return
     give(measure.attention_difference(first, second, corresponding=corresponding))

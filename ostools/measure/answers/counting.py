@@ -292,5 +292,7 @@ def counting_memory(
     mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the distances of the counts, and of the answers."""
-    distances = collapse_memory(model, task, lengths, dtypes=dtypes, mitigation=mitigation)
-    return max(distances, evaluate_memory(model, task, lengths, mitigation=mitigation))
+    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
+    checked_name("counting task", form.name, COUNTING)
+    distances = collapse_memory(model, form, lengths, dtypes=dtypes, mitigation=mitigation)
+    return max(distances, evaluate_memory(model, form, lengths, mitigation=mitigation))

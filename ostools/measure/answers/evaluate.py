@@ -332,6 +332,8 @@ def evaluate_memory(
     """
     form = tasks.task(task)
     require_batch_size(batch_size)
+    if max_new_tokens is not None:
+        whole_number("max_new_tokens", max_new_tokens, 1)
     how_asked = model.elicitation(form, elicitation, encoding.get("chat"))
     options: dict[str, Any] = {
         "mitigation": mitigation,

@@ -81,8 +81,8 @@ def attention_difference(
     - with `corresponding`, in place of all this: the tokens with which both texts begin, and those
       with which both end.
 
-    Raises `InputError` if none of these holds, and for models of other shapes: `first.view(second)`
-    shows them side by side.
+    Raises `InputError` if none of these holds, and for models of other shapes: look at each by its
+    own `view()`.
     """
     pairs = aligned(first, second, corresponding)
     first_positions, second_positions = (list(positions) for positions in zip(*pairs, strict=True))
@@ -115,7 +115,7 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
         ]
         raise InputError(
             f"attention: expected as many layers and heads in both, found {shapes[0]} and {shapes[1]}: there is no telling "
-            "which head is which; `first.view(second)` shows them side by side"
+            "which head is which: look at each by its own `view()`"
         )
     ours, theirs = first.tokens, second.tokens
     if corresponding:
@@ -129,8 +129,7 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
     if not pairs:
         raise InputError(
             f"attention: expected prompts whose tokens have partners, found {len(ours)} tokens and {len(theirs)}, and none "
-            "known to be the same: ask both of a task with its length, give corresponding=True, or see them side by "
-            "side with `first.view(second)` (--out x.html)"
+            "known to be the same: ask both of a task with its length, or give corresponding=True"
         )
     return pairs
 
