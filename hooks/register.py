@@ -167,6 +167,14 @@ def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -
     """Remove this package's hooks of one with-block, or of all, from these modules; modules inside
     others come after them.
     """
+    try:
+        _remove_hooks(modules, block)
+    except BaseException:  # an interrupt: what is left is removed before it goes on
+        _remove_hooks(modules, block)
+        raise
+
+
+def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None:
     for module in reversed(modules):
         for registry in _registries(module):
             for key, function in list(registry.items()):
@@ -174,7 +182,7 @@ def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -
                 if hook is not None and block in (None, hook.block):
                     if isinstance(hook, ModuleHook) and hook.undo is not None:
                         hook.undo()
-                    del registry[key]
+                    registry.pop(key, None)
         if isinstance(module, HookPoint):
             module.fwd_hooks[:] = [
                 handle for handle in module.fwd_hooks if handle.hook.id in module._forward_hooks

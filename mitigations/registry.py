@@ -276,11 +276,15 @@ def _read(text: str, kind: Any) -> Any:
     failures = []
     for value in (None, text) if text.lower() == "none" else (text, several):
         for choice in choices:
+            if choice is int and isinstance(value, str) and not re.fullmatch(r"[+-]?\d+", value):
+                continue  # 1.0 is a share where a float is one of the types, and no whole number
             try:
                 return TypeAdapter(choice).validate_python(value)
             except ValidationError as error:
                 failures.append(error)
-    raise failures[0]
+    if failures:
+        raise failures[0]
+    return TypeAdapter(int).validate_strings(text, strict=True)
 
 
 def _as_text(value: Any) -> str:

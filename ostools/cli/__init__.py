@@ -36,7 +36,8 @@ _SECTIONS = {
     "InactiveMitigationError": "The edit did nothing",
     "ostools.models.tokens": _TOKENIZER,
     "ostools.models.chat": _TOKENIZER,
-    "ostools.models.files.shards": _MODEL,
+    "ostools.models.files.checks": _MODEL,
+    "ostools.models.files.weights": _MODEL,
     "ostools.models.files.gguf_format.settings": _MODEL,
     "ostools.measure.jacobian.certificate": "The measurement disagrees with itself",
 }

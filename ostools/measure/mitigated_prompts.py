@@ -85,6 +85,11 @@ class MitigatedPrompts:
             raise InputError("expected at least one prompt, found an empty list")
         encoded, silent, questions = [], [], []
         for prompt in prompts:
+            if not isinstance(prompt, str | Prompt | Question):
+                raise InputError(
+                    f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}; "
+                    "for token ids use ost.Prompt.from_ids(model, ids)"
+                )
             read = None
             if isinstance(prompt, Question):
                 task_prompt, silent_parts = posed(model, prompt, acting)

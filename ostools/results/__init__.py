@@ -270,9 +270,10 @@ def load_result(path: str | Path) -> Result:
             }
         else:
             document = json.loads(source.read_text("utf-8"))
-            frame = pd.DataFrame(
-                document["rows"], columns=[*document["result"]["dtypes"]], dtype=object
-            )
+            columns = document["result"]["dtypes"].keys()
+            if any(row.keys() != columns for row in document["rows"]):
+                raise ValueError("rows that have not the columns of the table")
+            frame = pd.DataFrame(document["rows"], columns=[*columns], dtype=object)
         provenance, stored = document["provenance"], document["result"]
         fields_by_name = decoded_fields(stored, frame, _built)
         _refuse_rounded_scores(fields_by_name["frame"], provenance)

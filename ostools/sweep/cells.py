@@ -7,14 +7,13 @@ is there.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import itertools
 import json
 import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -151,7 +150,13 @@ def sources(definitions: Sequence[object]) -> list[dict[str, list[str]]]:
 
 
 def _named_files(definition: object) -> Iterator[tuple[str, Path]]:
-    for name, value in getattr(definition, "__dict__", {}).items():
+    names = (
+        [field.name for field in fields(definition)]
+        if is_dataclass(definition)
+        else [*getattr(definition, "__dict__", {})]
+    )
+    for name in names:
+        value = getattr(definition, name)
         if isinstance(value, str | Path) and os.path.isfile(value):
             yield name, Path(value)
 
@@ -161,8 +166,9 @@ def _package_files(kind: type) -> Iterator[Path]:
         package = base.__module__.partition(".")[0]
         if package not in {"ostools", *sys.stdlib_module_names}:
             roots = map(Path, getattr(sys.modules[package], "__path__", ()))
-            files = sorted(file for root in roots for file in root.rglob("*.py"))
-            yield from files or [Path(inspect.getfile(base))]
+            files = [file for root in roots for file in sorted(root.rglob("*")) if file.is_file()]
+            files += [Path(str(getattr(sys.modules[base.__module__], "__file__", "")))]
+            yield from (f for f in files if f.is_file() and "__pycache__" not in f.parts)
 
 
 def _file_hash(path: Path) -> str:

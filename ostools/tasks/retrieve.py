@@ -253,7 +253,7 @@ def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
     where = f"records: line {line} of {path}"
     try:
         with path.open(encoding="utf-8") as file:
-            document = json.loads(next(islice(file, max(line, 0), None)))
+            document = json.loads(next(islice(file, line, None)))
         target_pair = (document["key"], document["value"])
         pairs = [(key, value) for key, value in document["ordered_kv_records"]]
     except StopIteration:

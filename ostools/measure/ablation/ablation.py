@@ -262,6 +262,11 @@ def _rows(
     progress: Progress | None,
 ) -> Iterator[dict[str, Any]]:
     """Rows of one prompt: the prediction for all parts at once, then each taken out in turn."""
+    n = len(prompt.prompt)
+    if beyond := [query for target in targets if (query := getattr(target, "query", 0)) >= n]:
+        raise InputError(
+            f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0]}"
+        )
     where = {"task": prompt.task, "length": prompt.length, "seed": prompt.seed}
     where["tokens"] = len(prompt.prompt)
     baseline = _numbers(model, prompt, "with nothing taken out")

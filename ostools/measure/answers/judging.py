@@ -37,6 +37,10 @@ Grade = Callable[[Question, str], bool]
 """Return whether a text answers its question, by whatever rule."""
 _NUMBER = re.compile(r"(?<![\w.,\u2212\u2013-])\d+(?!\w|[.,\u2212\u2013-]\d)")
 """A whole number that is no part of a word, of 1.5, of 1,00, of -7 or of 6-7."""
+_SIGN = re.compile(r"(?<=\S)([ \t]+[-\u2212\u2013])[ \t]+(?=\d)")
+"""A sign apart from its number, as the strict reading takes it too; at the start of a line it is a
+bullet.
+"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def _last_number(text: str, pieces: Sequence[str]) -> str | None:
     -7, 3rd: an earlier one is not the answer), and where it ends with the question's own items:
     the last digit of "1 1 1 0" is right for copy-last by itself, and says nothing.
     """
-    plain = without_thousands(text)
+    plain = _SIGN.sub(r"\1", without_thousands(text))
     matches = list(_NUMBER.finditer(plain))
     if not matches or re.search(r"\d", plain[matches[-1].end() :]):
         return None

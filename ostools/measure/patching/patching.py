@@ -31,6 +31,7 @@ from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
+from ostools.hooks.errors import is_whole
 from ostools.measure.first_order import first_order_agreement
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
@@ -312,7 +313,8 @@ def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[t
     """
     listed = range(pos) if positions is None else positions
     groups = [tuple(entry) if isinstance(entry, Sequence) else (entry,) for entry in listed]
-    wrong = [place for group in groups for place in group if not 0 <= place < pos]
+    places = [place for group in groups for place in group]
+    wrong = [place for place in places if not is_whole(place) or not 0 <= place < pos]
     if wrong or not groups or not all(groups):
         raise InputError(
             f"positions: expected some out of 0..{pos - 1}, found {short_repr(wrong[0]) if wrong else 'none'}"

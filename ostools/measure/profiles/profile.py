@@ -17,6 +17,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, known_norm
+from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
@@ -76,6 +77,7 @@ class Profile(Result):
 
         origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they
             are, none is."""
+        k = whole_number("k", k, 1)
         names = list(dict.fromkeys(self.frame["linearisation"]))
         name = checked_name("linearisation", linearisation or names[0], names)
         rows: Frame = self.frame[self.frame["linearisation"] == name]

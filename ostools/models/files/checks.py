@@ -122,6 +122,31 @@ def require_own_functions(what: str, *configs: object) -> None:
                 )
 
 
+def require_own_names(settings: Mapping[str, Any], what: str) -> None:
+    """Refuse attention or experts that a config.json names and transformers has not: the model
+    would be measured with transformers' own in their place.
+    """
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    for setting, value in settings.items():
+        match = re.fullmatch(r"_?(attn|experts)_implementation", setting)
+        names = value.values() if isinstance(value, Mapping) else [value]
+        if match is None and isinstance(value, Mapping):
+            require_own_names(value, what)
+        for name in names if match else ():
+            # kernels-community: of whom transformers takes flash attention where it is missing.
+            if name in (None, "eager") or str(name).startswith("kernels-community/"):
+                continue
+            registry = ALL_EXPERTS_FUNCTIONS if match[1] == "experts" else ALL_ATTENTION_FUNCTIONS
+            home = getattr(registry.get(str(name).removeprefix("paged|")), "__module__", "")
+            if not home.startswith(("transformers.", "ostools.")):
+                raise InputError(
+                    f"{setting}: expected a function of transformers in {what}, found "
+                    f"{short_repr(name)}: it would not be measured; choose 'eager' or 'sdpa'"
+                )
+
+
 # ---- weights
 
 

@@ -17,7 +17,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import PreTrainedConfig
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.checks import one_line, refuse_quantised
+from ostools.models.files.checks import one_line, refuse_quantised, require_own_names
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SAVED_SETTINGS = """
@@ -75,6 +75,7 @@ def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = Fa
     A model that no record describes, or any if `generic`, has a record that says so
     (`Family.generic`).
     """
+    require_own_names(config, where)
     _require_causal(config, where)
     family = family_of_config(config)
     if family is None:
