@@ -129,7 +129,7 @@ def _measure_missing(
     """Measure and store every cell of a plan that is pending, under the lock of its directory."""
     if replaced := store.ask(list(plan.keyed_cells)):
         store.say(
-            f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
+            f"{replaced} cells were measured before with other versions, with another checkpoint or on another "
             "device: the tables leave them out now"
         )
     for record in plan.failed:

@@ -297,7 +297,7 @@ def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(
         assert quick(tmp_path, say=said.append).measured == 3
         assert len(table(tmp_path)) == 6
     assert said == [
-        "3 cells were measured before with other code or versions, with another checkpoint or on another device: "
+        "3 cells were measured before with other versions, with another checkpoint or on another device: "
         "the tables leave them out now"
     ]
     assert quick(tmp_path).present == 3

@@ -3,8 +3,8 @@ line.
 
 The directory has for each part a record, and a Parquet file for each result. Files appear whole or
 not at all, and a part's record last: what was cut off is measured again. A record holds the key of
-what its numbers come from (model, arguments, code, versions): under another key the part is
-measured again.
+what its numbers come from (model, arguments, versions): under another key the part is measured
+again. After a change of the package's own source under one version give a new directory.
 
 Cost: on the embedded model and two CPU cores less than ten minutes; stored parts cost a reading.
 """
@@ -77,7 +77,7 @@ class Parts(OwnDirectory):
         """The stored results of a part under this key; None where it has to be measured."""
         if not self.has(name):
             return None
-        problem = "was measured with another model, other arguments or other code"
+        problem = "was measured with another model, other arguments or other versions"
         try:
             record = json.loads(self._record(name).read_bytes())
             if record["key"] == key:
