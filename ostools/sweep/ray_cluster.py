@@ -4,8 +4,8 @@ Numbers are those of one process: in float32 on CPUs, with one CPU a worker, to 
 seconds until the workers have begun, milliseconds a cell; one process is the cheaper choice for a
 sweep of a minute.
 
-Workers are actors that keep a model between cells. Ray starts a lost worker again, on another node
-where its own is gone, and gives it its cell again.
+Workers are actors that keep a model between cells. In the place of a lost worker another begins
+where a node has room for it, and its cell is measured again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ import torch
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.devices import resolve_device
-from ostools.sweep.cells import to_load
+from ostools.sweep.cells import KeyedCell, to_load
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 
 AUTO = "auto"
@@ -51,9 +51,9 @@ class RayCluster(Executor):
             for a GPU if the device is cuda.
 
     Every node needs the same versions, plugins and checkpoints: a cell fails on a node that has
-    others. A cell whose worker or node is lost is tried again, twice at most; where no node has room
-    for its worker any more, the run waits for one. A cell that raises has failed. Raises
-    `InputError` if Ray is not installed, if no cluster answers, and if none of its nodes has room
+    others. A cell whose worker or node is lost is tried again, twice at most; where no worker is
+    left and no node has room for one, the cells that are left have failed. A cell that raises has
+    failed. Raises `InputError` if Ray is not installed, if no cluster answers, and if none of its nodes has room
     for a worker.
     """
 
@@ -111,33 +111,43 @@ class RayCluster(Executor):
         """
         queue = deque(sorted(jobs, key=lambda job: to_load(job.keyed_cell.cell)))
         kind = self.ray.remote(Worker).options(
-            num_cpus=needs["CPU"],
-            num_gpus=needs["GPU"],
-            max_restarts=-1,
-            max_task_retries=RETRIES,
-            scheduling_strategy="SPREAD",
+            num_cpus=needs["CPU"], num_gpus=needs["GPU"], scheduling_strategy="SPREAD"
         )
         workers = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
+        idle, losses = [*workers], Counter[KeyedCell]()
         # Workers and their cells, by the references of the results.
         working: dict[Any, tuple[Any, Job]] = {}
 
-        def give_next_cell(worker: Any) -> None:
-            if queue:
-                job = queue.popleft()
+        def give_cells() -> None:
+            while queue and idle:
+                worker, job = idle.pop(0), queue.popleft()
                 working[worker.measure.remote(job)] = worker, job
 
         try:
-            for worker in workers:
-                give_next_cell(worker)
+            give_cells()
             while working:
                 (reference, *_), _ = self.ray.wait(list(working))
                 worker, job = working.pop(reference)
                 try:
                     rows = self.ray.get(reference)
+                    idle.append(worker)
                 except self.ray.exceptions.RayError as error:
-                    rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
-                give_next_cell(worker)  # under way before this one is stored
-                yield job.keyed_cell, rows
+                    rows = None
+                    workers.remove(worker)
+                    losses[job.keyed_cell] += 1
+                    if losses[job.keyed_cell] > RETRIES:
+                        rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
+                    else:
+                        queue.appendleft(job)
+                    # A worker that waits for a node that does not come would never end.
+                    if len(workers) < _room(self._nodes(), needs):
+                        workers.append(kind.remote(terms, os.getcwd(), self.cpus))
+                        idle.append(workers[-1])
+                give_cells()  # under way before this one is stored
+                if rows is not None:
+                    yield job.keyed_cell, rows
+            for job in queue:
+                yield job.keyed_cell, "no node of the cluster has room for a worker any more"
         finally:
             for worker in workers:
                 with suppress(Exception):  # the cluster is gone
