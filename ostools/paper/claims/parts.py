@@ -45,11 +45,10 @@ class ClaimPart:
     """One measurement of a reproduction. Its functions take `options_of` the arguments.
 
     arguments: their names and what they are unless a recipe says otherwise. weight: its share of
-        the time.
-    measure: from the model (a `TransformerBridge`, or a `Hosted` where the part has questions),
-    options and progress to results by name. memory: bytes that it holds beside a model; None where
-    numbers alone are asked for. questions: what a model that runs elsewhere is asked; None where
-    the part takes a model's inside.
+    the time. measure: from the model (a `TransformerBridge`, or a `Hosted` where the part has
+    questions), options and progress to results by name. memory: bytes that it holds beside a model;
+    None where numbers alone are asked for. questions: what a model that runs elsewhere is asked;
+    None where the part takes a model's inside.
     """
 
     name: str
