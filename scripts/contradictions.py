@@ -71,7 +71,7 @@ class Contradiction:
             raise ValueError(
                 f"{self.row}: expected {self.before!r} once in {self.path}, found it {count} times"
             )
-        return before.sub(lambda _: self.after, text)
+        return before.sub(lambda _: self.after.strip(), text)
 
 
 def contradictions() -> list[Contradiction]:

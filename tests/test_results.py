@@ -57,7 +57,7 @@ def test_every_result_shows_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
     data, metadata = result._repr_mimebundle_()
     assert data["text/plain"] == repr(result).splitlines()[0]
     assert "text/html" not in data  # front ends would show it in place of the chart
-    assert sum(len(json.dumps(value, allow_nan=False)) for value in data.values()) < LARGEST + 1000
+    assert sum(len(json.dumps(value, allow_nan=False)) for value in data.values()) < 2 * LARGEST
     width, height = metadata["image/png"]["width"], metadata["image/png"]["height"]
     assert 200 < width < 1400
     assert 150 < height < 2400

@@ -90,7 +90,8 @@ class OwnDirectory:
         try:
             yield
         finally:
-            lock.release()
+            with disk_errors(self.directory, "cannot be unlocked"):
+                lock.release()
 
     def require_ours(self) -> None:
         """Raises `InputError` for a file, and for a directory that holds something else."""
@@ -215,7 +216,10 @@ class Store(OwnDirectory):
                 end = " and measured again" if self._mine else ""
                 self.say(f"{path}: {why}; it is left out{end}")
                 if self._mine:
-                    path.unlink(missing_ok=True)
+                    try:
+                        path.unlink(missing_ok=True)
+                    except OSError as refusal:
+                        raise InputError(f"{path}: cannot be removed: {refusal.strerror}") from None
         return contents
 
 

@@ -223,7 +223,7 @@ def interval_of_mean(
     if len(means) < FEWEST:
         unknown = np.full(means.shape[1], np.nan)
         return unknown, unknown
-    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)))
+    interval = bootstrap_mean(torch.tensor(means), level=expanded(LEVEL, len(means)))
     return interval.low.numpy(), interval.high.numpy()
 
 

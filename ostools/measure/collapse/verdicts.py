@@ -24,6 +24,7 @@ import pandas as pd
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
+from ostools.ground.words import runs
 from ostools.results import Frame
 from ostools.tasks import CollapseTask
 from ostools.theory.distances import IN_A_ROW, NORMS, HiddenRange, hidden_ranges
@@ -233,7 +234,7 @@ def judge(curve: Curve) -> CurveVerdict:
     tried = f"of the {len(curve.lengths)} lengths tried, up to {curve.lengths[-1]}"
     if ranges:
         kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
-        words = f"{hidden} {'; '.join(_in_words(curve, span, apart) for span in ranges)}"
+        words = f"{hidden} {'; '.join(_in_words(curve, span, hidden, apart) for span in ranges)}"
         if single := count - sum(span.hidden for span in ranges):
             lengths = f"{single} more length{'s' * (single != 1)}"
             words += f"; and at {lengths}, fewer than {IN_A_ROW} in a row"
@@ -248,12 +249,20 @@ def judge(curve: Curve) -> CurveVerdict:
     return CurveVerdict(kind, ranges, curve.lengths, count, words)
 
 
-def _in_words(curve: Curve, span: HiddenRange, apart: str) -> str:
-    """A range with how many of its lengths were tried, and the next one, where it is apart."""
+def _in_words(curve: Curve, span: HiddenRange, hidden: str, apart: str) -> str:
+    """A range with how many of its lengths were tried, its holes, and the next length, where it is
+    apart.
+    """
     shortest = ", the shortest tried," if span.first == curve.lengths[0] else ""
     upper = f"on, up to {span.last}, the last length tried" if span.open else f"to {span.last}"
-    share = "all" if span.hidden == span.lengths_tried else f"{span.hidden} of the"
-    count = f"{share} {span.lengths_tried} lengths tried"
+    start, end = curve.lengths.index(span.first), curve.lengths.index(span.last) + 1
+    in_range = zip(curve.lengths[start:end], curve.hidden[start:end], strict=True)
+    holes, spread = [n for n, is_hidden in in_range if not is_hidden], span.last - span.first + 1
+    if is_sparse := span.lengths_tried < spread:
+        count = f"{span.lengths_tried} of the {spread} lengths in the range were tried"
+    else:
+        count = f"all {spread} lengths tried"
+    count += f"; not {hidden} at {runs(holes)}" if holes else f", all {hidden}" * is_sparse
     after = (
         "" if span.open else f", {apart} again at {min(n for n in curve.lengths if n > span.last)}"
     )

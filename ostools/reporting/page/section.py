@@ -169,7 +169,8 @@ def block(
         fields["notes"] = [reason, *fields.get("notes", ())]
         return Part(**fields)
     # For who hears the page: the finding and its numbers.
-    words = f"{caption}. {' '.join(sentences[:2])}".strip()
+    said = " ".join(sentences[:2]) or f"{len(result.frame)} rows"
+    words = f"{caption}. {said}"
     return Part(figure=Figure(name, chart_drawn, caption, words, " ".join(sentences)), **fields)
 
 

@@ -394,7 +394,8 @@ def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int 
         ),
         (
             *([n >= 10 and n not in (20, 21, 25) for n in range(1, 101)], "y", TO_THE_END),
-            "hidden from 10 on, up to 100, the last length tried (88 of the 91 lengths tried)",
+            "hidden from 10 on, up to 100, the last length tried (all 91 lengths tried; "
+            "not hidden at 20, 21, 25)",
         ),
         (
             *([10 <= n < 30 or n == 50 for n in range(1, 101)], "y", IN_A_RANGE),
