@@ -105,9 +105,6 @@ LONG: dict[str, Callable[[int], str]] = {
     "letters": lambda size: "x" * size,
     "digits": lambda size: "1" * size,
     "line ends": lambda size: "\n" * size,
-    "blanks": lambda size: (
-        "Please count the number of ones in the following sequence:" + "1" * 12 + " " * size + "x"
-    ),
     "own question": lambda size: (
         "Please count the number of ones in the following sequence:111111111111\n" * (size // 72)
     ),
