@@ -276,7 +276,11 @@ def _read(text: str, kind: Any) -> Any:
     failures = []
     for value in (None, text) if text.lower() == "none" else (text, several):
         for choice in choices:
-            if choice is int and isinstance(value, str) and not re.fullmatch(r"[+-]?\d+", value):
+            if (
+                choice is int
+                and isinstance(value, str)
+                and not re.fullmatch(r"[+-]?\d+", value.strip())
+            ):
                 continue  # 1.0 is a share where a float is one of the types, and no whole number
             try:
                 return TypeAdapter(choice).validate_python(value)

@@ -85,7 +85,7 @@ def test_every_built_in_name_is_a_class_that_is_there(name: str) -> None:
         ("", "unknown mitigation ''"),
         ("separator:evry=3", "has no option 'evry': did you mean 'every'"),
         ("interleave:every=3", "mitigation 'interleave' has no option 'every': it has none"),
-        ("separator:every=three", "every: expected a valid integer, .*, found 'three'"),
+        ("separator:every=three", "every: expected a valid integer, found 'three'"),
         ("separator:every=0", "expected every of at least 1, found 0"),
         ("separator:every", "expected options such as key=value, found 'every'"),
         ("separator:every=1,every=2", "option 'every' is given twice"),

@@ -122,7 +122,7 @@ def require_own_functions(what: str, *configs: object) -> None:
                 )
 
 
-def require_own_names(settings: Mapping[str, Any], what: str) -> None:
+def require_own_names(settings: Mapping[Any, Any], what: str) -> None:
     """Refuse attention or experts that a config.json names and transformers has not: the model
     would be measured with transformers' own in their place.
     """
@@ -130,7 +130,7 @@ def require_own_names(settings: Mapping[str, Any], what: str) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     for setting, value in settings.items():
-        match = re.fullmatch(r"_?(attn|experts)_implementation", setting)
+        match = re.fullmatch(r"_?(attn|experts)_implementation", str(setting))
         names = value.values() if isinstance(value, Mapping) else [value]
         if match is None and isinstance(value, Mapping):
             require_own_names(value, what)

@@ -217,7 +217,7 @@ def test_refusals(tiny: TransformerBridge) -> None:
             {"lengths": [300], "measures": ["answers"], "chat": False},
         ),
         (
-            "with query 9 in it, found 7 queries",
+            "found the query 9",
             AnsweredPrompt(prompt, [1]),
             edge,
         ),

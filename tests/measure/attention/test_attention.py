@@ -164,7 +164,7 @@ def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() 
 def test_what_does_not_align_is_refused_with_the_reason() -> None:
     model, other = tiny_model("llama"), tiny_model("llama", n_layers=1)
     with pytest.raises(
-        ost.InputError, match=r"found 4 tokens and 3, and none known .* side by side"
+        ost.InputError, match=r"found 4 tokens and 3, and none known to be the same"
     ):
         attention_difference(attention(model, "123"), attention(model, "12"))
     with pytest.raises(
