@@ -134,9 +134,13 @@ def require_own_names(settings: Mapping[Any, Any], what: str) -> None:
         names = value.values() if isinstance(value, Mapping) else [value]
         if match is None and isinstance(value, Mapping):
             require_own_names(value, what)
-        for name in names if match else ():
+        for name in names:
             # kernels-community: of whom transformers takes flash attention where it is missing.
-            if name in (None, "eager") or str(name).startswith("kernels-community/"):
+            if (
+                match is None
+                or name in (None, "eager")
+                or str(name).startswith("kernels-community/")
+            ):
                 continue
             registry = ALL_EXPERTS_FUNCTIONS if match[1] == "experts" else ALL_ATTENTION_FUNCTIONS
             home = getattr(registry.get(str(name).removeprefix("paged|")), "__module__", "")
