@@ -262,7 +262,8 @@ def _permitted(
             f"{permitted.dtype} {tuple(permitted.shape)}" if is_tensor else type(permitted).__name__
         )
         raise HookError(
-            f"mask_scores: expected a boolean mask {full} or, a matrix a prompt, {(scores.shape[0], *full)}, found {description}"
+            f"mask_scores: expected a boolean mask {full} or, a matrix a prompt, "
+            f"{(scores.shape[0], *full)}, found {description}"
         )
     return (permitted if permitted.ndim == 2 else permitted[:, None]).to(scores.device)
 

@@ -1,8 +1,6 @@
-"""The errors of this package, and what it takes for whole numbers."""
+"""The errors of this package."""
 
 from __future__ import annotations
-
-from numbers import Integral
 
 
 class HookError(ValueError):
@@ -13,8 +11,3 @@ class HookError(ValueError):
 
 class RangeError(HookError):
     """A number is beyond what a format holds, or is not finite."""
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, also one of numpy's; true and false are numbers to Python only."""
-    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -32,7 +32,8 @@ from ostools.ground.lens import (
     MoEBridge,
     TransformerBridge,
 )
-from ostools.hooks.errors import HookError, is_whole
+from ostools.ground.whole_numbers import is_whole
+from ostools.hooks.errors import HookError
 
 
 @dataclass(frozen=True)

@@ -286,9 +286,7 @@ def _read(text: str, kind: Any) -> Any:
                 return TypeAdapter(choice).validate_python(value)
             except ValidationError as error:
                 failures.append(error)
-    if failures:
-        raise failures[0]
-    return TypeAdapter(int).validate_strings(text, strict=True)
+    raise failures[0]
 
 
 def _as_text(value: Any) -> str:

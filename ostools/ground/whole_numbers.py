@@ -44,7 +44,7 @@ def whole_number(what: str, value: Any, least: int = 0, most: int = _LARGEST) ->
 
 
 def _check(what: str, value: Any, noun: str, least: int, most: int, hint: str = "") -> None:
-    if not _is_whole(value) or value < least:
+    if not is_whole(value) or value < least:
         found = "none" if value is _NONE else short_repr(value)
         raise InputError(f"{what}: expected {noun} of at least {least}, found {found}{hint}")
     if value > most:
@@ -61,8 +61,8 @@ def checked_seeds(seeds: Any) -> list[int]:
     return whole_numbers("seeds", seeds, example="range(3)")
 
 
-def _is_whole(value: Any) -> bool:
-    """Also one of numpy's; true and false are numbers to Python only."""
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number, also one of numpy's; true and false are numbers to Python only."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

@@ -18,8 +18,8 @@ import pandas as pd
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.whole_numbers import is_whole
 from ostools.hooks import HookError
-from ostools.hooks.errors import is_whole
 from ostools.measure.task_prompt import in_tokens_already, render_question
 from ostools.models import Prompt, encode
 from ostools.models.chat import PROMPT_PROVENANCE, TEXT

@@ -138,8 +138,7 @@ def counting(
     different counts do not begin alike. Source: arXiv 2406.04267, Corollary 6.2 / B.10, Appendix
     C.1.
     """
-    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
-    checked_name("counting task", form.name, COUNTING)
+    form = _counting_task(task)
     precisions, length_list = checked_precisions(dtypes), checked_lengths(lengths)
     whole_number("seed", seed)
     acting = of_the_pass(
@@ -267,6 +266,13 @@ def _errors(rows: Frame) -> dict[str, Any]:
     }
 
 
+def _counting_task(task: AppendixTask | str) -> AppendixTask:
+    """The task itself. Raises `InputError` for one whose answer is no count."""
+    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
+    checked_name("counting task", form.name, COUNTING)
+    return form
+
+
 def _together(hidden: Frame) -> dict[str, Any]:
     tested = hidden[hidden["right_ones_differ"]]
     differ = int((~hidden["same_first_token"]).sum())
@@ -292,7 +298,6 @@ def counting_memory(
     mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the distances of the counts, and of the answers."""
-    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
-    checked_name("counting task", form.name, COUNTING)
+    form = _counting_task(task)
     distances = collapse_memory(model, form, lengths, dtypes=dtypes, mitigation=mitigation)
     return max(distances, evaluate_memory(model, form, lengths, mitigation=mitigation))

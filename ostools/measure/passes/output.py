@@ -19,7 +19,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.hooks.errors import is_whole
+from ostools.ground.whole_numbers import is_whole
 from ostools.hooks.sites import is_closed
 from ostools.models import Prompt
 from ostools.models.shape import soft_cap_of

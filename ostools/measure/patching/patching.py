@@ -30,8 +30,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import whole_number
-from ostools.hooks.errors import is_whole
+from ostools.ground.whole_numbers import is_whole, whole_number
 from ostools.measure.first_order import first_order_agreement
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement

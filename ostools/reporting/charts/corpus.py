@@ -132,7 +132,8 @@ def corpus_collapse_findings(result: CorpusCollapse) -> list[str]:
     """
     return first_few(
         [
-            f"{row['dtype']}, {row['length']} tokens: the pair is hidden in {row['hidden_share']:.0%} [{row['hidden_low']:.0%}, "
+            f"{row['dtype']}, {row['length']} tokens: the pair is hidden in "
+            f"{row['hidden_share']:.0%} [{row['hidden_low']:.0%}, "
             f"{row['hidden_high']:.0%}] of {row['texts']} texts; mean distance at y {row['mean']:.3g}, noise "
             f"{row['pair_noise']:.2g}."
             for row in frame_of(result).to_dict("records")

@@ -68,7 +68,8 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
     ratios = model["first_norm"] / model["rest_norm"]
     sink = model.loc[model["sink_rate"].idxmax()] if model["sink_rate"].notna().any() else None
     return present(
-        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} of {int(model['layer'].max())}: "
+        f"Of {int(valley['tokens'])} tokens the entropy is least at layer "
+        f"{int(valley['layer'])} of {int(model['layer'].max())}: "
         f"{valley['normalised_entropy']:.0%} of the most there can be, effective rank {number(valley['effective_rank'])}. "
         f"Without the first token it is least at layer {int(rest['layer'])}, {rest['rest_normalised_entropy']:.0%}.",
         f"The first token's norm is at most {number(ratios.max())} times the others' median, at layer "

@@ -285,6 +285,7 @@ def counting_words(row: Row) -> str:
     )
     return (
         f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}. Measured: "
-        f"{row['counts'] - row['errors'] - n_unread} of {row['counts']} answers right, {n_unread} without a number; first wrong "
+        f"{row['counts'] - row['errors'] - n_unread} of {row['counts']} answers right, "
+        f"{n_unread} without a number; first wrong "
         f"number: {first}.{pairs if row['pairs_hidden'] else ''} Prediction: {row['verdict']}."
     )

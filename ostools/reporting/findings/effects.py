@@ -76,7 +76,8 @@ def _greatest_effect(row: dict[Any, Any], frame: Frame) -> str:
     believed = "The parts do not have any effect."
     if moved:
         believed = (
-            f"First order has {round(row['same_sign'] * moved)} of {moved} signs right, {round(row['within_factor_2'] * moved)} "
+            f"First order has {round(row['same_sign'] * moved)} of {moved} signs right, "
+            f"{round(row['within_factor_2'] * moved)} "
             f"within a factor of 2{'' if rank != rank else f', rank correlation {rank:.2f}'}."
         )
     return (

@@ -126,7 +126,8 @@ def attribution_findings(result: Attribution) -> list[str]:
             f"to {logit}: the remainder is what is missing. A part is not a cause."
         )
     return [
-        f"Tokens together {rows['contribution'].astype(float).sum():+.4g}, {rest['part']} {rest['contribution']:+.4g}: {sum_of}.",
+        f"Tokens together {rows['contribution'].astype(float).sum():+.4g}, {rest['part']} "
+        f"{rest['contribution']:+.4g}: {sum_of}.",
         f"The largest part is that of {named_token(largest)}: {largest['contribution']:+.4g}.",
         held,
     ]
