@@ -95,7 +95,7 @@ def test_what_is_there_is_not_measured_again_and_what_changed_or_was_cut_off_is(
     assert told[-1] == "measuring figure-2"
     found, told = reproduced(tiny_model("llama", seed=2, **SMALL), tmp_path, **longer)
     assert told[1:] == ["measuring figure-2"]  # Figure 9 knows no model
-    assert "other arguments or other code" in told[0]
+    assert "another model, other arguments or other versions" in told[0]
     assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
 
 

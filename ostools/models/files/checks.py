@@ -126,9 +126,6 @@ def require_own_names(settings: Mapping[Any, Any], what: str) -> None:
     """Refuse attention or experts that a config.json names and transformers has not: the model
     would be measured with transformers' own in their place.
     """
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
     for setting, value in settings.items():
         match = re.fullmatch(r"_?(attn|experts)_implementation", str(setting))
         names = value.values() if isinstance(value, Mapping) else [value]
@@ -142,6 +139,10 @@ def require_own_names(settings: Mapping[Any, Any], what: str) -> None:
                 or str(name).startswith("kernels-community/")
             ):
                 continue
+            # Here: most files name none, and transformers takes a second to import.
+            from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+            from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
             registry = ALL_EXPERTS_FUNCTIONS if match[1] == "experts" else ALL_ATTENTION_FUNCTIONS
             home = getattr(registry.get(str(name).removeprefix("paged|")), "__module__", "")
             if not home.startswith(("transformers.", "ostools.")):
