@@ -5,7 +5,6 @@ are context managers and leave nothing behind. Where one of them would silently 
 raises.
 """
 
-from ostools.ground.names import UPCAST_PARTS
 from ostools.hooks.capture import Record, capture, head_outputs
 from ostools.hooks.edit import (
     ablate_edges,
@@ -18,7 +17,7 @@ from ostools.hooks.errors import HookError, RangeError
 from ostools.hooks.freeze import activation_of, activation_ratio, frozen
 from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
 from ostools.hooks.lock import clear, locked
-from ostools.hooks.precision import SIXTEEN_BITS, exact_arithmetic, upcast
+from ostools.hooks.precision import SIXTEEN_BITS, exact_arithmetic
 from ostools.hooks.register import Edit, active_edits
 from ostools.hooks.rounding import rounded
 from ostools.hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale
@@ -26,7 +25,6 @@ from ostools.hooks.sites import SITES, Norm, Site, available_sites, norms, resid
 __all__ = [
     "SITES",
     "SIXTEEN_BITS",
-    "UPCAST_PARTS",
     "Edge",
     "Edit",
     "Head",
@@ -56,5 +54,4 @@ __all__ = [
     "residual_scale",
     "rounded",
     "scale_scores",
-    "upcast",
 ]

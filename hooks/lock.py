@@ -64,8 +64,7 @@ def model_block(
 
 @checked_arguments(HookError)
 def clear(model: TransformerBridge) -> None:
-    """Remove every hook of this package from the model, give back weights that `upcast` replaced,
-    and free the model's lock.
+    """Remove every hook of this package from the model, and free the model's lock.
 
     For a model on which an interrupt (Ctrl-C) or an abandoned block left hooks. Blocks that are
     still open have no effect from then on. Hooks of others stay:

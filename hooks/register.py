@@ -67,16 +67,11 @@ class Edit:
 
 @dataclass(eq=False)
 class ModuleHook:
-    """A torch hook of this package on a whole module: of `upcast`, whose weights have no hook
-    point, or an observer (no edit).
-
-    `undo` is called when the hook is removed.
-    """
+    """A torch hook of this package on a whole module; an observer has no edit."""
 
     body: Callable[..., object]
     block: int
     edit: Edit | None = None
-    undo: Callable[[], object] | None = None
 
     def __call__(self, *args: object) -> object:
         return self.body(*args)
@@ -180,8 +175,6 @@ def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None
             for key, function in list(registry.items()):
                 hook = _own_hook(function)
                 if hook is not None and block in (None, hook.block):
-                    if isinstance(hook, ModuleHook) and hook.undo is not None:
-                        hook.undo()
                     registry.pop(key, None)
         if isinstance(module, HookPoint):
             module.fwd_hooks[:] = [

@@ -17,7 +17,7 @@ from ostools.mitigations.base import (
     rewrite,
 )
 from ostools.mitigations.named import BUILT_IN, label, mitigation, names, optional
-from ostools.mitigations.passes import AttentionTemperature, SlidingWindow, Upcast
+from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
 from ostools.mitigations.prompts import (
     Hint,
     Interleave,
@@ -49,7 +49,6 @@ __all__ = [
     "RepeatPrompt",
     "Separator",
     "SlidingWindow",
-    "Upcast",
     "acts",
     "changes_pass",
     "compose",

@@ -19,7 +19,6 @@ BUILT_IN = {
     "repeat-prompt": "ostools.mitigations.prompts:RepeatPrompt",
     "sliding-window": "ostools.mitigations.passes:SlidingWindow",
     "attention-temperature": "ostools.mitigations.passes:AttentionTemperature",
-    "upcast": "ostools.mitigations.passes:Upcast",
 }
 """Where each built-in mitigation is found."""
 

@@ -1,12 +1,10 @@
-"""Mitigations that change the forward pass: a window of attention, its temperature, and float32 for
-parts of a 16-bit model.
+"""Mitigations that change the forward pass: a window of attention, and its temperature.
 
 Sources: Beltagy, Peters, Cohan, "Longformer", 2020 (windows); Gemma 2, 2024 (every other layer);
 Xiao et al., "Efficient streaming language models with attention sinks", 2023 (the first tokens stay
 visible). Chiang, Cholak, "Overcoming a theoretical limitation of self-attention", 2022 (scores
 times log n, so that attention over n keys can stay on one of them); Su Jianlin, "Scaling attention
 by the logarithm of the length", 2021 (log n to the base of the trained length, and never below 1).
-Section 4 of the paper: two representations that differ by less than the format resolves are one.
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ostools.ground.names import UPCAST_PARTS
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
 if (
@@ -213,46 +210,3 @@ class AttentionTemperature(Mitigation):
 def _is_above(value: int | float | None, least: int) -> bool:
     """Whether it is a number above `least` that a float holds, or None."""
     return value is None or least < value <= sys.float_info.max
-
-
-@dataclass(frozen=True)
-class Upcast(Mitigation):
-    """Compute parts of a bfloat16 or float16 model in float32, with the weights that it has.
-
-    parts: some of "attention", "mlp", "norms", "residual", "unembedding", as `hooks.upcast` defines
-    them. The default is all of them, which gives what the same weights give in float32. A model
-    that is not in 16 bits is left as it is, and there Upcast is inactive.
-
-    Raises `MitigationError` for an unknown part and for an empty list; on a model, for what
-    `hooks.upcast` refuses.
-    """
-
-    parts: Sequence[str] = UPCAST_PARTS
-
-    def __post_init__(self) -> None:
-        parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
-        if not parts or not set(parts) <= set(UPCAST_PARTS):
-            raise MitigationError(
-                f"Upcast: expected some of the parts {', '.join(UPCAST_PARTS)}, found {parts!r:.60}"
-            )
-        object.__setattr__(self, "parts", tuple(part for part in UPCAST_PARTS if part in parts))
-
-    def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
-        from ostools import hooks
-
-        dtypes = {parameter.dtype for parameter in model.parameters()}
-        parts: Any = self.parts  # checked in __post_init__
-        return hooks.upcast(model, parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
-
-    def verify(self, record: Mapping[str, Any]) -> None:
-        """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits (of a model
-        that rounds its scores).
-        """
-        from ostools import hooks
-        from ostools.mitigations import invariants
-
-        for layer, pattern, _ in invariants.layers_of(record, "Upcast"):
-            if "attention" in self.parts and pattern.dtype in hooks.SIXTEEN_BITS:
-                raise MitigationError(
-                    f"Upcast: expected attention in float32, found a pattern of {pattern.dtype} in layer {layer}"
-                )

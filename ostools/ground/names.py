@@ -11,10 +11,6 @@ from ostools.ground.errors import InputError, short_repr, unknown_name
 
 Word = TypeVar("Word", bound=str)
 
-UpcastPart = Literal["attention", "mlp", "norms", "residual", "unembedding"]
-UPCAST_PARTS: tuple[UpcastPart, ...] = get_args(UpcastPart)
-"""What `hooks.upcast` and the mitigation Upcast compute in float32."""
-
 Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "detached"]
 """What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the
 MLPs' activations too.

@@ -233,7 +233,6 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
         1 + int(c.amount), sinks=int(10 * c.amount) % 2
     ).hooks(model),
     "log-n": lambda model, ids, c: AttentionTemperature(rule="log-n").hooks(model),
-    "upcast": lambda model, ids, c: hooks.upcast(model, ["attention", "norms"]),
     "frozen": lambda model, ids, c: hooks.frozen(model),
     "exact": lambda model, ids, c: hooks.exact_arithmetic(model),
     "foreign": _foreign,

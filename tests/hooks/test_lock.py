@@ -76,7 +76,6 @@ LEFT: dict[str, Callable[[TransformerBridge], Any]] = {
     "frozen": lambda model: hooks.frozen(model, activations=True),
     "holding": lambda model: holding(model, [HeldParts(attention=True)]),
     "gated": lambda model: hooks.gated(model, [hooks.Head(0, 1)], torch.ones(1)),
-    "upcast": lambda model: hooks.upcast(model, ["attention", "norms"]),
     "exact_arithmetic": hooks.exact_arithmetic,
     "rounded": lambda model: hooks.rounded(model, "residual", "bfloat16"),
 }
@@ -84,7 +83,7 @@ LEFT: dict[str, Callable[[TransformerBridge], Any]] = {
 
 
 def dtype_of(name: str) -> torch.dtype:
-    return {"upcast": torch.bfloat16, "exact_arithmetic": torch.float64}.get(name, torch.float32)
+    return torch.float64 if name == "exact_arithmetic" else torch.float32
 
 
 @pytest.mark.parametrize("name", LEFT)

@@ -22,7 +22,6 @@ from ostools.mitigations import (
     MitigationError,
     RepeatPrompt,
     SlidingWindow,
-    Upcast,
     compose,
 )
 from ostools.mitigations.passes import AttentionTemperature
@@ -160,10 +159,6 @@ def test_a_16_bit_model_is_measured_in_float32_under_the_hooks() -> None:
     single = ost.models.view_in(half, torch.float32)
     with given.hooks(single):
         require_equal(found, ost.sensitivity(single, TEXT))
-    with pytest.raises(
-        ost.InputError, match="upcast does not change its text, nor a logit in float32"
-    ):
-        ost.sensitivity(half, TEXT, mitigation="upcast")
 
 
 @dataclass(frozen=True)
@@ -179,7 +174,6 @@ def test_one_that_does_not_act_is_refused(name: str) -> None:
     model = model_of()
     for given in (
         SlidingWindow(200),
-        Upcast(),
         Same(),
         Mitigation(),
         compose(Hint(" a"), SlidingWindow(200)),

@@ -20,19 +20,16 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
 from ostools import hooks
-from ostools.hooks import UPCAST_PARTS
 from ostools.mitigations import (
     AttentionTemperature,
     Mitigation,
     MitigationError,
     SlidingWindow,
-    Upcast,
     acts,
     label,
     mitigation,
     running,
 )
-from ostools.models import view_in
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
@@ -326,49 +323,3 @@ def test_a_wrong_pattern_is_caught() -> None:
             running(model, Leaking(factor=1.0, spoiled=spoiled)),
         ):
             model(TOKENS)
-
-
-# Float32 parts.
-
-
-def test_on_a_model_that_is_not_in_16_bits_it_is_inactive() -> None:
-    model = tiny_model("gemma2", seed=1)
-    before = model(TOKENS)
-    with running(model, Upcast()):
-        assert all(edit.kind != "upcast" for edit in hooks.active_edits(model))
-        assert torch.equal(model(TOKENS), before)
-    assert not acts(model, Upcast(), TOKENS[0])
-
-
-def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
-    assert (
-        Upcast(("residual", "mlp", "residual"))
-        == Upcast(("mlp", "residual"))
-        == Upcast(["mlp", "residual"])
-    )
-    assert Upcast("mlp") == Upcast(("mlp",))
-    assert mitigation("upcast") == Upcast() == Upcast(UPCAST_PARTS)
-    assert mitigation("upcast:parts=residual+norms") == Upcast(("norms", "residual"))
-    assert mitigation(label(Upcast(("residual",)))) == Upcast(("residual",))
-
-
-@dataclass(frozen=True)
-class Idle(Upcast):
-    """Says that it upcasts, and upcasts something else."""
-
-    @contextmanager
-    def hooks(self, model: TransformerBridge) -> Iterator[None]:
-        with hooks.upcast(model, ["mlp"]):
-            yield
-
-
-def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
-    """Of a model that rounds its scores: the patterns of another are float32 anyway."""
-    model = view_in(tiny_model("llama", seed=1), torch.bfloat16, eager=True)
-    with running(model, Idle(("mlp",))):
-        model(TOKENS)
-    refusal = (
-        r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
-    )
-    with pytest.raises(MitigationError, match=refusal), running(model, Idle(("attention",))):
-        model(TOKENS)

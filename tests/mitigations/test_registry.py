@@ -307,7 +307,7 @@ def test_in_another_process_the_names_are_there_and_cost_no_torch(environment: P
 import sys
 from ostools import mitigations
 print(mitigations.names())
-mitigations.mitigation("sliding-window:window=4 + attention-temperature:factor=2 + upcast:parts=norms")
+mitigations.mitigation("sliding-window:window=4 + attention-temperature:factor=2 + hint")
 print("torch" in sys.modules)
 """
     given = os.environ | {"PYTHONPATH": str(environment)}
