@@ -4,6 +4,7 @@ loop.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure import PromptBounds
+from ostools.measure import Sensitivities
 from ostools.theory import profiles
 from tests.checkpoints import tiny_model
 
@@ -23,7 +24,7 @@ SMALL: dict[str, Any] = {
     "context": 256,
 }
 TEXTS = ["the cat", "in the tin a hat", "a tin, and then"]
-VARIANTS = ["local", "theorem-5.1"]
+KINDS: Any = ["full", "frozen"]
 
 
 def model_of() -> Any:
@@ -45,13 +46,13 @@ def by_a_loop(values: np.ndarray, bins: int) -> list[float]:
     return found
 
 
-def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
+def test_norms_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
     model = model_of()
-    found = ost.bounds(model, TEXTS, variants=VARIANTS)
-    assert isinstance(found, PromptBounds)
+    found = ost.sensitivity(model, TEXTS)
+    assert isinstance(found, Sensitivities)
     assert len(found) == 3
     for number, (one, text) in enumerate(zip(found, TEXTS, strict=True), start=1):
-        alone = ost.bounds(model, text, variants=VARIANTS)
+        alone = ost.sensitivity(model, text)
         pd.testing.assert_frame_equal(one.frame, alone.frame, check_exact=True)
         assert one.provenance.parameters == alone.provenance.parameters
         assert one.provenance.token_ids == alone.provenance.token_ids
@@ -61,25 +62,23 @@ def test_path_sums_of_a_list_are_those_of_each_prompt_in_one_table() -> None:
         )
         about = found.provenance.parameters["prompts"][str(number)]
         assert about["token_ids"] == alone.provenance.token_ids
-        assert about["beliefs"] == alone.provenance.parameters["beliefs"]
+        assert about["runs"] == alone.provenance.parameters["runs"]
     assert found.provenance.token_ids is None
     assert found[1].frame is found.results[1].frame
 
 
 def test_means_over_relative_position_are_those_of_a_plain_loop() -> None:
-    found = ost.bounds(model_of(), TEXTS, variants=VARIANTS, positions="all")
+    found = ost.sensitivity(model_of(), TEXTS)
     shortest = min(len(one.provenance.token_ids or ()) for one in found)
     for bins in (None, 1, 5):
         table = found.over_position(bins)
-        for variant in VARIANTS:
-            rows: Any = table[table["source"] == variant]
+        for linearisation, norm in product(KINDS, ("operator", "frobenius")):
+            rows: Any = table[(table["source"] == linearisation) & (table["norm"] == norm)]
             each = []
             for one in found:
-                own: Any = one.frame[
-                    (one.frame["variant"] == variant)
-                    & (one.frame["last"] == one.frame["last"].max())
-                ]
-                each.append(by_a_loop(own["value"].to_numpy(), shortest if bins is None else bins))
+                own: Any = one.frame[one.frame["linearisation"] == linearisation]
+                values = own[f"{norm}_norm"].to_numpy()
+                each.append(by_a_loop(values, shortest if bins is None else bins))
             assert rows["mean"].tolist() == pytest.approx(np.mean(each, axis=0).tolist(), rel=1e-12)
             assert rows["mean"].mean() == pytest.approx(1.0, rel=1e-12)
             low, high = profiles.interval_of_mean(np.array(each))
@@ -95,8 +94,8 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
         (["a" * 300, "a"], "expected at most 256 tokens"),
     ):
         with pytest.raises(ost.InputError, match=words):
-            ost.bounds(model, wrong, variants="local")
-    found = ost.bounds(model, ["a", "the cat in"], variants="local")
+            ost.sensitivity(model, wrong)
+    found = ost.sensitivity(model, ["a", "the cat in"])
     with pytest.raises(
         ost.InputError, match="bins: expected at most 2, the tokens of the shortest, found 3"
     ):
@@ -107,10 +106,9 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
 def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_what_to_give() -> None:
     model = model_of()
     measured = ost.sensitivity(model, TEXTS[:2], linearisations=["frozen"])
-    paths = ost.bounds(model, TEXTS[:2], variants="local")
+    paths = ost.bounds(model, TEXTS[0], variants="local")
     calls: Any = [
         (ost.compare, measured, paths),
-        (ost.compare, measured[0], paths),
         (ost.profile, measured),
     ]
     for call, *results in calls:

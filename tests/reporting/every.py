@@ -97,7 +97,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Sensitivities": lambda: ost.sensitivity(
         model(), [prompt(), "the cat in"], linearisations=["frozen"]
     ),
-    "PromptBounds": lambda: ost.bounds(model(), [prompt(), "the cat in"]),
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal, Unpack
 
 import numpy as np
@@ -26,11 +25,9 @@ from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import chunk as chunk_of
-from ostools.ground.progress import Progress, part_of, tell
+from ostools.ground.progress import Progress, tell
 from ostools.measure.bounds.certified import BlockView
 from ostools.measure.bounds.variants import (
-    COTANGENTS,
     LINEARISATION,
     NORM,
     USUAL,
@@ -40,24 +37,17 @@ from ostools.measure.bounds.variants import (
     checked_variants,
     undescribed,
     variant_named,
-    window_of,
 )
-from ostools.measure.formulas.forward import KEPT_BYTES, forward
-from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
+from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
+from ostools.measure.memory import blocks_bytes
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.batches import in_full
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.prompts import (
-    PROFILE,
-    PromptResults,
     by_token,
-    join_results,
-    prompt_named,
     token_columns,
 )
 from ostools.measure.swept import READ_POSITION, Swept
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
@@ -66,7 +56,6 @@ from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
-from ostools.theory.path_sum import CHUNK_BUDGET
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,42 +103,16 @@ class Bounds(Result):
         return bounds_findings(self)
 
 
-@dataclass(frozen=True, eq=False)
-class PromptBounds(Result, PromptResults[Bounds]):
-    """The path sums of several prompts: one table, with the column `prompt`; the result of each;
-    means over relative position."""
-
-    results: tuple[Bounds, ...]
-
-    @classmethod
-    def _profiles(cls, result: Bounds) -> Frame:
-        frame: Frame = result.frame
-        of_last = frame[frame["last"] == frame["last"].max()]
-        return of_last.assign(source=of_last["variant"], layer=0)[PROFILE]
-
-    def chart(self) -> Chart:
-        from ostools.reporting.charts.corpus import several_chart
-
-        return several_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.reporting.findings.profiles import prompts_findings
-
-        return prompts_findings(self)
-
-
 @measurement(
     command="bounds",
     examples=('--prompt "The capital of France is" --variants local --out bounds.png',),
-    memory=lambda: bounds_memory,
+    memory=["blocks"],
     sweep=lambda: SWEPT,
     in_chunks=True,
-    one=Bounds,
-    several=PromptBounds,
 )
 def bounds(
     model: TransformerBridge,
-    prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
+    prompt: str | Prompt | Question,
     *,
     variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm = "svd",
@@ -159,13 +122,11 @@ def bounds(
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
-) -> Bounds | PromptBounds:
+) -> Bounds:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0)
     )_{n,i} times a constant.
 
     Args:
-        prompt: a text, a `Prompt` or a task's question. A list of them gives `PromptBounds`: one
-            table of all prompts. How texts and questions are encoded: `EncodingOptions`.
         variants: the forms of the sum, by name; see docs/theory.md 3. `local` (cheap) >=
             `windowed(1)` >= `windowed(2)` >= `windowed(4)` ...: certified bounds of the frozen
             operator norm, without a free constant; `windowed(k)` multiplies the norms of k blocks
@@ -195,38 +156,16 @@ def bounds(
             f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such as 'local', or measure with "
             "sensitivity()"
         )
-    is_one = isinstance(prompt, str | Prompt | Question)
-    mitigated = MitigatedPrompts.of(
-        "bounds", model, [prompt] if is_one else prompt, mitigation, position
-    )
-    needed = partial(bounds_bytes, Shape.of(model), variants=names)
+    mitigated = MitigatedPrompts.of("bounds", model, [prompt], mitigation, position)
+    tokens, shape = mitigated.prompt, Shape.of(model)
     about = {"variants": names, "mlp_norm": mlp_norm, "positions": positions}
-    provenance = Provenance.collect(model, **about)
-    described = [
-        replace(
-            provenance, parameters={**provenance.parameters, **mitigated.described(model, index)}
-        )
-        for index in range(len(mitigated.prompts))
-    ]
-    work, results, count = full_precision(model, "bounds"), [], len(mitigated.prompts)
+    described = mitigated.described(model)
+    ids = tuple(tokens.ids.tolist())
+    provenance = Provenance.collect(model, ids, **about, **described)
+    work = full_precision(model, "bounds")
     with mitigated.acting(work):
-        for index, tokens in enumerate(mitigated.prompts):
-            prompt_progress = (
-                progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
-            )
-            with prompt_named(mitigated.prompts, index):
-                _require_memory(
-                    needed(len(tokens.ids)),
-                    len(tokens.ids),
-                    next(work.parameters()).device,
-                    max_memory,
-                )
-                results.append(_of_one(work, tokens, described[index], max_memory, prompt_progress))
-    return (
-        results[0]
-        if is_one
-        else PromptBounds(*join_results(results, ("beliefs", "read_at", "next_tokens")))
-    )
+        _require_memory(shape, names, len(ids), max_memory)
+        return _of_one(work, tokens, provenance, max_memory, progress)
 
 
 def _of_one(
@@ -253,13 +192,14 @@ def _of_one(
     if verdicts:
         parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
     frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})
-    return Bounds(
-        frame, replace(provenance, token_ids=tuple(tokens.ids.tolist()), parameters=parameters)
-    )
+    return Bounds(frame, replace(provenance, parameters=parameters))
 
 
-def _require_memory(needed: int, pos: int, device: torch.device, max_memory: int | None) -> None:
-    limit = available_memory(device) if max_memory is None else max_memory
+def _require_memory(
+    shape: Shape, variants: Sequence[str], pos: int, max_memory: int | None
+) -> None:
+    limit = available_memory(torch.device(shape.device)) if max_memory is None else max_memory
+    needed = blocks_bytes(shape, pos, variants)
     if needed > limit:
         raise InsufficientMemoryError(
             f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
@@ -315,35 +255,6 @@ def _table(
             "value": flat_values,
         }
     )
-
-
-def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
-    """Bytes of all variants on a prompt of `pos` tokens, out of the same blocks, one at a time:
-    read, then folded, in float64.
-    """
-    model, element = in_full(shape), 8
-    squares, square = model.n_heads * pos**2 * model.element, pos**2 * element
-    sites, d_squared = model.site_bytes(pos), shape.d_model**2 * element
-    reading = ALLOCATOR + (sites if sites <= chunk_of(KEPT_BYTES) else 0)
-    reading += max(7 * squares // 2, squares + 5 * square)
-    reading += pos * (6 * shape.d_mlp + 20 * shape.d_model) * element
-    # Beside a block's weights matrices: ff x d and d x d for the Jacobian of a position.
-    position = shape.d_mlp * shape.d_model * element + d_squared
-    terms = min(pos * position, max(position, chunk_of(CHUNK_BUDGET))) + 8 * d_squared
-    folded = reading + 2 * element * shape.block_parameters + terms
-    for window in filter(None, map(window_of, variants)):
-        # The blocks of one group, and what one token's cotangents go through.
-        blocks = min(window, shape.n_layers)
-        folded += blocks * shape.n_heads * square + (blocks + 8) * pos * d_squared
-    if all(variant_named(name).kind == "certified" for name in variants):
-        return folded
-    # One after the other: the larger of the two.
-    return max(folded, sensitivity_bytes(shape, pos, method="sketch", cotangents=COTANGENTS))
-
-
-def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = USUAL) -> int:
-    """Bytes of a prompt's path sums."""
-    return bounds_bytes(model.shape, pos, checked_variants(variants))
 
 
 SWEPT = Swept(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from ostools.ground.words import title_of
-from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.reporting.charts.tokens import kind_legend
@@ -57,7 +56,7 @@ def corpus_chart(result: Corpus) -> Chart:
     return draw.figure(draw.in_rows(panels, _PANELS), title, notes, spacing=30, between=24)
 
 
-def several_chart(result: Sensitivities | PromptBounds) -> Chart:
+def several_chart(result: Sensitivities) -> Chart:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of
     the lowest layer.
     """
@@ -72,7 +71,7 @@ def several_chart(result: Sensitivities | PromptBounds) -> Chart:
         rows, y = _share_rows(group[columns], ["low", "high"])
         title = f"{_NORMS[str(norm)]} norm"
         panels.append(_position_panel(rows, y, hue, title, (300, 240), bands=[BAND], dash=dash))
-    what = "Path sums" if isinstance(result, PromptBounds) else "Sensitivity"
+    what = "Sensitivity"
     if "logit_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
     notes = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."

@@ -9,7 +9,7 @@ import numpy as np
 from ostools.ground.words import number
 from ostools.measure.attention.baselines import AttentionBaselines
 from ostools.measure.attention.heads import SINK, HeadScores
-from ostools.measure.bounds.bounds import Bounds, PromptBounds
+from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivities
@@ -61,7 +61,7 @@ def bounds_findings(result: Bounds) -> list[str]:
     return first_few(sentences)
 
 
-def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
+def prompts_findings(result: Sensitivities) -> list[str]:
     """The mean share of the first, the middle and the last third of the prompts, a sentence a
     source and norm.
     """

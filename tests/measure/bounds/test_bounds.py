@@ -93,17 +93,6 @@ def test_of_parallel_blocks_the_papers_forms_alone_say_nothing() -> None:
     assert list(undescribed(tiny_model("neox"), ["local", "windowed(2)", "proof"])) == ["proof"]
 
 
-def test_the_progress_of_a_list_of_prompts_rises_to_the_whole() -> None:
-    told: list[tuple[int, int]] = []
-    ost.bounds(
-        tiny_model("gemma"),
-        ["ab", "ab 12"],
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert told == sorted(told)
-    assert told[-1] == (100, 100)
-
-
 def test_more_memory_than_is_allowed_is_refused_with_both_sizes() -> None:
     words = r"path sums of 3 tokens need about 0\.\d+ GiB, 0\.00 GiB are allowed"
     with pytest.raises(InsufficientMemoryError, match=words):
