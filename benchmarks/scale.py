@@ -26,12 +26,9 @@ from benchmarks.commands import Ran, ran
 from benchmarks.shapes import SHAPES, write_shape
 from ostools import tasks
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.answers.answers import answers_bytes
-from ostools.measure.bounds.bounds import bounds_bytes
-from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.passes.batches import LongestPrompt
-from ostools.measure.unloaded import LIBRARIES, Unloaded
+from ostools.measure.memory import batch_bytes, blocks_bytes, in_full, logits_bytes
+from ostools.measure.unloaded import LIBRARIES, LongestPrompt, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.shape import Shape
 
@@ -69,14 +66,18 @@ def works() -> dict[str, Work]:
     pos = Unloaded(locate(None, None), torch.bfloat16, "cpu").longest(form, range(1, 513)).tokens
 
     def sensitivity(pos: int, method: str) -> Work:
-        return lambda shape, limit: sensitivity_bytes(shape, pos, method=method, max_memory=limit)
+        return lambda shape, limit: sensitivity_bytes(
+            in_full(shape), pos, method=method, max_memory=limit
+        )
 
     return {
-        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_bytes(
-            shape, pos, 512, ["bfloat16"]
+        "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: logits_bytes(
+            shape, pos, 512, 1
         ),
-        "a greedy answer to 200 tokens": lambda shape, limit: answers_bytes(shape, answer, 64),
-        "`local`, 200 tokens": lambda shape, limit: bounds_bytes(shape, 200, ["local"]),
+        "a greedy answer to 200 tokens": lambda shape, limit: batch_bytes(
+            shape, 1, answer, new_tokens=64
+        ),
+        "`local`, 200 tokens": lambda shape, limit: blocks_bytes(shape, 200, ["local"]),
         "sensitivity estimated, 200 tokens": sensitivity(200, "estimate"),
         "sensitivity exact, 200 tokens": sensitivity(200, "exact"),
         "sensitivity estimated, 8,192 tokens": sensitivity(8192, "estimate"),

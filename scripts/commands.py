@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,21 +34,21 @@ from ostools.measure import (
     attention_difference,
     bounds,
     collapse,
+    evaluate,
     faithfulness,
     profile,
     sensitivity,
 )
 from ostools.measure.collapse import verdicts
-from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.position import POSITIONS
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, encode
 from ostools.models.tokens import EncodingOptions
-from ostools.paper.behaviour import figure_2, figure_2_memory, figure_3, figure_3_memory, figure_4
-from ostools.paper.figure5 import figure_5, figure_5_memory
+from ostools.paper.behaviour import figure_2, figure_2_tasks, figure_3, figure_4, figure_tasks
+from ostools.paper.figure5 import figure_5
 from ostools.paper.synthetic import figure_8, figure_9
-from ostools.tasks import AppendixTask, CollapseTask, Task
+from ostools.tasks import FIGURE_5, AppendixTask, CollapseTask, Task, label
 from ostools.tasks.questions import Question
 from ostools.theory import distances
 from scripts.command_options import common_of, common_options, options_of
@@ -111,6 +111,7 @@ class Declared:
     options_of: Mapping[Function, Sequence[str]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     memory: Function | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     hosted: str | None = None
     of_questions: Sequence[str] = ()
     loads_model: bool = False
@@ -119,7 +120,17 @@ class Declared:
     measures: bool = True
 
 
-def _figure(number: int, maker: Function, example: str, memory: Function | None = None) -> Declared:
+_LONGEST = figure_tasks(ways=["cot-few-shot"])
+"""The tasks of Figure 3 with the longest prompts."""
+
+
+def _figure(
+    number: int,
+    maker: Function,
+    example: str,
+    memory: Function | None = None,
+    asked: Iterable[str | Task] = (),
+) -> Declared:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
     is_counting = number in (3, 4, 6, 7)
     has_answers = is_counting or number == 2
@@ -130,6 +141,9 @@ def _figure(number: int, maker: Function, example: str, memory: Function | None 
         fixed={"number": number} if is_counting else {},
         lines_of=[figure_3] if maker is figure_4 else [],
         memory=memory,
+        sizes={"task": [one if isinstance(one, str) else label(one) for one in asked]}
+        if memory
+        else {},
         hosted="figure_questions" if has_answers else None,
         of_questions=["lengths", *(("seeds", "panels") if is_counting else ())]
         if has_answers
@@ -153,7 +167,7 @@ DECLARED = (
         ],
         lines_of=[sensitivity, profile],
         options_of={encode: ["text"]},
-        memory=sensitivity_memory,
+        memory=sensitivity,
     ),
     Declared(
         name="collapse",
@@ -190,14 +204,20 @@ DECLARED = (
         examples=['--prompt "Once upon a time, a girl named Ann had a" --out use.png'],
         lines_of=[faithfulness, sensitivity, bounds],
         options_of={faithfulness: ["profiles"], encode: ["text"]},
-        memory=sensitivity_memory,
+        memory=sensitivity,
     ),
-    _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", figure_2_memory),
-    _figure(3, figure_3, "--answers answers.jsonl --out figure3.pdf", figure_3_memory),
-    _figure(4, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", figure_3_memory),
-    _figure(5, figure_5, "--panels b --site y --norm l2 --out figure5.pdf", figure_5_memory),
-    _figure(6, figure_3, "--model google/gemma-7b --seeds 0,1 --out figure6.pdf", figure_3_memory),
-    _figure(7, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", figure_3_memory),
+    _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", evaluate, figure_2_tasks()),
+    _figure(3, figure_3, "--answers answers.jsonl --out figure3.pdf", evaluate, _LONGEST),
+    _figure(4, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", evaluate, _LONGEST),
+    _figure(5, figure_5, "--panels b --site y --norm l2 --out figure5.pdf", collapse, FIGURE_5),
+    _figure(
+        6,
+        figure_3,
+        "--model google/gemma-7b --seeds 0,1 --out figure6.pdf",
+        evaluate,
+        figure_tasks(),
+    ),
+    _figure(7, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", evaluate, _LONGEST),
     _figure(8, figure_8, "--block pre-ln --out figure8.pdf"),
     _figure(9, figure_9, "--out figure9.pdf"),
     _unmeasured(
@@ -250,7 +270,7 @@ def table() -> dict[str, Any]:
 
 
 def _of_record(record: MeasurementRecord) -> dict[str, Any]:
-    return vars(record) | {"memory": record.memory and record.memory()}
+    return vars(record) | {"memory": None, "sizes": {}}
 
 
 def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,6 +291,7 @@ def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
         },
         "of_questions": declared["of_questions"],
         "memory": "" if declared["memory"] is None else _target(declared["memory"]),
+        "sizes": declared["sizes"],
     }
     runs_model = declared.get("runs_model", False) or any(
         parameter["kind"] == "model" for parameter in parameters

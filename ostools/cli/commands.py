@@ -50,8 +50,9 @@ class Parameter:
 class Command:
     """One command, and the function of ostools that it runs.
 
-    name: the words of the command line. function, memory: "module:function"; `run` and
-        `count_memory` import them.
+    name: the words of the command line. function: "module:function", which `run` imports.
+    memory: of a command that is no measurement's own the one whose memory it takes, as `function`
+        is written; with these `sizes` in place of arguments.
     examples: options of its examples, a text each.
     defaults: values, as they would be written, of parameters that Python requires.
     python_only: parameters that are no options, each with the reason.
@@ -77,6 +78,7 @@ class Command:
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     memory: str = ""
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     runs_model: bool = False
     loads_model: bool = False
     draws: bool = True
@@ -117,9 +119,9 @@ class Command:
         return _imported(self.function)
 
     @property
-    def count_memory(self) -> Callable[..., int]:
-        """The function that counts the bytes of its work; its module is imported now."""
-        return _imported(self.memory)
+    def measurement(self) -> Callable[..., Any]:
+        """The measurement whose memory it takes; its module is imported now."""
+        return _imported(self.memory or self.function)
 
 
 def _imported(target: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ from ostools.cli import terminal
 from ostools.cli.commands import UNKNOWN, Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts, Value
-from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import is_out_of_memory
 from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
-from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
+from ostools.measure.measurement import RECORDS
+from ostools.measure.memory import bytes_of
+from ostools.measure.mitigated_prompts import rewritten_text
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.mitigations import Mitigation, optional
@@ -87,24 +89,17 @@ def within_time() -> Iterator[None]:
 
 
 def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
-    """Bytes that the largest step of a command holds beside a model, as a function of the model.
-
-    The record of a measurement names the function that counts them, which stands beside what is
-    large (`measure.unloaded`). It takes those of the command's arguments that it has as parameters;
-    `pos` are the tokens of the longest prompt, as a mitigation rewrites it.
+    """Bytes that the largest step of a command holds beside a model, as a function of the model:
+    of its measurement (`measure.memory`), on the longest prompt as a mitigation rewrites it.
     """
-    function = command.count_memory
-    given: dict[str, Any] = {parameter.name: parameter.default for parameter in command.parameters}
-    given |= values
-    names = full_signature(function).parameters
-    arguments = {
-        name: given[name]
-        for name in names
-        if name in given and given[name] is not UNKNOWN and given[name] is not None
-    }
-    prompts, acting = values.get("prompt", values.get("prompts")), None
+    defaults = {one.name: one.default for one in command.parameters if one.default is not UNKNOWN}
+    arguments = {**defaults, **values, **command.sizes}
+    count_bytes = command.measurement
+    if count_bytes.__name__ in RECORDS:
+        count_bytes = partial(bytes_of, count_bytes)
+    prompts = values.get("prompt", values.get("prompts"))
     counts: list[Memory] = []
-    if "pos" in names and isinstance(prompts, Prompts):
+    if isinstance(prompts, Prompts):
         acting = optional(values.get("mitigation"))
         encoding: Any = {
             name: values[name] for name in EncodingOptions.__annotations__ if name in values
@@ -112,13 +107,10 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
         counts = [_tokens_of(value, acting, encoding) for value in prompts.values]
 
     def memory(model: Unloaded) -> int:
-        """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
         if (layers := values.get("layers")) is not None:  # refused before the model is loaded
             layers_up_to(model.shape.n_layers, layers)
-        if not counts:
-            return function(model, **arguments)
-        pos = max(count(model) for count in counts)
-        return max(acting_bytes(model.shape, pos, acting), function(model, pos, **arguments))
+        pos = max(count(model) for count in counts) if counts else None
+        return count_bytes(model, pos, **arguments)
 
     return memory
 
@@ -202,7 +194,7 @@ def _require_memory(forecast: Forecast, free: Free) -> None:
         raise InsufficientMemoryError(
             f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by --max-memory: allow more, or {_WAYS}"
         )
-    if forecast.beside_libraries > free.bytes:
+    if forecast.needed > free.bytes:
         raise InsufficientMemoryError(
             f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
             f"work begins, found {free}: {_WAYS}, or leave weights on disk with --device-map auto"

@@ -11,7 +11,7 @@ from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
-from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
+from ostools.measure.bounds.bounds import Bounds, bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.homogenization import TokenHomogenization, token_homogenization
 from ostools.measure.collapse.result import Collapse, reference_at_y
@@ -26,6 +26,7 @@ from ostools.measure.jacobian.distance import InfluenceByDistance, influence_by_
 from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
 from ostools.measure.measurement import RECORDS, measurement
+from ostools.measure.memory import bytes_of
 from ostools.measure.patching.patching import Patching, patch
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
 from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention
@@ -70,7 +71,6 @@ __all__ = [
     "PositionEffect",
     "ProbeIntervention",
     "Profile",
-    "PromptBounds",
     "Reading",
     "Sensitivities",
     "Sensitivity",
@@ -89,6 +89,7 @@ __all__ = [
     "attention_variation",
     "attribution",
     "bounds",
+    "bytes_of",
     "carrier_positions",
     "collapse",
     "compare",

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from ostools import hooks
 from ostools.ground.arguments import checked_arguments
@@ -30,6 +30,8 @@ Arguments = ParamSpec("Arguments")
 Measured = TypeVar("Measured")
 
 
+Kind = Literal["rows", "patterns", "blocks", "logits", "answers", "probes"]
+"""What a measurement holds most of in memory: `measure.memory`."""
 _NOT_THINKING = ("thinking", False)  # as if it were not given
 
 
@@ -46,8 +48,9 @@ class MeasurementRecord:
     lines_of: functions whose docstrings have the lines of parameters handed on to them.
     hosted: "questions" where a model that runs elsewhere may answer.
     of_questions: the parameters that such a model leaves to choose.
-    memory: `lambda: f`, where f, which stands below, counts the bytes that it holds beside a model
-        (`measure.unloaded`).
+    memory: what it holds most of beside a model, each at its time (`measure.memory`). sizes: what
+        its arguments do not say of that. beside: the parameter that has an untrained model stand
+        beside the other.
     sweep: `lambda: SWEPT`, what a sweep does with it; None where no sweep can ask it.
     """
 
@@ -59,7 +62,9 @@ class MeasurementRecord:
     lines_of: tuple[Callable[..., Any], ...] = ()
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
-    memory: Callable[[], Callable[..., int]] | None = None
+    memory: Sequence[Kind] = ()
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    beside: str = ""
     sweep: Callable[[], Swept] | None = None
 
     @property

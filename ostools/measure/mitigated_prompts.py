@@ -21,7 +21,6 @@ import torch
 from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.measure.passes.batches import pass_bytes
 from ostools.measure.position import (
     PROMPT_END,
     ReadPrompt,
@@ -35,7 +34,6 @@ from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
 from ostools.models import Prompt, encode
-from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions
 from ostools.tasks.questions import Question, question
 
@@ -289,16 +287,6 @@ def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) ->
 
 def _dtype_name(model: TransformerBridge) -> str:
     return str(next(model.parameters()).dtype).removeprefix("torch.")
-
-
-def acting_bytes(shape: Shape, pos: int, mitigation: Mitigation | None) -> int:
-    """Bytes that `MitigatedPrompts.acting` holds for a prompt of `pos` tokens: a pass, and the
-    logits of all tokens of two.
-    """
-    if mitigation is None:
-        return 0
-    element = max(4, shape.element)  # 16-bit weights are read as float32
-    return pass_bytes(shape, 1, pos, 1, element) + 2 * pos * shape.d_vocab * element
 
 
 ACTIVE, INACTIVE, REFUSED = "active", "inactive", "refused"

@@ -1,9 +1,8 @@
 """A model before it is loaded: its shape, its tokens of prompts, and what it will hold in memory,
 counted from shapes.
 
-What a measurement holds beside the model is one function beside it, `..._memory(model, ...)`, which
-takes an `Unloaded` and the measurement's own arguments. Time is not forecast: the first steps of a
-run measure it.
+What a measurement holds beside the model is in `measure.memory`. Time is not forecast: the first
+steps of a run measure it.
 
 Cost: reading a configuration and a tokenizer, once a model.
 """
@@ -20,7 +19,6 @@ import torch
 
 from ostools import tasks
 from ostools.ground.memory import available_memory
-from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.mitigations import Mitigation, optional
 from ostools.models.files.checkpoint import Checkpoint
@@ -30,12 +28,14 @@ from ostools.models.files.offload import DISK, SHARE
 from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.tasks.questions import question
 
-LIBRARIES = 560 << 20
+LIBRARIES = 672 << 20
 """Bytes that a process holds before it has a model: Python, torch, transformers and what they keep.
 """
+_OF_WORD = 1000
+"""Bytes of a tokenizer for each of its words: 0.24 GB of Gemma's 262,144."""
 _DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 
@@ -43,17 +43,23 @@ _DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 class Forecast:
     """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among
     them (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement
-    takes beside the loaded model, None where nothing is known of it; `libraries`: what a process
-    holds before it."""
+    takes beside the loaded model, None where nothing is known of it; `needed`: what this process
+    does not hold yet, without the pages of the model's files, which the system takes back."""
 
     memory: int
     work: int | None = None
-    libraries: int = 0
+    needed: int = 0
 
-    @property
-    def beside_libraries(self) -> int:
-        """Of the memory what this process does not hold yet."""
-        return self.memory - self.libraries
+
+@dataclass(frozen=True)
+class LongestPrompt:
+    """Tokens of the longest prompt that a measurement reads, and of the right answer to it; parts
+    that are counted first.
+    """
+
+    tokens: int
+    answer: int = 0
+    counts: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,12 @@ class Unloaded:
     ) -> LongestPrompt:
         """The longest prompt of a task; `elicitation`: as `evaluate` asks them, None: alone, in a
         chat where there is a template."""
-        form = tasks.task(task) if isinstance(task, str) else task
+        form: Any = task
+        if isinstance(task, str):
+            is_asked = task.partition(":")[0].strip() in tasks.names()
+            form = tasks.task(task) if is_asked else tasks.task(task, CollapseTask)
+        if isinstance(form, TaskPairs):  # in a chat with the answer line begun: the longest
+            form = form.form
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
             pair_list = form.pairs(_Encoder(_tokenizer(self.source, False)), [length], seed)
@@ -134,12 +145,12 @@ class Unloaded:
 
     @property
     def _weights(self) -> tuple[int, int]:
-        """How many numbers the weights are, and the bytes of the largest tensor of a checkpoint."""
+        """How many numbers the weights are, and their bytes in the files."""
         if not self.source.has_weights:
             return self.shape.parameters, 0
         tensors = self.source.weights.values()
-        largest = max(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
-        return sum(tensor.count for tensor in tensors), largest
+        stored = sum(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
+        return sum(tensor.count for tensor in tensors), stored
 
     @property
     def held_bytes(self) -> int:
@@ -152,12 +163,13 @@ class Unloaded:
 
     def forecast(self, work: int) -> Forecast:
         """What loading it takes, and so many bytes of work beside it."""
-        on_cpu = self.kind == "cpu"
-        libraries = LIBRARIES if on_cpu else 0
-        # A weight is read through a mapping of the file, whose pages count as the process's own
-        # until they are dropped.
-        largest = self._weights[1] if self.device_map is None and on_cpu else 0
-        return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
+        if self.kind != "cpu":
+            return Forecast(self.held_bytes + work, work, self.held_bytes + work)
+        held = self.held_bytes + _OF_WORD * self.shape.d_vocab
+        # Weights are read through a mapping of the files, whose pages count as the process's own
+        # until all are read.
+        stored = self._weights[1] if self.device_map is None else 0
+        return Forecast(LIBRARIES + held + max(stored, work), work, held + work)
 
 
 @lru_cache(maxsize=4)

@@ -34,9 +34,8 @@ from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
-from ostools.measure import Evaluation, Hosted, Unloaded
+from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
-from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask, Question
@@ -491,33 +490,3 @@ def figure_prompts(
         )
     numbers = FIGURE_2_LENGTHS if lengths is None else lengths
     return figure_questions(figure_2_tasks(), checked_lengths(numbers))
-
-
-def tasks_memory(
-    model: Unloaded,
-    seeds_by_task: Mapping[AppendixTask, Sequence[int]],
-    lengths: Sequence[int],
-    limit: int | None = None,
-) -> int:
-    """Bytes of the answers to the longest prompt of these tasks."""
-    return max(
-        bytes_of(ost.evaluate, model, task, lengths, seeds=seeds, max_new_tokens=limit)
-        for task, seeds in seeds_by_task.items()
-    )
-
-
-def figure_2_memory(model: Unloaded, *, lengths: Sequence[int] = FIGURE_2_LENGTHS) -> int:
-    """Bytes of the answers to the longest of the six prompts."""
-    return tasks_memory(model, figure_2_tasks(), lengths)
-
-
-def figure_3_memory(
-    model: Unloaded,
-    *,
-    lengths: Sequence[int] = LENGTHS,
-    seeds: Sequence[int] = SEEDS,
-    panels: PanelTask | Sequence[PanelTask] = PANELS,
-    max_new_tokens: int = 256,
-) -> int:
-    """Bytes of the answers to the longest prompt of the panels."""
-    return tasks_memory(model, figure_tasks(seeds, panels), lengths, max_new_tokens)

@@ -23,14 +23,13 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Method, distinct, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure import TaskPrompt, Unloaded, item_positions, render_prompt
+from ostools.measure import TaskPrompt, item_positions, render_prompt
 from ostools.measure.answer_line import line_ids
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.reading import HAS_ANSWER, reader_of
 from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets, token_text
-from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import AppendixTask, Task
 from ostools.tasks.appendix_c import few_shot
@@ -80,7 +79,7 @@ class ChainOfThought(Result):
     ),
     defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
     lines_of=(ost.sensitivity,),
-    memory=lambda: chain_of_thought_memory,
+    memory=["answers", "rows"],
 )
 def chain_of_thought(
     model: TransformerBridge,
@@ -174,26 +173,6 @@ def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
         "first_token_right": top_token == text.answer_token,
         "right_token_probability": float(log_p[text.answer_token].exp()),
     }
-
-
-def chain_of_thought_memory(
-    model: Unloaded,
-    task: Task | str,
-    length: int,
-    *,
-    linearisations: Sequence[str] = ("full",),
-    method: str = "auto",
-    max_new_tokens: int = 256,
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of the reasoning, and of the Jacobians of the prompt with its longest reasoning."""
-    answers = bytes_of(
-        ost.evaluate, model, task, [length], max_new_tokens=max_new_tokens, **encoding
-    )
-    pos = model.longest(task, [length], **encoding).tokens + max_new_tokens
-    return max(
-        answers, bytes_of(ost.sensitivity, model, pos, linearisations=linearisations, method=method)
-    )
 
 
 @dataclass(frozen=True)

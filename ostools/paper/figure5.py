@@ -34,8 +34,7 @@ from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
-from ostools.measure import Collapse, Per, Reading, Site, Unloaded
-from ostools.paper.forecast import bytes_of
+from ostools.measure import Collapse, Per, Reading, Site
 from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import FIGURE_5, ItemsAs
@@ -233,17 +232,3 @@ def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
     first = ["panel", "task", "pair", "seed", "dtype", "site", "per", "norm"]
     names = [*first, *(name for name in table.columns if name not in first)]
     return table.loc[table["site"] == reading.site, names].reset_index(drop=True)
-
-
-def figure_5_memory(
-    model: Unloaded,
-    *,
-    lengths: Sequence[int] = range(1, 257),
-    dtypes: Sequence[str] = ("float32", "bfloat16"),
-    site: Site = "residual",
-    per: Per | None = None,
-    norm: DistanceNorm = "linf",
-) -> int:
-    """Bytes of the pairs of the longest panel."""
-    Reading.with_defaults(site, per, norm, over_heads=True)
-    return max(bytes_of(ost.collapse, model, name, lengths, dtypes=dtypes) for name in FIGURE_5)

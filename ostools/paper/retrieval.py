@@ -25,9 +25,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Method, known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
-from ostools.measure import Unloaded
 from ostools.models import EncodingOptions
-from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
@@ -99,7 +97,8 @@ class Retrieval(Result):
         "--model google/gemma-7b --records uuid --length 75 --method sketch",
     ),
     lines_of=(ost.sensitivity,),
-    memory=lambda: retrieval_memory,
+    memory=["rows"],
+    sizes={"task": "retrieve-at-position"},
 )
 def retrieval(
     model: TransformerBridge,
@@ -232,17 +231,3 @@ def _compared(differences: Any) -> dict[str, Any]:
     low, high = (float(end) for end in bootstrap_mean(samples, level=expanded(LEVEL, len(samples))))
     verdict = "above" if low > 0 else "below" if high < 0 else "undecided"
     return row | {"low": low, "high": high, "verdict": verdict}
-
-
-def retrieval_memory(
-    model: Unloaded,
-    length: int,
-    *,
-    records: str = "words",
-    linearisation: str = "full",
-    method: str = "auto",
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of the Jacobians of the prompt with `length` records."""
-    pos = model.longest(RetrieveTask(records=records), [length], **encoding).tokens
-    return bytes_of(ost.sensitivity, model, pos, linearisations=linearisation, method=method)

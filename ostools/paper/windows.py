@@ -18,9 +18,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
-from ostools.measure import Unloaded
 from ostools.models import EncodingOptions
-from ostools.paper.forecast import bytes_of
 from ostools.paper.synthetic import spread_lengths
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import Task
@@ -73,7 +71,7 @@ class WindowStudy(Result):
     examples=("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
     defaults={"task": "copy-last", "lengths": "8,16,32"},
     lines_of=(ost.evaluate,),
-    memory=lambda: windows_memory,
+    memory=["answers", "logits"],
 )
 def windows(
     model: TransformerBridge,
@@ -260,16 +258,3 @@ def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
     points = np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1)
     as_large, larger = points[:, None] >= points, points[:, None] > points
     return ~(as_large.all(-1) & larger.any(-1)).any(0)
-
-
-def windows_memory(
-    model: Unloaded,
-    task: Task | str,
-    lengths: Sequence[int],
-    *,
-    seeds: Sequence[int] = (0,),
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of the answers, and of the distances in float64."""
-    distances = bytes_of(ost.collapse, model, task, lengths, dtypes=("float64",), **encoding)
-    return max(distances, bytes_of(ost.evaluate, model, task, lengths, seeds=seeds, **encoding))

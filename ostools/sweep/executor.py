@@ -13,13 +13,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
-from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.lens import TransformerBridge
+from ostools.measure.memory import bytes_of
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models.devices import resolve_device
@@ -84,21 +84,11 @@ def forecast(
 
 
 def _work(cell: Cell, model: Unloaded) -> int:
-    measurement, form = MEASUREMENTS[cell.measurement], form_of(cell.task, cell.measurement)
-    names = full_signature(measurement.memory).parameters
-    values: dict[str, Any] = {
-        "task": form,
-        "lengths": cell.lengths,
-        "dtypes": [cell.dtype],
-        "seeds": cell.seeds,
-        "mitigation": cell.mitigated,
-        **cell.arguments,
-        **measurement.swept.fixed,
-    }
-    if "pos" in names:
-        longest = model.longest(form, cell.lengths, mitigation=cell.mitigated, seed=cell.seed)
-        values["pos"] = longest.tokens + longest.answer
-    return measurement.memory(model, **{name: values[name] for name in names if name in values})
+    measurement = MEASUREMENTS[cell.measurement]
+    values = {**cell.arguments, **measurement.swept.fixed}
+    values |= {"task": form_of(cell.task, cell.measurement), "lengths": cell.lengths}
+    values |= {"seeds": cell.seeds, "mitigation": cell.mitigated, "dtypes": [cell.dtype]}
+    return bytes_of(measurement.function, model, **values)
 
 
 CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]

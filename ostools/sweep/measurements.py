@@ -59,20 +59,17 @@ class Options(Strict):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement of a sweep: its function, that of its memory, what a sweep knows of it, and
-    what a file may ask of it.
+    """A measurement of a sweep: its function, what a sweep knows of it, and what a file may ask of
+    it.
     """
 
     name: str
     function: Callable[..., Any]
-    memory: Callable[..., int]
     swept: Swept
     options: type[Options]
 
 
-def _measurement(
-    record: MeasurementRecord, swept: Swept, memory: Callable[..., int]
-) -> Measurement:
+def _measurement(record: MeasurementRecord, swept: Swept) -> Measurement:
     function, name = record.function, record.name.replace("_", "-")
     parameters, hints = inspect.signature(function).parameters, full_hints(function)
     fields: dict[str, Any] = {"name": (Literal[name], name)}
@@ -84,7 +81,7 @@ def _measurement(
         default = parameters[option].default
         fields[option] = (kind if constraint is None else Annotated[kind, constraint], default)
     options = create_model(f"{name} options", __base__=Options, **fields)
-    return Measurement(name, function, memory, swept, options)
+    return Measurement(name, function, swept, options)
 
 
 def _of_a_file(hint: Any) -> Any:
@@ -110,8 +107,8 @@ MEASUREMENTS: dict[str, Measurement] = {
     for record in sorted(
         RECORDS.values(), key=lambda record: (record.function.__module__, record.name)
     )
-    if record.sweep is not None and record.memory is not None
-    for measurement in (_measurement(record, record.sweep(), record.memory()),)
+    if record.sweep is not None
+    for measurement in (_measurement(record, record.sweep()),)
 }
 
 

@@ -4,7 +4,6 @@ where they run out.
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from ostools.cli.commands import MEASURED, Command
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import tell
+from ostools.measure import attribution, bytes_of
 from ostools.measure.jacobian import linearisation_run
-from ostools.measure.jacobian.attribution import attribution_memory
+from ostools.measure.measurement import RECORDS
 from ostools.measure.unloaded import Unloaded
 from ostools.models.files.sources import locate
 from tests.cli.asking import assert_one_forecast, assert_refused
@@ -58,13 +58,18 @@ def asked_of(command: Command) -> str:
     return f"{command.name} --texts t.txt" if command.words[-1] == "corpus" else command.name
 
 
+def kinds_of(command: Command) -> tuple[str, ...]:
+    name = command.measurement.__name__
+    return tuple(RECORDS[name].memory) if name in RECORDS else (name,)
+
+
 FORECAST = [command for command in MEASURED if command.runs_model and not command.loads_model]
 ASKED = quick(
     [*map(asked_of, FORECAST), "report"],
     "report",
-    *{c.memory: asked_of(c) for c in FORECAST}.values(),
+    *{kinds_of(c): asked_of(c) for c in FORECAST}.values(),
 )
-"""Of the commands that count their memory by one function, one is quick."""
+"""Of the commands that hold the same kinds of things, one is quick."""
 
 
 @pytest.mark.usefixtures("no_model")
@@ -103,14 +108,14 @@ def test_a_forecast_is_of_the_prompt_the_logit_and_the_position(run) -> None:
         > _forecast(run, *asked)["work"]
     )
     attribution = ("sensitivity", "attribution", *asked[3:], "--dry-run", "--max-memory", "1kB")
-    assert_refused(run(*attribution), "allowed by --max-memory")
+    assert_refused(run(*attribution), "GiB are allowed")
 
 
 @pytest.mark.usefixtures("no_model")
 def test_an_attribution_holds_its_gradients_graph() -> None:
     """331 MiB were measured at 1,024 tokens; the patterns alone take 147."""
     model = Unloaded(locate(None, None), torch.float32, "cpu")
-    assert attribution_memory(model, 1024) == pytest.approx(331 << 20, rel=0.3)
+    assert bytes_of(attribution, model, 1024) == pytest.approx(331 << 20, rel=0.3)
 
 
 @pytest.mark.usefixtures("no_model")
@@ -125,14 +130,15 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, line: str) -> None:
 def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
     for command in MEASURED:
-        memory: Any = command.count_memory if command.memory else lambda: 0
-        names = inspect.signature(memory).parameters
-        if {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
-            values = {"task": "count-ones", "lengths": [64], "dtypes": ["float32"]}
-            values = {name: value for name, value in values.items() if name in names}
-            assert memory(model, **values, mitigation="separator:every=1") > memory(
-                model, **values
-            ), command.name
+        if (
+            {"task", "lengths", "mitigation"} <= command.names
+            and command.runs_model
+            and not (command.memory)
+        ):
+            values: Any = {"task": "count-ones", "lengths": [64]}
+            plain = bytes_of(command.measurement, model, **values)
+            values["mitigation"] = "separator:every=1"
+            assert bytes_of(command.measurement, model, **values) > plain, command.name
 
 
 def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(

@@ -128,7 +128,7 @@ def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
 GROWTH = """
 import sys, torch
 import ostools as ost
-from ostools.measure.passes.batches import pass_bytes
+from ostools.measure.memory import pass_bytes
 peak = lambda: 1024 * int([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1])
 model = ost.load_model(sys.argv[1], dtype=sys.argv[2], device="cpu")
 ids, options = torch.full((1, 1200), 7), {"use_cache": False, "logits_to_keep": 1}
@@ -136,7 +136,7 @@ with torch.no_grad():
     model(ids[:, :50], **options)
     before = peak()
     model(ids, **options)
-print(peak() - before, pass_bytes(ost.models.shape.Shape.of(model), 1, 1200, 1, 2))
+print(peak() - before, pass_bytes(ost.models.shape.Shape.of(model), 1, 1200))
 """
 
 

@@ -170,9 +170,8 @@ def _reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer
 
 def pairs_memory(
     model: Unloaded,
-    lengths: Sequence[int],
+    pos: int | None = None,
     *,
-    dtypes: Sequence[str],
     task: str | None = None,
     prompt: Prompts | None = None,
     item: str | None = None,
@@ -181,18 +180,16 @@ def pairs_memory(
     site: Site | None = None,
     per: Per | None = None,
     norm: DistanceNorm | None = None,
-    mitigation: Mitigation | str | None = None,
+    **arguments: Any,
 ) -> int:
     """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options,
     before a model is loaded.
     """
-    from ostools.measure.collapse.distances import collapse_memory
+    from ostools import measure
 
     _reading_of(site, per, norm, by_layer=layers is not None)
     pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
-    return collapse_memory(
-        model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation
-    )
+    return measure.bytes_of(measure.collapse, model, task=pairs, layers=layers, **arguments)
 
 
 def difference(

@@ -48,10 +48,8 @@ from ostools.measure.ablation.targets import (
 )
 from ostools.measure.first_order import first_order_agreement
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.task_prompt import in_tokens_already
-from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result
@@ -130,7 +128,7 @@ def _grouped(frame: Frame) -> Iterator[tuple[Any, Frame]]:
         "--what edges --targets 2.0:64:7",
     ),
     defaults={"task": "copy-first", "lengths": "20"},
-    memory=lambda: ablation_memory,
+    memory=["patterns"],
 )
 def ablation(
     model: TransformerBridge,
@@ -316,17 +314,3 @@ def _numbers(
                 f"ablation: the {quantity} {where} is not finite; the model's weights or its dtype are broken"
             )
     return numbers
-
-
-def ablation_memory(
-    model: Unloaded,
-    task: Task | str,
-    lengths: Sequence[int],
-    *,
-    what: str = "heads",
-    method: str = "zero",
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of a pass over the longest prompt, whose patterns are kept."""
-    checked_method(what, method)
-    return patterns_bytes(model.shape, model.longest(task, lengths, **encoding).tokens)

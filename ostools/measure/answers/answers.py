@@ -29,9 +29,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.passes.batches import (
     TOKENS,
-    LongestPrompt,
     Rows,
-    batch_bytes,
     batches,
     padding,
     shared_prefix,
@@ -43,18 +41,13 @@ from ostools.models import Prompt, context_length
 from ostools.models.describe import attention_named
 from ostools.models.files.checks import ids_of_setting
 from ostools.models.precision.scores import own_attention, runs_own_attention
-from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded, writes_lines
 from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole
 # text would. A pattern that is replaced or frozen is that of a whole text: of a step's one query a
 # function would make another.
-_STEPWISE_EDITS = (PATTERN_EDITS - {"replace_pattern", "freeze"}) | {
-    "ablate_heads",
-    "ablate_layers",
-    "upcast",
-}
+_STEPWISE_EDITS = PATTERN_EDITS - {"replace_pattern", "freeze"} | {"ablate_heads", "ablate_layers"}
 CYCLE, CYCLE_AN_ITEM = 48, 4
 """Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its
 question: a right answer may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""
@@ -338,25 +331,3 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
         ids_of_setting(getattr(source, "eos_token_id", None), "eos_token_id") for source in sources
     )
     return frozenset().union(*ids)
-
-
-def answers_bytes(
-    shape: Shape,
-    longest: LongestPrompt,
-    max_new_tokens: int,
-    *,
-    lengths: int = 1,
-    per_length: int = 1,
-    batch_size: int | None = None,
-) -> int:
-    """Bytes that a batch of prompts and answers holds: `lengths` lengths with `per_length` prompts
-    each.
-    """
-    batch_prompts = (
-        per_length * lengths if shape.element >= 4 else per_length
-    )  # 16 bits share no padded batch (`padding`)
-    batch_prompts = min(batch_prompts, batch_size or batch_prompts)
-    answer = max(max_new_tokens, longest.answer)
-    return batch_bytes(
-        shape, batch_prompts, longest.tokens, answer=answer, logits=longest.answer + 2
-    )

@@ -30,19 +30,16 @@ from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import judge_prefilled
 from ostools.measure.answers.prefilled import prefilled_answers, require_room, running
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import ReadPrompt
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import token_text
@@ -101,7 +98,7 @@ class Counting(Result):
 @measurement(
     command="evaluate counting",
     examples=("--task count-ones --dtypes float32 --out counting.png",),
-    memory=lambda: counting_memory,
+    memory=["answers", "logits"],
     in_chunks=True,
 )
 def counting(
@@ -287,17 +284,3 @@ def _together(hidden: Frame) -> dict[str, Any]:
         "right_twice": right_twice,
         "verdict": "contradicted" if right_twice else verdict,
     }
-
-
-def counting_memory(
-    model: Unloaded,
-    task: AppendixTask | str,
-    lengths: Sequence[int],
-    *,
-    dtypes: Sequence[str],
-    mitigation: Mitigation | str | None = None,
-) -> int:
-    """Bytes of the distances of the counts, and of the answers."""
-    form = _counting_task(task)
-    distances = collapse_memory(model, form, lengths, dtypes=dtypes, mitigation=mitigation)
-    return max(distances, evaluate_memory(model, form, lengths, mitigation=mitigation))

@@ -29,11 +29,9 @@ from ostools.measure.answers.answers import (
     CYCLE_AN_ITEM,
     Answer,
     answers,
-    answers_bytes,
     can_end,
     end_ids,
     how_read,
-    require_batch_size,
 )
 from ostools.measure.answers.judging import (
     Grade,
@@ -41,20 +39,18 @@ from ostools.measure.answers.judging import (
     grade_name,
     reasoning_tokens,
 )
-from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, spare
+from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores
 from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import (
     EXAMPLES,
-    FEW_SHOT,
     Elicitation,
     TaskPrompt,
     elicit,
     elicitation_for,
 )
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
 from ostools.models.tokenizer_calls import writes_lines
@@ -83,7 +79,7 @@ either there is no probability of the right line: it is that of a line that ends
     hosted="questions",
     of_questions=("task", "lengths", "seeds", "mitigation"),
     python_only={"grade": "a function, which a command line has not"},
-    memory=lambda: evaluate_memory,
+    memory=["answers"],
     sweep=lambda: SWEPT,
     in_chunks=True,
 )
@@ -312,45 +308,6 @@ def _require_samples_that_differ(samples: int, temperature: float | int) -> None
         raise InputError(
             f"at temperature 0 all {samples} samples would be the same; give a temperature, such as 1"
         )
-
-
-def evaluate_memory(
-    model: Unloaded,
-    task: Task | str,
-    lengths: Sequence[int],
-    *,
-    seeds: Sequence[int] = (0,),
-    samples: int = 1,
-    mitigation: Mitigation | str | None = None,
-    elicitation: Elicitation | None = None,
-    max_new_tokens: int | None = None,
-    batch_size: int | None = None,
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement
-    has.
-    """
-    form = tasks.task(task)
-    require_batch_size(batch_size)
-    if max_new_tokens is not None:
-        whole_number("max_new_tokens", max_new_tokens, 1)
-    how_asked = model.elicitation(form, elicitation, encoding.get("chat"))
-    options: dict[str, Any] = {
-        "mitigation": mitigation,
-        "seed": next(iter(seeds)),
-        "elicitation": how_asked,
-    }
-    longest = model.longest(form, lengths, **options, **encoding)
-    reasons = encoding.get("thinking", False) or form.reasons or longest.counts > 0
-    new_tokens = max_new_tokens or longest.answer + spare(
-        reasons, how_asked == FEW_SHOT, longest.counts
-    )
-    counts: dict[str, Any] = {
-        "lengths": len(lengths),
-        "per_length": len(seeds) * samples,
-        "batch_size": batch_size,
-    }
-    return answers_bytes(model.shape, longest, new_tokens, **counts)
 
 
 SWEPT = Swept(

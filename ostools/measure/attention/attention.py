@@ -26,7 +26,6 @@ from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import posed, rewritten
-from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits
 from ostools.measure.position import (
     ReadPrompt,
@@ -37,7 +36,6 @@ from ostools.measure.position import (
 )
 from ostools.measure.prompts import as_prompt, token_columns
 from ostools.measure.task_prompt import encoding_of, item_positions, render_prompt, render_question
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
@@ -114,7 +112,7 @@ class Attention(Result):
         '--prompt "Can you copy the following number?1111" --out x.html',
         "--task copy-last --length 12",
     ),
-    memory=lambda: patterns_memory,
+    memory=["patterns"],
     in_chunks=True,
 )
 def attention(
@@ -245,20 +243,3 @@ def _captured(
             "the attention weights on this prompt are not finite: the model's weights or its dtype are broken"
         )
     return last, squares, bins
-
-
-def patterns_memory(
-    model: Unloaded,
-    pos: int | None = None,
-    *,
-    task: Task | str | None = None,
-    length: int | None = None,
-) -> int:
-    """Bytes of a pass over a prompt of `pos` tokens, or over that of a task, whose patterns are
-    kept.
-    """
-    _require_one(pos is not None, task, length)
-    if task is not None and length is not None:
-        longest = model.longest(task, [length])
-        pos = longest.tokens + longest.answer
-    return patterns_bytes(model.shape, cast(int, pos))

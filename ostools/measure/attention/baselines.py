@@ -28,7 +28,6 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.formulas.block import BlockTerms
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
@@ -73,7 +72,7 @@ class AttentionBaselines(Result):
 @measurement(
     command="attention baselines",
     examples=('--prompt "The capital of France is" --out baselines.png',),
-    memory=lambda: bounds_memory,
+    memory=["blocks"],
 )
 def attention_baselines(
     model: TransformerBridge,

@@ -19,7 +19,6 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list
 from ostools.hooks.register import hidden
-from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import captured_pass
@@ -86,7 +85,7 @@ class HeadScores(Result):
 @measurement(
     command="attention heads",
     examples=('--prompt "Once upon a time" --out heads.png',),
-    memory=lambda: patterns_memory,
+    memory=["patterns"],
 )
 def head_scores(
     model: TransformerBridge,

@@ -23,7 +23,6 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, as_rows, from_rows
 from ostools.measure.collapse.run import CollapseRun, Views
@@ -76,7 +75,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
-@measurement(memory=lambda: collapse_memory, sweep=lambda: SWEPT, in_chunks=True)
+@measurement(memory=["logits"], sweep=lambda: SWEPT, in_chunks=True)
 def collapse(
     model: TransformerBridge,
     task: CollapseTask

@@ -10,27 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools import tasks
 from ostools.ground.errors import RangeError
 from ostools.ground.memory import keep_freed_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
-from ostools.measure.passes.batches import cast_bytes, pass_bytes
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.unloaded import Unloaded
-from ostools.mitigations import Mitigation
 from ostools.models.precision.torch_state import float32_products
-from ostools.models.shape import Shape
-from ostools.models.tokens import EncodingOptions
-from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.theory import distances
 
 CHUNK = 1 << 18
@@ -346,48 +339,3 @@ def require_finite(last_tokens: LastTokens, what: str, lengths: list[int], *, lo
             length = min(lengths[int(i)] for i in wrong.nonzero()[:, 0])
             holds = f"{str(dtype).removeprefix('torch.')} holds numbers up to {torch.finfo(dtype).max:.3g}"
             raise RangeError(f"{what} in {name}: {site} at length {length} is not finite; {holds}")
-
-
-def collapse_bytes(
-    shape: Shape, pos: int, pairs: int, dtypes: Sequence[str], *, layers: int = 1
-) -> int:
-    """Bytes that so many pairs hold, the longest prompt of `pos` tokens: the largest pass, in
-    float64 or in a precision, and the chunks of distances and logits. `layers`: so many streams are
-    compared."""
-    elements = [
-        8,
-        *(Precision.of_name(name).dtype.itemsize for name in dtypes if name != "float64"),
-    ]
-    # Weights that a precision rounds have a float64 run of their own.
-    elements += [8 for element in elements[1:] if element < shape.element]
-    largest = max(pass_bytes(shape, 1, pos, 1, size) + cast_bytes(shape, size) for size in elements)
-    chunks = (min(pairs, CHUNK // width + 1) * width for width in (shape.d_vocab, shape.d_model))
-    # Last tokens alone, in float64 and in the precision.
-    streams = 2 * 8 * 2 * pairs * (layers - 1) * shape.d_model
-    logits = min(pairs, logits_rows(shape.d_vocab)) * shape.d_vocab * 2 * sum(elements)
-    return largest + 12 * 8 * max(chunks) + streams + logits
-
-
-def collapse_memory(
-    model: Unloaded,
-    task: Task | CollapseTask | str,
-    lengths: Sequence[int],
-    *,
-    dtypes: Sequence[str] = ("float64",),
-    seeds: Sequence[int] = (0,),
-    layers: Sequence[int] | str | None = None,
-    mitigation: Mitigation | str | None = None,
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of the pairs of a task, in each dtype; of prompts in the chat template with the answer
-    line begun, the most.
-    """
-    layer_count = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
-    form = tasks.task(task, CollapseTask) if isinstance(task, str) else task
-    form, most = (
-        (form.form, max(lengths) + 1) if isinstance(form, TaskPairs) else (form, max(lengths))
-    )
-    longest = model.longest(form, [most], mitigation=mitigation, seed=next(iter(seeds)), **encoding)
-    return collapse_bytes(
-        model.shape, longest.tokens + longest.answer, len(lengths), dtypes, layers=layer_count
-    )

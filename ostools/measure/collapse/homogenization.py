@@ -27,18 +27,15 @@ from ostools.hooks.sites import unknown_inside
 from ostools.measure.attention.heads import SINK
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.batches import in_full, patterns_bytes
 from ostools.measure.passes.contexts import (
     captured_pass,
     full_precision,
     require_no_edits,
 )
 from ostools.measure.swept import READ_POSITION, Swept
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import bytes_with_untrained
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
@@ -104,7 +101,8 @@ class TokenHomogenization(Result):
 @measurement(
     command="collapse tokens",
     examples=('--prompt "The capital of France is Paris, and" --untrained --out tokens.png',),
-    memory=lambda: homogenization_memory,
+    memory=["patterns"],
+    beside="untrained",
     sweep=lambda: SWEPT,
 )
 def token_homogenization(
@@ -249,14 +247,6 @@ def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, fl
         "first_weight": float(weights.mean()),
         "sink_rate": float((weights > SINK).double().mean()),
     }
-
-
-def homogenization_memory(model: Unloaded, pos: int, *, untrained: bool = False) -> int:
-    """Bytes of a pass whose states are kept, of their singular values, and of an untrained model."""
-    shape = in_full(model.shape)
-    states = pos * shape.d_model * ((shape.n_layers + 1) * shape.element + 4 * 8)
-    measured = patterns_bytes(shape, pos) + states
-    return bytes_with_untrained(measured, model.shape) if untrained else measured
 
 
 SWEPT = Swept(read=TokenHomogenization.of, options={"untrained": None, **READ_POSITION})

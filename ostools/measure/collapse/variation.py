@@ -32,7 +32,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import captured_pass, require_no_edits
@@ -199,7 +198,7 @@ class AttentionVariation(Result):
     command="collapse variation",
     examples=("--task figure-5c --lengths 1:200 --out variation.png",),
     defaults={"lengths": "1:128"},
-    memory=lambda: collapse_memory,
+    memory=["logits"],
     in_chunks=True,
 )
 def attention_variation(

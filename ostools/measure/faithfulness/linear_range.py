@@ -34,7 +34,6 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised, differentiated
-from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import token_columns
@@ -97,7 +96,7 @@ class LinearRange(Result):
 @measurement(
     command="sensitivity range",
     examples=('--prompt "The capital of France is" --draws 2 --out range.png',),
-    memory=lambda: sensitivity_memory,
+    memory=["rows"],
     in_chunks=True,
 )
 def linear_range(

@@ -29,14 +29,12 @@ from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import differentiated
-from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, logit_ids, soft_cap
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.generic.notes import block_notes
@@ -86,7 +84,8 @@ class Attribution(Result):
 @measurement(
     command="sensitivity attribution",
     examples=('--prompt "Once upon a" --out parts.png',),
-    memory=lambda: attribution_memory,
+    memory=["rows"],
+    sizes={"logit": 0},
     in_chunks=True,
 )
 def attribution(
@@ -183,8 +182,3 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
     return table.astype({"position": "Int64", "token_id": "Int64"}).assign(
         contribution=parts.numpy()
     )
-
-
-def attribution_memory(model: Unloaded, pos: int) -> int:
-    """Bytes of the gradient, one row, whatever the linearisation."""
-    return sensitivity_bytes(model.shape, pos, rows=1)

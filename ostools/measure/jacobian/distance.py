@@ -24,7 +24,6 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import METHOD_KINDS, Linearisation, Method, Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
@@ -32,10 +31,8 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
 from ostools.measure.passes.output import up_to_position
 from ostools.measure.swept import READ_POSITION, Swept
-from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import bytes_with_untrained
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
@@ -125,7 +122,8 @@ class InfluenceByDistance(Result):
         '--prompt "It was the best of times, it was the worst of times" --out distance.png',
         "--prompts prompts.jsonl --controls shuffled --controls untrained --out distance.png",
     ),
-    memory=lambda: distance_memory,
+    memory=["rows"],
+    beside="controls",
     sweep=lambda: SWEPT,
 )
 def influence_by_distance(
@@ -312,22 +310,6 @@ def _over_texts(
     wide = expanded(0.95, texts)
     low, high = np.quantile(rates, [(1 - wide) / 2, (1 + wide) / 2])
     return float(low), float(high)
-
-
-def distance_memory(
-    model: Unloaded,
-    pos: int,
-    *,
-    method: str = "sketch",
-    cotangents: int = COTANGENTS,
-    controls: Control | Sequence[Control] = (),
-) -> int:
-    """Bytes of the longest beginning's Jacobians, and of an untrained model."""
-    measured = sensitivity_memory(
-        model, pos, method=method, cotangents=cotangents, linearisations=("full",)
-    )
-    names = [controls] if isinstance(controls, str) else controls
-    return bytes_with_untrained(measured, model.shape) if "untrained" in names else measured
 
 
 SWEPT = Swept(

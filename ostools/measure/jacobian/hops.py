@@ -32,12 +32,10 @@ from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.certificate import Claim
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import Cotangents, Linearised, differentiated, vjp
-from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import edits_beyond_patterns
 from ostools.measure.prompts import token_columns
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
@@ -110,7 +108,7 @@ class Hops(Result):
 @measurement(
     command="sensitivity hops",
     examples=('--prompt "The capital of France is" --out hops.png',),
-    memory=lambda: hops_memory,
+    memory=["rows"],
 )
 def hops(
     model: TransformerBridge,
@@ -174,12 +172,6 @@ def hops(
         _table(tokens, tracks),
         replace(provenance, parameters={**provenance.parameters, **settings}),
     )
-
-
-def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 16) -> int:
-    """Bytes of the tracks, so many rows of a sketch."""
-    rows = (most + 2) * cotangents
-    return sensitivity_bytes(model.shape, pos, rows=rows, max_memory=model.limit)
 
 
 def _require_known_edits(model: TransformerBridge) -> None:

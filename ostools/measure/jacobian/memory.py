@@ -5,16 +5,11 @@ Too large a run takes fewer cotangents at a time first, then is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.out_of_memory import chunk as chunk_of
-from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS
 from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
-from ostools.measure.passes.batches import in_full
-from ostools.measure.passes.output import one_or_two, read_up_to
-from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 
 # Rows of cotangents times tokens that one block of products carries: about what stays in a CPU's
@@ -119,64 +114,17 @@ def sensitivity_bytes(
     max_memory: int | None = None,
     rows: int | None = None,
 ) -> int:
-    """Peak of a prompt of `pos` tokens, at `layers` residual streams, within `max_memory` bytes
+    """Peak of a prompt of `pos` tokens in float32 or float64, at `layers` residual streams, within `max_memory` bytes
     beside the model. `rows`: how many are kept in place of the method's, 1 of a logit.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """
-    work, d_model = in_full(shape), shape.d_model
+    d_model = shape.d_model
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
     if method == "auto":
-        method = choose_method(d_model, exact_fits=fits(work, pos, layers, max_memory=limit)).method
+        method = choose_method(
+            d_model, exact_fits=fits(shape, pos, layers, max_memory=limit)
+        ).method
     if rows is None and method != "exact":
         rows = most_rows(d_model, method, cotangents)
-    return plan(work, pos, layers, max_memory=limit, rows=rows).peak
-
-
-def require_exact_logit(
-    logit: str | int | Sequence[str | int], method: str, linearisations: Sequence[str]
-) -> None:
-    """Raises `InputError` for what is not measured of a logit, and for more than two tokens."""
-    one_or_two(logit)
-    if method in ("sketch", "estimate"):
-        raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit=, found "
-            f"{method!r}"
-        )
-    if "detached" in linearisations:
-        raise InputError(
-            "sensitivity: expected another linearisation than 'detached' with logit=: use "
-            "attribution(model, prompt, logit=...), which has its parts"
-        )
-
-
-def sensitivity_memory(
-    model: Unloaded,
-    pos: int,
-    *,
-    linearisations: str | Sequence[str] | None = None,
-    layers: Sequence[int] | str = (0,),
-    method: str = "auto",
-    cotangents: int = COTANGENTS,
-    accuracy: float | None = None,
-    position: int | str | None = None,
-    logit: str | int | Sequence[str | int] | None = None,
-) -> int:
-    """Bytes of a prompt's Jacobians, or of those of its beginning up to `position`."""
-    method = method if accuracy is None else "estimate"
-    if logit is not None:
-        names = (
-            (linearisations,)
-            if isinstance(linearisations, str)
-            else linearisations or DEFAULT_LINEARISATIONS
-        )
-        require_exact_logit(logit, method, names)
-    return sensitivity_bytes(
-        model.shape,
-        read_up_to(position if isinstance(position, int) else None, pos),
-        layers=model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
-        method=method,
-        cotangents=cotangents,
-        rows=None if logit is None else 1,
-        max_memory=model.limit,
-    )
+    return plan(shape, pos, layers, max_memory=limit, rows=rows).peak

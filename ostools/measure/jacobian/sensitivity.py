@@ -40,11 +40,10 @@ from ostools.measure.jacobian.linearisation_run import (
     measured,
 )
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated
-from ostools.measure.jacobian.memory import require_exact_logit, sensitivity_memory
 from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.output import Output, up_to_position
+from ostools.measure.passes.output import Output, one_or_two, up_to_position
 from ostools.measure.prompts import (
     PROFILE,
     PromptResults,
@@ -152,7 +151,7 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
         "--ids 2,40,50 --model ./my-model",
         '--prompt "Once upon a" --logit " time" --logit " day"',
     ),
-    memory=lambda: sensitivity_memory,
+    memory=["rows"],
     sweep=lambda: SWEPT,
     in_chunks=True,
     one=Sensitivity,
@@ -270,6 +269,23 @@ def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Me
     return "estimate", float(accuracy)
 
 
+def _require_exact_logit(
+    logit: str | int | Sequence[str | int], method: str, linearisations: Sequence[str]
+) -> None:
+    """Raises `InputError` for what is not measured of a logit, and for more than two tokens."""
+    one_or_two(logit)
+    if method in ("sketch", "estimate"):
+        raise InputError(
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit=, found "
+            f"{method!r}"
+        )
+    if "detached" in linearisations:
+        raise InputError(
+            "sensitivity: expected another linearisation than 'detached' with logit=: use "
+            "attribution(model, prompt, logit=...), which has its parts"
+        )
+
+
 def _of_each(
     model: TransformerBridge,
     mitigated: MitigatedPrompts,
@@ -295,7 +311,7 @@ def _of_each(
             for tokens in prompts
         ]
         if logit is not None:
-            require_exact_logit(logit, options.method, options.names)
+            _require_exact_logit(logit, options.method, options.names)
             output = Output.of(work, logit)
             options = replace(options, output=output)
             provenance = _with(

@@ -4,14 +4,12 @@ equal lengths only.
 Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
 So a padded batch carries its mask and its position ids explicitly, and there is one only where
 tests show that nothing depends on it (`padding`).
-
-The bytes that one pass holds beside the stored weights are counted here too, by the shape of the
-model; what is larger than a pass is counted beside the code that holds it."""
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +25,6 @@ from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.trees import TOKENS as TOKENS
 from ostools.measure.passes.trees import batches as batches
 from ostools.mitigations.passes import own_windows
-from ostools.models.shape import Shape
 
 # What these make of a position depends on nothing but that position: padding is as harmless as
 # without them.
@@ -173,65 +170,3 @@ class Rows:
         self.unread, self.real = self.unread[row_indices], self.real[row_indices]
         if self.cache is not None:
             self.cache.batch_select_indices(row_indices)
-
-
-# Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks
-# keep.
-_SQUARES = 4.5
-# In 16 bits too (`models.precision.scores`).
-_SCORE = torch.float32.itemsize
-
-
-@dataclass(frozen=True)
-class LongestPrompt:
-    """Tokens of the longest prompt that a measurement reads, and of the right answer to it; parts
-    that are counted first.
-    """
-
-    tokens: int
-    answer: int = 0
-    counts: int = 0
-
-
-def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
-    """Bytes that `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of
-    every layer, and logits at some positions."""
-    squares = _SQUARES * shape.n_heads * pos**2 * max(element, _SCORE)
-    vectors = pos * (3 * shape.d_mlp + 8 * shape.d_model)
-    cache = 2 * shape.n_layers * pos * shape.n_key_value_heads * shape.d_head
-    return int(rows * (squares + element * (vectors + cache + 3 * logits * shape.d_vocab)))
-
-
-def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
-    """Bytes of a pass over one prompt whose patterns are kept; `element`: bytes of a number that is
-    not read as it is loaded."""
-    element = shape.element if element is None else element
-    pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * max(element, _SCORE)
-    return pass_bytes(shape, 1, pos, 1, element) + pattern_bytes + cast_bytes(shape, element)
-
-
-def batch_bytes(
-    shape: Shape,
-    prompts: int,
-    pos: int,
-    *,
-    answer: int = 0,
-    logits: int = 1,
-    element: int | None = None,
-) -> int:
-    """Bytes of a pass over so many prompts of at most `pos` tokens, or as many of them as go
-    through together, each with so many tokens of an answer behind it."""
-    element = shape.element if element is None else element
-    rows = min(prompts, max(1, TOKENS // pos))
-    return pass_bytes(shape, rows, pos + answer, logits, element) + cast_bytes(shape, element)
-
-
-def cast_bytes(shape: Shape, element: int) -> int:
-    """Weights that are read as numbers of `element` bytes, where they are stored as others."""
-    return 0 if element == shape.element else shape.view_bytes(element)
-
-
-def in_full(shape: Shape) -> Shape:
-    """The model that a formula is computed with: a 16-bit one is read as float32, number by number
-    (`Shape.cast`)."""
-    return shape if shape.element >= 4 else replace(shape, element=4, cast=True)

@@ -35,14 +35,13 @@ from ostools.measure.first_order import first_order_agreement
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, MitigatedPrompts
-from ostools.measure.passes.batches import TOKENS, batch_bytes, patterns_bytes, shared_prefix
+from ostools.measure.passes.batches import TOKENS, shared_prefix
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, PromptRun, What
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, Cell, Rows, Swept
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, encode
 from ostools.models.tokens import EncodingOptions, token_text
@@ -132,7 +131,8 @@ class Patching(Result):
         "--task count-ones-bernoulli --length 6 --what edges --window 3",
     ),
     python_only={"positions": "several positions that are patched together are a list of lists"},
-    memory=lambda: patch_memory,
+    memory=["patterns"],
+    sizes={"prompts": TOKENS},
     sweep=lambda: SWEPT,
     in_chunks=True,
 )
@@ -402,18 +402,6 @@ def _named(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
             about |= {"part": f"{window}.{head}", "position": None, "token": ""}
         rows.append(about)
     return pd.DataFrame(rows).astype({"position": "Int64", "head": "Int64"})
-
-
-def patch_memory(model: Unloaded, pos: int) -> int:
-    """Bytes of a batch of patched passes, or of the graph of one pass: the inputs of every product,
-    and the patterns.
-    """
-    element = max(4, model.shape.element)
-    graph = model.shape.n_layers * pos * (3 * model.shape.d_mlp + 8 * model.shape.d_model) * element
-    return max(
-        batch_bytes(model.shape, TOKENS, pos, element=element),
-        patterns_bytes(model.shape, pos, element) + graph,
-    )
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:

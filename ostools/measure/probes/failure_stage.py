@@ -24,7 +24,6 @@ from ostools.measure.answers.prefilled import (
     running,
 )
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
@@ -38,11 +37,9 @@ from ostools.measure.probes.probe import (
     ProbeTask,
     Target,
     probe,
-    probe_memory,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
 from ostools.measure.swept import Cell, Rows, Swept
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE
 from ostools.models.tokenizer_calls import decoded
@@ -174,7 +171,8 @@ class FailureStage(Result):
     ),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=(probe,),
-    memory=lambda: failure_stage_memory,
+    memory=["probes", "logits"],
+    beside="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
 )
@@ -424,27 +422,6 @@ def _verdict_name(
     if hidden:
         return SAME_VECTOR, ""
     return (UNDECODABLE if is_tested else UNTESTED), ""
-
-
-def failure_stage_memory(
-    model: Unloaded,
-    task: Task | str,
-    lengths: Sequence[int],
-    *,
-    dtypes: Sequence[str],
-    seeds: Sequence[int] | None = None,
-    mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
-    random_weights: bool = True,
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of the probes or of the pairs, under the mitigation that makes the longest prompt."""
-    common: dict[str, Any] = {"dtypes": dtypes, **encoding}
-    sizes = []
-    for one in (None, *_mitigations(mitigation)):
-        weights: dict[str, Any] = {"seeds": seeds, "random_weights": random_weights}
-        sizes.append(probe_memory(model, task, lengths, mitigation=one, **weights, **common))
-        sizes.append(collapse_memory(model, task, lengths, mitigation=one, **common))
-    return max(sizes)
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:

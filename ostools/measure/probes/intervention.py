@@ -34,7 +34,7 @@ from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ReadPrompt
-from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask, probe, probe_memory
+from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask, probe
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.swept import Cell, Swept, the_one
@@ -118,7 +118,7 @@ class ProbeIntervention(Result):
     examples=("--task count-ones-bernoulli --lengths 2:9 --out intervention.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
     lines_of=(probe,),
-    memory=lambda: probe_memory,
+    memory=["probes"],
     sweep=lambda: SWEPT,
     in_chunks=True,
 )

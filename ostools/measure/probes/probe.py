@@ -22,7 +22,6 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.batches import batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, reading
 from ostools.measure.probes.scores import (
@@ -38,11 +37,10 @@ from ostools.measure.probes.scores import (
 )
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_texts
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import bytes_with_untrained, untrained_model
+from ostools.models.untrained import untrained_model
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -115,7 +113,8 @@ class Decodability(Result):
     command="probe",
     examples=("--task count-ones-bernoulli --dtypes bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
-    memory=lambda: probe_memory,
+    memory=["probes"],
+    beside="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
 )
@@ -312,33 +311,6 @@ class ProbeTask:
             "read_at": reading(self.model, self.prompts),
             **self.prompts[0].task_prompt.prompt.provenance,
         }
-
-
-def probe_memory(
-    model: Unloaded,
-    task: Task | str,
-    lengths: Sequence[int],
-    *,
-    dtypes: Sequence[str],
-    seeds: Sequence[int] | None = None,
-    mitigation: Mitigation | str | None = None,
-    random_weights: bool = False,
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of a batch of prompts of one length, and of each prompt the last token at every place;
-    with `random_weights` a second model stands beside.
-    """
-    form, shape = tasks.task(task), model.shape
-    seed_list = seeds_asked(form, seeds)
-    longest = model.longest(form, lengths, mitigation=mitigation, seed=seed_list[0], **encoding)
-    pos, elements = (
-        longest.tokens + longest.answer,
-        [Precision.of_name(name).dtype.itemsize for name in dtypes],
-    )
-    batch = max(batch_bytes(shape, len(seed_list), pos, element=size) for size in elements)
-    numbers = (2 * shape.n_layers + 3) * shape.d_model + 2 * shape.d_vocab
-    held = batch + 8 * len(lengths) * len(seed_list) * numbers
-    return bytes_with_untrained(held, shape) if random_weights else held
 
 
 def _swept_rows(result: Decodability, cell: Cell) -> Frame:

@@ -22,7 +22,6 @@ from torch import Tensor
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -98,7 +97,7 @@ class Spectra(Result):
     command="bounds spectra",
     examples=('--prompt "The capital of France is" --out spectra.png',),
     python_only={"measured": "a result in memory, which a command line has not"},
-    memory=lambda: patterns_memory,
+    memory=["patterns"],
     in_chunks=True,
 )
 def spectra(

@@ -17,16 +17,14 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Method, Position, distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
-from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.profile import NO_SINK, Profile, profile
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import Kind, bytes_with_untrained
+from ostools.models.untrained import Kind
 from ostools.results import Chart, Frame, Result
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
@@ -75,7 +73,8 @@ class UntrainedBaselines(Result):
     command="sensitivity untrained",
     examples=('--prompt "Once upon a time" --kinds initialised,shuffled --out untrained.png',),
     lines_of=(sensitivity,),
-    memory=lambda: untrained_memory,
+    memory=["rows"],
+    beside="kinds",
 )
 def untrained_baselines(
     model: TransformerBridge,
@@ -156,12 +155,3 @@ def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, A
         "spearman": rank_correlation(*values),
         "weight_hash": case_profile.provenance.model["weight_hash"],
     }
-
-
-def untrained_memory(
-    model: Unloaded, pos: int, *, linearisation: str = "full", method: str = "auto"
-) -> int:
-    """Bytes of a prompt's Jacobians, and of an untrained model beside the model."""
-    return bytes_with_untrained(
-        sensitivity_memory(model, pos, linearisations=linearisation, method=method), model.shape
-    )

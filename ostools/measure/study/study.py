@@ -22,9 +22,7 @@ from ostools.ground.names import Position, checked_list, distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import require_batch_size
-from ostools.measure.answers.evaluate import evaluate, evaluate_memory
-from ostools.measure.collapse.distances import collapse_bytes
-from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
@@ -33,7 +31,6 @@ from ostools.measure.study import verdicts as judging
 from ostools.measure.study.arms import Arm, StudyPlan, beside, within_training
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
-from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions
@@ -100,7 +97,7 @@ class Study(Result):
         "lengths": "4:64",
     },
     lines_of=(evaluate,),
-    memory=lambda: study_memory,
+    memory=["answers", "logits", "rows"],
 )
 def study(
     model: TransformerBridge,
@@ -217,35 +214,3 @@ def _spread(lengths: list[int], count: int) -> list[int]:
     """At most `count` of the lengths, evenly spread, the last among them."""
     count = min(whole_number("sensitivity_lengths", count, 1), len(lengths))
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
-
-
-def study_memory(
-    model: Unloaded,
-    task: Task | str,
-    lengths: Sequence[int],
-    *,
-    mitigations: Sequence[Mitigation | str],
-    seeds: Sequence[int] = (0,),
-    measures: About | Sequence[About] | None = None,
-    dtypes: Sequence[str] = (),
-    elicitation: Elicitation | None = None,
-    batch_size: int | None = None,
-    **encoding: Unpack[EncodingOptions],
-) -> int:
-    """Bytes of what is measured of answers, distances and sensitivity: without, and with each
-    mitigation.
-    """
-    form, names, sizes = tasks.task(task), judging.ABOUT if measures is None else measures, [0]
-    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "batch_size": batch_size}
-    for mitigation in (None, *mitigations):
-        if {"answers", "log_probability"} & set(names):
-            sizes.append(
-                evaluate_memory(model, form, lengths, mitigation=mitigation, **options, **encoding)
-            )
-        longest = model.longest(form, lengths, mitigation=mitigation, **encoding)
-        pos = longest.tokens + longest.answer
-        if "collapse" in names:
-            sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
-        if "sensitivity" in names:
-            sizes.append(sensitivity_memory(model, pos, linearisations="full"))
-    return max(sizes)

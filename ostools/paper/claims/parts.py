@@ -16,17 +16,16 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import parse_lengths
-from ostools.measure import Unloaded
+from ostools.measure import Unloaded, bytes_of
 from ostools.mitigations import Hint, Separator
 from ostools.paper import behaviour
 from ostools.paper.claims.claim import PaperClaim
-from ostools.paper.figure5 import figure_5, figure_5_memory
-from ostools.paper.forecast import bytes_of
+from ostools.paper.figure5 import figure_5
 from ostools.paper.lemmas import lemma_checks
-from ostools.paper.retrieval import Retrieval, retrieval, retrieval_memory
+from ostools.paper.retrieval import Retrieval, retrieval
 from ostools.paper.synthetic import figure_8, figure_9
 from ostools.results import Result
-from ostools.tasks import AppendixTask, Question
+from ostools.tasks import FIGURE_5, AppendixTask, Question
 
 OVER_SQUASHING, LEMMAS, ATTENTION, LAYERS = "over-squashing", "lemmas", "attention", "layers"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
@@ -136,14 +135,6 @@ def _over_squashing(
     return results
 
 
-def _over_squashing_memory(model: Unloaded, options: dict[str, Any]) -> int:
-    pos = model.longest(_DIGITS, [options["length"]]).tokens
-    return max(
-        bytes_of(ost.sensitivity, model, pos, method="exact"),
-        bytes_of(ost.bounds, model, pos, variants=_FORMS),
-    )
-
-
 def _retrieval(
     model: TransformerBridge, records: int, seeds: Sequence[int], progress: Progress | None
 ) -> Retrieval:
@@ -151,10 +142,12 @@ def _retrieval(
 
 
 def _bytes(
-    measure: Callable[..., Result], *args: Any, **fixed: Any
+    *measurements: Callable[..., Result], **sizes: Any
 ) -> Callable[[Unloaded, dict[str, Any]], int]:
-    """Forecast of a part that is one measurement."""
-    return lambda model, options: bytes_of(measure, model, *args, **options, **fixed)
+    """Forecast of a part whose measurements follow each other."""
+    return lambda model, options: max(
+        bytes_of(one, model, **options, **sizes) for one in measurements
+    )
 
 
 _REMEDIES: dict[str, Any] = {
@@ -170,7 +163,7 @@ _PARTS = (
         {"lengths": steps(10, 400, 10)},
         10,
         _result("figure", behaviour.figure_2),
-        lambda model, options: behaviour.figure_2_memory(model, **options),
+        _bytes(ost.evaluate, task=[*behaviour.figure_2_tasks()]),
         lambda options: behaviour.figure_questions(behaviour.figure_2_tasks(), **options),
     ),
     ClaimPart(
@@ -178,7 +171,7 @@ _PARTS = (
         {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256},
         55,
         _result("figure", behaviour.figure_3, panels=behaviour.TASKS, number=6),
-        lambda model, options: behaviour.figure_3_memory(model, panels=behaviour.TASKS, **options),
+        _bytes(ost.evaluate, task=[*behaviour.figure_tasks(panels=behaviour.TASKS)]),
         lambda options: behaviour.figure_prompts(
             6, options["lengths"], options["seeds"], behaviour.TASKS
         ),
@@ -188,9 +181,7 @@ _PARTS = (
         {"lengths": steps(5, 150, 5), "seeds": 3},
         5,
         _answer_only,
-        lambda model, options: behaviour.tasks_memory(
-            model, _seeds_by_task(options), options["lengths"]
-        ),
+        _bytes(ost.evaluate, task=[*_seeds_by_task({"seeds": [0]})]),
         lambda options: behaviour.figure_questions(_seeds_by_task(options), options["lengths"]),
     ),
     ClaimPart(
@@ -198,23 +189,21 @@ _PARTS = (
         {"lengths": "1:256", "dtypes": _TWO_DTYPES, "seeds": 5, "items": "text"},
         20,
         _result("figure", figure_5),
-        lambda model, options: figure_5_memory(
-            model, lengths=options["lengths"], dtypes=options["dtypes"]
-        ),
+        _bytes(ost.collapse, task=[*FIGURE_5]),
     ),
     ClaimPart(
         ATTENTION,
         {"lengths": steps(8, 256, 8)},
         3,
         _result("variation", ost.measure.attention_variation, task="figure-5a"),
-        _bytes(ost.measure.attention_variation, "figure-5a"),
+        _bytes(ost.measure.attention_variation, task="figure-5a"),
     ),
     ClaimPart(
         LAYERS,
         {"lengths": steps(8, 256, 8), "dtypes": ["bfloat16"]},
         5,
         _result("collapse", ost.collapse, task="figure-5a", layers="all"),
-        _bytes(ost.collapse, "figure-5a", layers="all"),
+        _bytes(ost.collapse, task="figure-5a", layers="all"),
     ),
     ClaimPart("figure-8", {"seeds": 5}, 2, _numbers_alone("figure", figure_8)),
     ClaimPart("figure-9", {"seeds": 5}, 1, _numbers_alone("figure", figure_9)),
@@ -223,14 +212,14 @@ _PARTS = (
         {"length": 32, "seeds": 6, "powers": 64},
         10,
         _over_squashing,
-        _over_squashing_memory,
+        _bytes(ost.sensitivity, ost.bounds, task=_DIGITS, method="exact", variants=_FORMS),
     ),
     ClaimPart(
         "retrieval",
         {"records": 9, "seeds": 6},
         60,
         _result("retrieval", _retrieval),
-        lambda model, options: retrieval_memory(model, options["records"]),
+        lambda model, options: bytes_of(retrieval, model, length=options["records"]),
     ),
     ClaimPart(LEMMAS, {"seed": 0}, 4, _numbers_alone(LEMMAS, lemma_checks)),
     ClaimPart(
@@ -238,7 +227,7 @@ _PARTS = (
         {"lengths": "1:96", "dtypes": _TWO_DTYPES},
         15,
         _result("counting", ost.measure.counting, task="count-ones"),
-        _bytes(ost.measure.counting, "count-ones"),
+        _bytes(ost.measure.counting, task="count-ones"),
     ),
     ClaimPart(
         "remedies",

@@ -9,11 +9,9 @@ from typing import Any
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure import FailureStage, Study, evaluate, failure_stage, study
-from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.result import Evaluation
-from ostools.measure.probes.failure_stage import failure_stage_memory
+from ostools.measure.memory import bytes_of
 from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
-from ostools.measure.study.study import study_memory
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.unloaded import Unloaded
@@ -69,7 +67,7 @@ def _measure_answers(run: Measuring) -> None:
 
 def _answers_memory(model: Unloaded, plan: ReportPlan) -> list[int]:
     options = plan.extent.answers
-    return [evaluate_memory(model, name, **options) for name in extent.EVALUATION]
+    return [bytes_of(evaluate, model, task=name, **options) for name in extent.EVALUATION]
 
 
 def _answers_state(measured: Measurements) -> str:
@@ -160,7 +158,7 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
 
 def _study_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     options = _study_options(plan)
-    studies = [study_memory(model, name, **options) for name in extent.EVALUATION]
+    studies = [bytes_of(study, model, task=name, **options) for name in extent.EVALUATION]
     return [*_answers_memory(model, plan), *studies]
 
 
@@ -229,7 +227,7 @@ def _failure_stage_options(plan: ReportPlan, dtype: str) -> dict[str, Any]:
 def _failure_stage_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     options = _failure_stage_options(plan, str(model.dtype))
     with_untrained, alone = (
-        failure_stage_memory(model, random_weights=twin, **options) for twin in (True, False)
+        bytes_of(failure_stage, model, random_weights=twin, **options) for twin in (True, False)
     )
     yield plan.beside_untrained(model, alone, with_untrained)
 

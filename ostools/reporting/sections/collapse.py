@@ -15,8 +15,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.hooks import HookError
 from ostools.measure import Collapse, collapse
-from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
+from ostools.measure.memory import bytes_of
 from ostools.mitigations.passes import own_windows
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
@@ -181,10 +181,11 @@ COLLAPSE = ReportSection(
     _measure_curves,
     40,
     lambda model, plan: (
-        collapse_memory(
+        bytes_of(
+            collapse,
             model,
-            name,
-            plan.lengths,
+            task=name,
+            lengths=plan.lengths,
             dtypes=plan.extent.formats if "precision" in plan.names else plan.extent.casts,
         )
         for name in tasks.FIGURE_5

@@ -18,10 +18,9 @@ from ostools.measure import (
     profile,
     sensitivity,
 )
-from ostools.measure.attention.attention import attention, patterns_memory
-from ostools.measure.bounds.bounds import bounds_memory
+from ostools.measure.attention.attention import attention
 from ostools.measure.bounds.variants import undescribed
-from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.memory import bytes_of
 from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.unloaded import Unloaded
 from ostools.models.untrained import bytes_with_untrained
@@ -115,9 +114,10 @@ def _measure_bounds(run: Measuring, norms: Sensitivity) -> None:
 
 
 def _profiles_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
-    yield sensitivity_memory(model, plan.pos, layers="all" if "layers" in plan.names else (0,))
+    layers = "all" if "layers" in plan.names else (0,)
+    yield bytes_of(sensitivity, model, plan.pos, layers=layers)
     if "sensitivity" in plan.names and plan.extent.forms:
-        yield bounds_memory(model, plan.pos, variants=plan.extent.forms)
+        yield bytes_of(bounds, model, plan.pos, variants=plan.extent.forms)
 
 
 def _measure_attention(run: Measuring) -> None:
@@ -150,7 +150,7 @@ def _measure_position(run: Measuring) -> None:
 def _position_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     """Of the longest passage, beside the untrained model where there is one."""
     options: Any = {"method": "sketch", "cotangents": plan.extent.cotangents}
-    alone = sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options)
+    alone = bytes_of(sensitivity, model, PASSAGE_TOKENS + 2, **options)
     yield plan.beside_untrained(model, alone, bytes_with_untrained(alone, model.shape))
 
 
@@ -262,7 +262,7 @@ ATTENTION = ReportSection(
     ATTENTION_LEAD,
     _measure_attention,
     1,
-    lambda model, plan: [patterns_memory(model, plan.pos)],
+    lambda model, plan: [bytes_of(attention, model, plan.pos)],
     _attention_parts,
 )
 POSITION = ReportSection(

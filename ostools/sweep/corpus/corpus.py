@@ -26,8 +26,7 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Cell
-from ostools.measure.unloaded import Unloaded
-from ostools.mitigations import Mitigation, optional
+from ostools.mitigations import Mitigation
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Provenance
@@ -49,7 +48,7 @@ TOKENS_PER_CELL = 1024
         "--texts texts.jsonl --measure collapse --dtypes bfloat16",
     ),
     lines_of=(sensitivity,),
-    memory=lambda: corpus_memory,
+    memory=["rows"],
 )
 def corpus(
     model: TransformerBridge,
@@ -222,21 +221,3 @@ class CorpusRun:
                 )
                 store.add(batch.keyed_cell, content)
             tell(progress, len(batches), len(batches))
-
-
-def corpus_memory(
-    model: Unloaded,
-    *,
-    lengths: Sequence[int],
-    measure: MeasureName = "sensitivity",
-    linearisation: Linearisation | None = None,
-    method: SketchedMethod | None = None,
-    dtypes: Sequence[str] | None = None,
-    mitigation: Mitigation | str | None = None,
-) -> int:
-    """Bytes of a window of the greatest length."""
-    d_model = model.shape.d_model
-    measured = WindowMeasure.from_options(
-        measure, linearisation, method, dtypes, d_model, optional(mitigation)
-    )
-    return max(measured.memory(model.shape, length, model.limit) for length in lengths)

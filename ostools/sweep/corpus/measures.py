@@ -19,16 +19,13 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import VECTOR
-from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
+from ostools.measure.mitigated_prompts import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
-from ostools.models.shape import Shape
 from ostools.results import Frame
 from ostools.sweep.corpus.texts import Window
 from ostools.tasks.repeats import RepeatedIds
@@ -155,12 +152,3 @@ class WindowMeasure:
                 table.assign(same_top_token=logits["same_top_token"].to_numpy(dtype=bool))
             )
         return tables
-
-    def memory(self, shape: Shape, length: int, max_memory: int | None = None) -> int:
-        """Bytes that a window of so many tokens holds beside the model."""
-        if self.name == PAIRS:
-            length += 1
-            held_bytes = collapse_bytes(shape, length, 1, self.dtypes)
-        else:
-            held_bytes = sensitivity_bytes(shape, length, method=self.method, max_memory=max_memory)
-        return max(held_bytes, acting_bytes(shape, length, self.mitigation))
