@@ -69,16 +69,19 @@ def frozen(
 
 
 @model_block
-def holding(model: TransformerBridge, choices: Sequence[HeldParts]) -> Iterator[Holding]:
+def holding(
+    model: TransformerBridge, choices: Sequence[HeldParts], keeps: bool = False
+) -> Iterator[Holding]:
     """Let a forward pass be differentiated under each of the choices, and impose one prompt's
     values on others.
 
     One graph serves every choice: `Holding.follow` says which one the gradients of the next
     backward pass obey. Inside `Holding.imposing` the rows of a pass have the patterns, norm scales
-    and activations of its first row, as functions of their own input: their finite differences are
-    those of the held network.
+    and activations of the prompt, as functions of their own input: their finite differences are
+    those of the held network. `keeps`: those of the pass that was differentiated are kept; else the
+    prompt has to be the first row.
     """
-    held = Holding(choices)
+    held = Holding(choices, keeps)
     with attached(_placements(model, "holding", held), kind="freeze"):
         yield held
 
@@ -88,7 +91,9 @@ class Holding:
     those that all of them hold.
     """
 
-    def __init__(self, choices: Sequence[HeldParts]) -> None:
+    def __init__(self, choices: Sequence[HeldParts], keeps: bool = False) -> None:
+        self.keeps = keeps
+        self._at_pass: dict[str, Any] = {}
         self.anywhere, self.everywhere = (
             HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all)
         )
@@ -101,8 +106,8 @@ class Holding:
 
     @contextmanager
     def imposing(self, rows: Sequence[HeldParts]) -> Iterator[None]:
-        """Impose on each row of the passes inside the block what its choice holds of the first
-        row.
+        """Impose on each row of the passes inside the block what its choice holds of the prompt:
+        of the pass that was kept, or of the first row.
         """
         self._rows = rows
         try:
@@ -110,13 +115,15 @@ class Holding:
         finally:
             self._rows = None
 
-    def of_patterns(self, pattern: Tensor) -> Tensor | None:
+    def of_patterns(self, name: str, pattern: Tensor) -> Tensor | None:
         """The body that holds one block's pattern."""
         if self._rows is not None:
-            return self._imposed("attention", pattern, pattern[:1])
+            return self._imposed("attention", pattern, self._at_pass.get(name, pattern[:1]))
         if not torch.is_grad_enabled():
             return None
         stopped = pattern.detach()
+        if self.keeps:
+            self._at_pass[name] = stopped
         return (
             stopped
             if self.everywhere.attention
@@ -134,9 +141,11 @@ class Holding:
             *inputs, out = tensors
             x = inputs[-1]
             if self._rows is not None:
-                at_first = linear_of(*(tensor[:1] for tensor in inputs))
-                return self._imposed(part, out, (at_first(x) + bias).to(out.dtype))
+                first = self._at_pass.get(name) or linear_of(*(tensor[:1] for tensor in inputs))
+                return self._imposed(part, out, (first(x) + bias).to(out.dtype))
             linear = linear_of(*inputs)
+            if self.keeps:
+                self._at_pass[name] = linear
             held = linear(x)
             _check_reproduces(name, held + bias, out)
             if not torch.is_grad_enabled():
@@ -185,7 +194,9 @@ def _placements(model: TransformerBridge, what: str, held: Holding) -> list[Plac
         require_open(model, what, *(part for part, is_held in known_parts if is_held))
     if parts.attention:
         patterns = points(model, "pattern").values()
-        placements += [(point, held.of_patterns, Order.FREEZE) for point in patterns]
+        placements += [
+            (point, partial(held.of_patterns, str(point.name)), Order.FREEZE) for point in patterns
+        ]
     if parts.norms:
         for norm in norms_of(model).values():
             body = held.of_map(

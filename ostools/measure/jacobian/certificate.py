@@ -170,8 +170,8 @@ def certify(
     `held`: of the block in which the prompt was linearised. Raises `InputError` too where rounding
     and truncation leave an error bar above a tenth of the sum, so that a difference says nothing.
     Cost: 2 moved prompts for each linearisation from the lowest layer on, all in one batch, and the
-    prompt itself where something is held. Of those that these do not decide 2 more, and of those
-    that are not decided then 8 more (4 in float64).
+    prompt itself where something is held that no pass has kept. Of those that these do not decide 2
+    more, and of those that are not decided then 8 more (4 in float64).
     """
     dtype = base.stream.dtype
     decided: dict[str, tuple[_Slope, float]] = {}
@@ -347,7 +347,8 @@ def moved_prompts(
     a row's choice holds has the values of the base.
     """
     lowest, *above = base.layers
-    imposes = int(any(map(any, choices)))
+    imposes = any(map(any, choices))
+    along = int(imposes and not held.keeps)
     rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * streams.shape[1] ** 2))
     sites = {layer: _point(model, layer) for layer in base.layers if layer}
     final_norm = points(model, "final_norm")[None]
@@ -355,9 +356,10 @@ def moved_prompts(
     for start in range(0, len(streams), rows_at_once):
         part = slice(start, start + rows_at_once)
         rows, imposing = streams[part], nullcontext()
-        if imposes:  # the base goes along: its row shows what is held
+        if along:  # the base goes along: its row shows what is held
             rows = torch.cat([base.stream[None], rows])
-            imposing = held.imposing([HeldParts(), *choices[part]])
+        if imposes:
+            imposing = held.imposing([HeldParts()] * along + list(choices[part]))
         record: dict[int | None, Tensor] = {}
         # Whatever an edit would make of the lowest layer; at the embeddings a pass starts there.
         placements = [(sites[lowest], lambda _, rows=rows: rows, Order.OBSERVE)] if lowest else []
@@ -368,9 +370,9 @@ def moved_prompts(
         ]
         with torch.no_grad(), imposing, attached(placements):
             run_from(model, rows, min(lowest, int(model.cfg.n_layers) - 1), no_logits(model))
-        last_rows.append(record[None][imposes:, -1])
-        moved = [record[layer][imposes:] for layer in above]
-        streams_above.append(torch.stack(moved, 1) if moved else rows[imposes:, None][:, :0])
+        last_rows.append(record[None][along:, -1])
+        moved = [record[layer][along:] for layer in above]
+        streams_above.append(torch.stack(moved, 1) if moved else rows[along:, None][:, :0])
     return torch.cat(last_rows), torch.cat(streams_above)
 
 

@@ -280,5 +280,5 @@ def linearised(
     One graph serves all `linearisations`: `Holding.follow` says whose derivative a pull gives, at
     first that of the first one.
     """
-    with holding(model, [FROZEN_PARTS[name] for name in linearisations]) as held:
+    with holding(model, [FROZEN_PARTS[name] for name in linearisations], keeps=whole) as held:
         yield Linearised(model, embedded, layers, chunk=chunk, whole=whole), held
