@@ -45,7 +45,6 @@ def plant(
         row |= {
             "mitigation": mitigation,
             "status": "none" if mitigation == "none" else "active",
-            "sample": 0,
         }
         row |= {
             "length": length,
@@ -65,14 +64,11 @@ def plant(
             "absolute_error": error,
             "content": "",
             "log_probability": float("nan"),
-            "seconds": 0.0,
         }
         rows.append(row)
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)].astype(COLUMNS)
     provenance = Provenance.without_model(measurement="evaluate", temperature=0.0)
-    Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=False)).save(
-        store_of_cells.path_of(name)
-    )
+    Evaluation(frame, provenance, summarise(frame, form.random)).save(store_of_cells.path_of(name))
 
 
 def plant_states(name: str, distances: Mapping[Any, float], noise: float = 2.0) -> None:

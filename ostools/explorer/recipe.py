@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ostools
+from ostools import mitigations
 from ostools.explorer.views import Subject, ViewRequest
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.measurement import RECORDS
-from ostools.measure.mitigated_prompts import InactiveMitigationError
+from ostools.measure.mitigated_prompts import InactiveMitigationError, rewriting
 from ostools.reporting.page.shell import stored_at
 from ostools.results import Result
 
@@ -91,9 +92,16 @@ def calls(request: ViewRequest) -> list[Call]:
         "mitigation": _side(request, "second", mitigation=request.second_text),
     }[request.beside]
     pair = [_side(request, "first"), second]
-    if (compared := request.of_view.compared) is not None:
-        pair.append(Call("result", compared, SIDES, {"corresponding": True}))
+    if (compared := request.of_view.compared) is not None and _of_one_text(request):
+        pair.append(Call("result", compared, SIDES))
     return pair
+
+
+def _of_one_text(request: ViewRequest) -> bool:
+    """Whether both sides read the same text, so that they can be compared token by token."""
+    if request.beside == "mitigation":
+        return not rewriting(mitigations.mitigation(request.second_text))
+    return request.beside == "model"
 
 
 def _side(

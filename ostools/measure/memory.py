@@ -232,7 +232,7 @@ def _answers(call: _Call) -> int:
     longest = call.longest(elicitation=elicitation)
     reasons = call.get("thinking", False) or form.reasons or longest.counts > 0
     limit = longest.answer + spare(reasons, elicitation == FEW_SHOT, longest.counts)
-    prompts = len(_listed(call.get("seeds", 0))) * call.get("samples", 1)
+    prompts = len(_listed(call.get("seeds", 0)))
     if call.model.shape.element >= 4:  # 16 bits share no padded batch (`padding`)
         prompts *= len(call.lengths)
     prompts = min(prompts, call.get("batch_size", prompts))

@@ -57,6 +57,11 @@ class ReadPrompt:
         return self.answer[0]
 
     @property
+    def number(self) -> int:
+        """The right answer, of a task whose answer is a number."""
+        return int(self.task_prompt.key)
+
+    @property
     def group(self) -> int:
         """Prompts of one group hold the same drawn sequence, or its beginning: the seed. What draws
         nothing has its length.

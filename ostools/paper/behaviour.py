@@ -62,7 +62,7 @@ WAYS: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
 """The ways of asking of Section 3.2, (1) to (3)."""
 CUT_OFF, SOMETHING_ELSE = "cut off", "something else"
 """Kinds of a text in which there is no answer."""
-_OF_EVALUATE = ["elicitation", "mitigation", "status", "sample", "log_probability", "rank"]
+_OF_EVALUATE = ["elicitation", "mitigation", "status", "log_probability"]
 """Columns of `ost.evaluate` that are the same for every row of a figure, or not in it."""
 _OF_ONE_TASK = (
     "task",
@@ -124,8 +124,8 @@ class _AnswersFigure:
 class Figure2(_AnswersFigure, Result):
     """`frame`: one row a panel (a to c), task and length.
 
-    Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status,
-    sample, log_probability and rank. The right answer is always 0: a model that always says 0 would
+    Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status and
+    log_probability. The right answer is always 0: a model that always says 0 would
     be right everywhere. The first digit is asked of 01...1, as in the paper's caption; its Section
     3.1 says 1...10 there too.
     """

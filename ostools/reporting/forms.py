@@ -354,10 +354,3 @@ def mark_cells(
     """
     points = draw.rows(rows).mark_point(filled=True, size=size, strokeWidth=2, opacity=1)
     return points.encode(x=column, y=row, tooltip=draw.tooltips(rows), **looks)
-
-
-def word_cells(rows: Frame, column: alt.X, row: alt.Y, hue: Any, words: str) -> list[Any]:
-    """A cell in the colour of its name, with its words in it."""
-    base = draw.rows(rows).encode(x=column, y=row, tooltip=draw.tooltips(rows))
-    text = base.mark_text(fontSize=9, color="black").encode(text=f"{words}:N")
-    return [base.mark_rect(opacity=0.8).encode(color=hue), text]

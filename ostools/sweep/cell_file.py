@@ -37,7 +37,7 @@ PLACE = "__cell__"
 MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the
 versions; "" where a file has none."""
-_FINITE = ("log_probability", "temperature", "seconds")
+_FINITE = ("log_probability",)
 """Columns of numbers that are finite, or missing: logarithms of what a model holds possible, and
 what a user gave."""
 

@@ -80,9 +80,7 @@ class Asked:
         provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
         frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
         frame = frame[list(COLUMNS)].astype(COLUMNS)
-        Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=False)).save(
-            path_of(name)
-        )
+        Evaluation(frame, provenance, summarise(frame, form.random)).save(path_of(name))
 
 
 def middle(base: Evaluation) -> tuple[int, ...]:

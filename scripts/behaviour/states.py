@@ -27,7 +27,7 @@ from ostools.measure.passes.last_tokens import Unembedding, batching_of, last_ro
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.passes.trees import prefix_tree
 from ostools.measure.position import ANSWER, POSITIONS, read_at
-from ostools.measure.probes.scores import LENGTH, Labelled, Place, said_by_probes
+from ostools.measure.probes.scores import LENGTH, Place, of_length, said_by_probes, splits
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import render_prompt
 from ostools.models.tokenizer_calls import token_text
@@ -274,9 +274,8 @@ def probe(
     parts = [np.load(directory / f"{each}.npz") for each in kept]
     lengths, seeds, keys = np.concatenate([part["about"] for part in parts]).T
     groups = seeds if is_random else lengths
-    labelled = Labelled.of(
-        lengths.tolist(), seeds.tolist(), groups.tolist(), keys.tolist(), "number", is_random
-    )
+    questions = pd.DataFrame({"length": lengths, "seed": seeds, "group": groups, "label": keys})
+    probes = splits(lengths, groups, is_random)
     positions = [position for position in POSITIONS if position in parts[0]]
     places = {
         Place(depth, position, 0): torch.from_numpy(
@@ -285,8 +284,8 @@ def probe(
         for depth, position in enumerate(positions)
     }
     said = [
-        said_by_probes(labelled, places, CONTROLS),
-        said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)),
+        said_by_probes(questions, probes, places, CONTROLS),
+        said_by_probes(questions, probes, {LENGTH: of_length(lengths)}, ("none",)),
     ]
     store(name, pd.concat(said, ignore_index=True).assign(dtype=BFLOAT16))
 

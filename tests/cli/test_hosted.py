@@ -119,7 +119,7 @@ REFUSED = [
     ("evaluate --endpoint http://localhost:1/v1", "--answers FILE"),
     ("evaluate --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
     ("evaluate --answers a.jsonl", "No such file"),
-    ("evaluate --answers a.jsonl --temperature 1", "--temperature"),
+    ("evaluate --answers a.jsonl --batch-size 1", "--batch-size"),
     ("reproduce figure 2 --answers a.jsonl --device cpu", "--device"),
 ]
 

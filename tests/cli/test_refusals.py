@@ -90,15 +90,6 @@ BY_THE_MODEL = [
         "sweep corpus --texts none.jsonl --lengths 8",
         ["none.jsonl: expected plain text", "found FileNotFoundError"],
     ),
-    (
-        "evaluate --lengths 2 --temperature nan",
-        ["expected a temperature of 0 (greedy) or more, found nan"],
-    ),
-    (
-        "evaluate --lengths 2 --temperature inf",
-        ["expected a temperature of 0 (greedy) or more, found inf"],
-    ),
-    ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 samples would be the same"]),
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
 

@@ -155,7 +155,6 @@ def test_one_word_has_one_meaning_everywhere() -> None:
         ("bounds --prompt a --variants local --variants 'windowed(2)'", {"variants": ("local", "windowed(2)")}),
         ("collapse variation --no-bos --seeds 0:2", {"bos": False, "seeds": (0, 1, 2), "lengths": (*range(1, 129),)}),
         ("ablate --targets 2.0 --targets 2.0:64:7 --targets 1.mlp", {"targets": ((2, 0), (2, 0, 64, 7), (1, "mlp"))}),
-        ("evaluate --samples 2 --temperature 0.5", {"samples": 2, "temperature": 0.5}),
         ("evaluate chain-of-thought", {"length": 12}),
         ("mitigate", {"mitigations": ("separator:every=3", "hint", "interleave")}),
         ("mitigate windows --layers alternate --windows 2:4", {"layers": "alternate", "windows": (2, 3, 4)}),

@@ -172,7 +172,7 @@ def test_a_probe_decodes_the_right_answer_from_the_position(
     model: TransformerBridge, position: Position
 ) -> None:
     form, lengths = task("count-ones-bernoulli"), (3, 4, 5, 6, 7)
-    asked = ProbeTask.of(model, form, lengths, range(6), None, None, position)
+    asked = ProbeTask.of(model, form, lengths, range(6), None, position)
     for one in asked.prompts:
         length, seed = one.task_prompt.length, one.task_prompt.seed
         assert (

@@ -231,9 +231,7 @@ def spectra(remainder: float, observed: float, predicted: float) -> Any:
     rates = {"remainder": remainder, "observed_rate": observed, "predicted_rate": predicted}
     limit = pd.DataFrame({"matrix": "lazy", "layer": ["0", "1"], "power": 64, **rates})
     return {
-        "over-squashing": {
-            "spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit, NOTHING)
-        }
+        "over-squashing": {"spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit)}
     }
 
 

@@ -103,7 +103,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "UntrainedBaselines": lambda: ost.measure.untrained_baselines(
         model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]
     ),
-    "Spectra": lambda: ost.measure.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
+    "Spectra": lambda: ost.measure.spectra(model(), prompt(), powers=8),
     "AttentionDifference": lambda: ost.measure.attention_difference(
         ost.attention(model(), prompt()),
         ost.attention(model(), prompt(), mitigation="sliding-window:window=2"),

@@ -56,6 +56,7 @@ def made_sensitivity(
             {"position": range(len(values)), "token": tokens_of(len(values), tokens)}
         ).assign(
             token_id=range(len(values)),
+            origin=pd.array([None] * len(values), dtype="str"),
             linearisation=name,
             layer=0,
             method="exact",
@@ -182,7 +183,6 @@ _ANSWER: dict[str, Any] = {
         "elicitation": "zero-shot",
         "status": "none",
         "seed": 0,
-        "sample": 0,
     },
     **{
         "tokens": 9,
@@ -198,10 +198,9 @@ _ANSWER: dict[str, Any] = {
         "correct": False,
         "number": 5,
         "absolute_error": 2,
-        "rank": None,
         "log_probability": -1.0,
     },
-    **{"seconds": 0.1, "within_training": None},
+    **{"within_training": None},
 }
 
 
@@ -224,7 +223,7 @@ def made_evaluation(
     provenance = Provenance(
         {"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {}
     )
-    return Evaluation(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
+    return Evaluation(frame, provenance, summarise(frame, random))
 
 
 READ_AT: dict[str, Any] = {
@@ -270,10 +269,7 @@ def made_failure_stage(
     }
     parameters |= {"prompts": 6, "seeds": [0, 1]}
     provenance = replace(PROVENANCE, parameters=parameters)
-    steps = pd.DataFrame(
-        [{"dtype": "bfloat16", "test": SAME, "step": 0.0, "low": -0.1, "high": 0.1}]
-    )
-    return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, steps))
+    return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said))
 
 
 def tables_of(chart: Any) -> list[dict[str, list[Any]]]:

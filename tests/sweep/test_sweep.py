@@ -40,8 +40,7 @@ def test_the_example_is_a_sweep() -> None:
     [
         ({"measurments": "evaluate"}, "unknown key of a sweep 'measurments': did you mean 'measurements'"),
         ({"measurements": "evaluat"}, "unknown measurement 'evaluat': did you mean 'evaluate'"),
-        ({"measurements": [{"name": "evaluate", "temprature": 1}]}, "measurement evaluate 'temprature'.*'temperature'"),
-        ({"measurements": [{"name": "evaluate", "temperature": float("nan")}]}, "temperature"),
+        ({"measurements": [{"name": "evaluate", "batchsize": 1}]}, "measurement evaluate 'batchsize'.*'batch_size'"),
         ({"mitigations": "seperator"}, "unknown mitigation 'seperator': did you mean 'separator'"),
         ({"tasks": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"tasks": "figure-5a"}, "evaluate of 'figure-5a': expected a task with an answer"),
@@ -50,7 +49,6 @@ def test_the_example_is_a_sweep() -> None:
         ({"dtypes": "bfloat16-kv"}, "unknown dtype of evaluate 'bfloat16-kv'"),
         ({"seeds": -1}, "seeds"),
         ({"device": "gpu"}, "device"),
-        ({"measurements": {"name": "evaluate", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
         ({"measurements": {"name": "failure-stage", "sequences": 5}}, "sequences: .* greater than or equal to 6"),
         ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "linearisations.*'fulll': did you mean 'full'"),
     ],
@@ -109,7 +107,7 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
         {"models": "another name, which its rows will have"},
         {"dtypes": "bfloat16"},
         {"mitigations": "hint"},
-        {"measurements": {"name": "evaluate", "samples": 2, "temperature": 1.0}},
+        {"measurements": {"name": "evaluate", "max_new_tokens": 9}},
         {"measurements": "sensitivity"},
         {"measurements": {"name": "sensitivity", "method": "estimate"}},
         {"measurements": {"name": "sensitivity", "method": "sketch", "cotangents": 9}},
@@ -128,7 +126,6 @@ def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
         ("evaluate", True),
         ("failure-stage", False),
         ("probe", False),
-        ("probe-intervention", False),
     ):
         few, more = (
             sweep_of({**asked, "lengths": lengths, "measurements": name})
@@ -205,9 +202,3 @@ def test_a_task_that_draws_nothing_is_measured_under_one_seed() -> None:
     assert seeds_of() == [0]
     assert seeds_of(tasks="copy-last:uniform=true") == [0, 1, 2]
     assert seeds_of(measurements={"name": "sensitivity", "method": "estimate"}) == [0, 1, 2]
-    sampled = {"name": "evaluate", "temperature": 1.0, "samples": 2}
-    with pytest.raises(
-        InputError, match="copy-last draws nothing at random, and answers are drawn by samples"
-    ):
-        seeds_of(measurements=sampled)
-    assert seeds_of(measurements=sampled, seeds=0) == [0]

@@ -1,5 +1,4 @@
-"""Generate answers: at every step the most likely token, or one that is drawn, until an end of
-text, a stop, or a limit.
+"""Generate answers: at every step the most likely token, until an end of text, a stop, or a limit.
 
 Prompts of different lengths go through together where left padding is proven harmless, others with
 those of their own length (`batches`): no prompt's answer depends on its neighbours. Cost: one pass
@@ -10,16 +9,12 @@ every step reads the whole text again: max_new_tokens times the cost.
 
 from __future__ import annotations
 
-import random
 import re
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from ostools import hooks
 from ostools.ground.errors import InputError
@@ -41,7 +36,7 @@ from ostools.models import Prompt, context_length
 from ostools.models.describe import attention_named
 from ostools.models.files.checks import ids_of_setting
 from ostools.models.precision.scores import own_attention, runs_own_attention
-from ostools.models.tokenizer_calls import decoded, writes_lines
+from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole
@@ -58,8 +53,7 @@ Stop: TypeAlias = Callable[[str], bool]
 """Whether an answer is at its end with this text; what it says of a text it says of every longer
 one.
 """
-Seed: TypeAlias = int | str
-Ended: TypeAlias = Literal["eos", "stop", "length", "limit", "repeats"]
+Ended: TypeAlias = Literal["eos", "stop", "length", "repeats"]
 
 
 @dataclass(frozen=True)
@@ -68,15 +62,13 @@ class Answer:
 
     `ids`: every token generated, the end of text included. `text`: what they say after the prompt,
     all of it but the end of text. `ended`: by the model's own end of text ("eos"), by a stop
-    ("stop"), or cut at max_new_tokens ("length"; "limit" where the vocabulary has neither an end of
-    text nor a line's end); "repeats": stopped in an exact cycle of tokens, which proves nothing of
-    what the model would have written later. `seconds`: its share of the time that its batch took.
+    ("stop"), or cut at max_new_tokens ("length"); "repeats": stopped in an exact cycle of tokens,
+    which proves nothing of what the model would have written later.
     """
 
     ids: tuple[int, ...]
     text: str
     ended: Ended
-    seconds: float = field(default=0.0, compare=False)
 
 
 def answers(
@@ -86,8 +78,6 @@ def answers(
     max_new_tokens: int,
     stops: Sequence[Stop] | None = None,
     cycles: Sequence[int] | None = None,
-    temperature: float | int = 0.0,
-    seeds: Sequence[Seed] | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[Answer]:
@@ -100,15 +90,12 @@ def answers(
             `line_written`), which needs a tokenizer; None: only the end of text ends an answer.
         cycles: one a prompt, the tokens that may repeat those one period (up to 32 tokens) before
             them until the answer is stopped; None: no number of them stops it.
-        temperature: 0 for the most likely token at every step; else tokens are drawn from
-            softmax(logits / temperature).
-        seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         batch_size: the most prompts that go through together; None: as many as fit. With 1 each is
             read alone, as `generate` of transformers reads it.
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the
-    context, for a temperature without seeds, and for logits that are not finite. A batch of another
+    context, and for logits that are not finite. A batch of another
     size may round the last digit of a logit otherwise: in 16 bits, where a step is large, two
     tokens closer than that can change places: two right runs of one model in bfloat16 differed at
     about one of thirteen near ties.
@@ -116,7 +103,6 @@ def answers(
     encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
     _check(model, encoded_prompts, max_new_tokens, stops, cycles)
     require_batch_size(batch_size)
-    choose = NextToken(temperature, seeds, len(encoded_prompts))
     reading = _AnswerTexts(model, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
     lengths = [len(prompt.ids) for prompt in encoded_prompts]
@@ -124,18 +110,14 @@ def answers(
         lengths, padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size
     ):
         ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
-        start, before = time.perf_counter(), len(answer_by_index)
+        before = len(answer_by_index)
 
         def ended(count: int, before: int = before) -> None:
             tell(progress, before + count, len(encoded_prompts))
 
         shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
-            batch_answers = _generate(model, ids, max_new_tokens, reading, choose, shared, ended)
-        share = (time.perf_counter() - start) / len(batch)
-        answer_by_index |= {
-            index: replace(answer, seconds=share) for index, answer in batch_answers.items()
-        }
+            answer_by_index |= _generate(model, ids, max_new_tokens, reading, shared, ended)
     return [answer_by_index[index] for index in range(len(encoded_prompts))]
 
 
@@ -169,54 +151,6 @@ def _check(
         )
 
 
-class NextToken:
-    """Next token of each row of logits: at temperature 0 the most likely one, of several that are
-    exactly as likely that of `torch.argmax`; else one drawn with probability softmax(logits /
-    temperature), by the inverse of their cumulative distribution in float64.
-
-    Each prompt has a stream of random numbers of its own and takes one a token: what it draws
-    depends neither on its neighbours in a batch nor on how many there are.
-
-    Raises `InputError` for a temperature that is no finite number of at least 0, and where drawing
-    has not one seed a prompt.
-    """
-
-    def __init__(
-        self, temperature: float | int, seeds: Sequence[Seed] | None, prompts: int
-    ) -> None:
-        if not 0 <= temperature < float("inf"):
-            raise InputError(
-                f"answers: expected a temperature of 0 (greedy) or more, found {temperature!r}"
-            )
-        if temperature and len(seeds or ()) != prompts:
-            raise InputError(
-                f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, "
-                f"found {len(seeds or ())}"
-            )
-        self.temperature = float(temperature)
-        # By the hash of a text: streams of neighbouring whole numbers are unrelated.
-        self.streams = [random.Random(f"answer {seed}") for seed in seeds or ()]
-
-    def __call__(
-        self, logits: Float[Tensor, "batch d_vocab"], prompts: Sequence[int]
-    ) -> Int[Tensor, " batch"]:
-        """`prompts`: which prompts the rows belong to."""
-        if self.temperature == 0:
-            return logits.argmax(-1)
-        exact = logits.double()
-        # Below its maximum first: a small temperature would overflow.
-        weights = torch.softmax((exact - exact.amax(-1, keepdim=True)) / self.temperature, dim=-1)
-        cumulative = weights.cumsum(-1)
-        total = cumulative[:, -1:].contiguous()
-        thresholds = (
-            torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
-        )
-        # Never after the last token that has any probability, should the product round up to the
-        # total.
-        last = torch.searchsorted(cumulative, total)
-        return torch.minimum(torch.searchsorted(cumulative, thresholds, right=True), last)[:, 0]
-
-
 def require_batch_size(batch_size: object) -> None:
     if batch_size is not None:
         whole_number("batch_size", batch_size, 1)
@@ -227,7 +161,6 @@ def _generate(
     prompts: dict[int, list[int]],
     max_new_tokens: int,
     reading: _AnswerTexts,
-    choose: NextToken,
     shared: int,
     ended: Callable[[int], None],
 ) -> dict[int, Answer]:
@@ -236,15 +169,13 @@ def _generate(
     going, new_ids = list(prompts), {index: [] for index in prompts}
     finished: dict[int, Answer] = {}
     while True:
-        tokens, ended_before = choose(rows.logits()[:, -1], going), len(finished)
+        tokens, ended_before = rows.logits()[:, -1].argmax(-1), len(finished)
         for index, token in zip(going, tokens.tolist(), strict=True):
             if index not in finished:
                 new_ids[index].append(token)
                 answer = reading.of(index, prompts[index], new_ids[index])
-                if answer.ended != "length":
+                if answer.ended != "length" or len(answer.ids) == max_new_tokens:
                     finished[index] = answer
-                elif len(answer.ids) == max_new_tokens:
-                    finished[index] = replace(answer, ended=reading.cut)
         if len(finished) > ended_before:
             ended(len(finished))
         if len(finished) == len(prompts):
@@ -283,8 +214,6 @@ class _AnswerTexts:
     ) -> None:
         self.tokenizer, self.ends = model.tokenizer, end_ids(model)
         self.stops, self.cycles = stops, cycles
-        can_be_long = self.tokenizer is None or can_end(model)
-        self.cut: Literal["length", "limit"] = "length" if can_be_long else "limit"
 
     def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
         if new_ids[-1] in self.ends:
@@ -315,12 +244,6 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
     if joined_text.startswith(before):
         return joined_text[len(before) :]
     return decoded(tokenizer, new_ids)
-
-
-def can_end(model: TransformerBridge) -> bool:
-    return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(
-        model.tokenizer
-    )
 
 
 def end_ids(model: TransformerBridge) -> frozenset[int]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import pandas as pd
 
@@ -47,18 +47,14 @@ from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
 from ostools.tasks.appendix_c import COUNTING, AppendixTask
 
-COLUMNS = {
-    **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
-    **{"key": "str", "answer": "str", "kind": "str", "number": "Int64", "absolute_error": "Int64"},
-    **{
-        "correct": "boolean",
-        "first_token": "str",
-        "first_token_right": "boolean",
-        "same_first_token": "boolean",
-    },
-    **{"next_right": "boolean", "right_ones_differ": "boolean"},
-    **{"distance": "float64", "pair_noise": "float64", "machine_line": "float64"},
-}
+_NUMBERS = ("distance", "pair_noise", "machine_line")
+COLUMNS = (
+    {"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"}
+    | {"key": "str", "answer": "str", "kind": "str", "number": "Int64", "absolute_error": "Int64"}
+    | {"correct": "boolean", "first_token": "str", "first_token_right": "boolean"}
+    | dict.fromkeys(("same_first_token", "next_right", "right_ones_differ"), "boolean")
+    | dict.fromkeys(_NUMBERS, "float64")
+)
 _NO_VERDICT = "no verdict: float64 is the reference, whose own noise is not known"
 
 
@@ -145,15 +141,12 @@ def counting(
     prompts = pairs.prompts(sorted({*length_list, *(n + 1 for n in length_list)}), seed)
     require_room(model, list(prompts.values()))
     part_progress = partial(part_of, progress, shares=1 + len(precisions), units=100)
-    options: dict[str, Any] = {
-        "dtypes": [precision.name for precision in precisions],
-        "seeds": [seed],
-    }
     curve = collapse(
         model,
         pairs,
         lengths=length_list,
-        **options,
+        dtypes=[precision.name for precision in precisions],
+        seeds=[seed],
         mitigation=acting,
         progress=part_progress(0, 1),
     )
@@ -170,15 +163,13 @@ def counting(
         tables.append(rows.assign(dtype=precision.name))
     at_y = frame_of(curve).query("site == 'y' and per == 'vector' and norm == 'l2'")
     distances = at_y.rename(columns={"float64_distance": "distance"})
-    columns = ["dtype", "length", "distance", "pair_noise", "machine_line"]
-    frame: Any = pd.concat(tables).merge(distances[columns], on=["dtype", "length"], validate="1:1")
+    keys = ["dtype", "length"]
+    frame: Frame = pd.concat(tables).merge(distances[[*keys, *_NUMBERS]], on=keys, validate="1:1")
     frame = frame.assign(task=form.name, seed=seed)[list(COLUMNS)].astype(COLUMNS)
-    parameters: dict[str, Any] = {
-        **curve.provenance.parameters,
-        "measurement": "counting",
-        "options": repr(form),
-    }
-    provenance = Provenance.collect(model, prompts[max(prompts)].ids, **parameters)
+    about = {"measurement": "counting", "options": repr(form)}
+    provenance = Provenance.collect(
+        model, prompts[max(prompts)].ids, **{**curve.provenance.parameters, **about}
+    )
     return Counting(frame, provenance, summarise(frame, curve), curve)
 
 
@@ -229,8 +220,7 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
         for (_, dtype, site, _), each in curve.verdicts_over_seeds().items()
         if site == "y"
     }
-    rows: list[dict[str, Any]] = []
-    table: Any = frame
+    rows, table = [], cast(Frame, frame)
     for dtype, dtype_rows in table.groupby("dtype", sort=False):
         verdict = verdicts.get(dtype)
         ranges = () if verdict is None else verdict.ranges
@@ -248,7 +238,7 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     )
 
 
-def _errors(rows: Frame) -> dict[str, Any]:
+def _errors(rows: Frame) -> dict[str, object]:
     wrong = rows.loc[rows["absolute_error"].gt(0).fillna(False), "length"]
     last_right = rows.loc[
         rows["correct"], "length"
@@ -270,7 +260,7 @@ def _counting_task(task: AppendixTask | str) -> AppendixTask:
     return form
 
 
-def _together(hidden: Frame) -> dict[str, Any]:
+def _together(hidden: Frame) -> dict[str, object]:
     tested = hidden[hidden["right_ones_differ"]]
     differ = int((~hidden["same_first_token"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())

@@ -1,7 +1,7 @@
 """Answers of a model to a task at every length: right or wrong, by how much, and how likely the
 right answer was.
 
-Cost: `answers` to every prompt and sample, one more pass over every prompt for the probability, and
+Cost: `answers` to every prompt, one more pass over every prompt for the probability, and
 under a mitigation that leaves the text as it is two passes for every distinct number of tokens in
 prompt and answer, to see whether it acts.
 """
@@ -19,18 +19,15 @@ import torch
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import (
     CYCLE,
     CYCLE_AN_ITEM,
     Answer,
     answers,
-    can_end,
-    end_ids,
     how_read,
 )
 from ostools.measure.answers.judging import (
@@ -39,7 +36,7 @@ from ostools.measure.answers.judging import (
     grade_name,
     reasoning_tokens,
 )
-from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores
+from ostools.measure.answers.probability import answer_log_probability, answer_room
 from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
@@ -53,20 +50,10 @@ from ostools.measure.task_prompt import (
 )
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
-from ostools.models.tokenizer_calls import writes_lines
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
-
-ENDS = {
-    (True, True): "the end of its line, or of the text",
-    (True, False): "the end of its line: the model knows no end of text",
-    (False, True): "the end of the text: the vocabulary has no line's end",
-    (False, False): "max_new_tokens: the vocabulary has neither a line's end nor an end of text",
-}
-"""What ends an answer, by whether the model can write the end of a line, and of a text. Without
-either there is no probability of the right line: it is that of a line that ends."""
 
 
 @measurement(
@@ -91,8 +78,6 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
     elicitation: Elicitation | None = None,
-    temperature: float | int = 0.0,
-    samples: int = 1,
     max_new_tokens: int | None = None,
     batch_size: int | None = None,
     grade: Grade | None = None,
@@ -111,9 +96,6 @@ def evaluate(
             examples, rewritten like the question, with the answer line begun; "zero-shot": the bare
             prompt. None: chat where the tokenizer has a template; zero-shot where the model's card
             lists the task; else few-shot.
-        temperature: 0 takes the most likely token, above 0 answers are drawn, by the same seeds
-            under every mitigation.
-        samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
             48 more for words around it (16 after a few-shot prompt), 256 more for reasoning, and 32
             for each part of a partition.
@@ -126,8 +108,8 @@ def evaluate(
 
     How prompts are encoded: `EncodingOptions`.
 
-    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else
-    where `answers_end_at` in the provenance says. In bfloat16 and float16 a batch of another size
+    An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), or with
+    the text. In bfloat16 and float16 a batch of another size
     rounds otherwise, and two tokens that are nearly as likely may change places: two right runs of
     one model differed at about one of thirteen near ties. Raises `InputError` for what cannot be
     asked, and for a prompt longer than the context. Source: arXiv 2406.04267, Sections 4 to 6 and
@@ -135,7 +117,6 @@ def evaluate(
     """
     form = tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
-    _require_samples_that_differ(whole_number("samples", samples, 1), temperature)
     trained = metadata_of(model).trained_lengths or {}
     how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, encoding.get("chat"))
     acting = mitigations.optional(mitigation)
@@ -148,8 +129,6 @@ def evaluate(
         model,
         task_prompts,
         acting,
-        temperature,
-        samples,
         max_new_tokens,
         batch_size,
         progress=progress,
@@ -168,9 +147,7 @@ def evaluate(
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
-    return Evaluation(
-        frame, provenance, summarise(frame, random=form.random, sampled=temperature > 0)
-    )
+    return Evaluation(frame, provenance, summarise(frame, form.random))
 
 
 @dataclass(frozen=True)
@@ -182,8 +159,6 @@ class TaskAnswers:
     model: TransformerBridge
     task_prompts: Sequence[TaskPrompt]
     mitigation: Mitigation | None
-    temperature: float | int = 0.0
-    samples: int = 1
     max_new_tokens: int | None = None
     batch_size: int | None = None
     probability: bool = True
@@ -201,7 +176,7 @@ class TaskAnswers:
 
     @property
     def scored(self) -> bool:
-        return self.probability and not self.reasons and can_end(self.model)
+        return self.probability and not self.reasons
 
     @cached_property
     def room(self) -> int:
@@ -212,51 +187,38 @@ class TaskAnswers:
         )
 
     def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """A row a prompt and sample, and the provenance entries. `trained`: the longest length of
-        the model's training.
+        """A row a prompt, and the provenance entries. `trained`: the longest length of the model's
+        training.
         """
-        order = [
-            (prompt, sample)
-            for prompt in range(len(self.task_prompts))
-            for sample in range(self.samples)
-        ]
         with mitigations.running(self.model, self.mitigation):
-            answer_list, scores, described = self._answers(order), self._scores(), self._described()
+            answer_list, scores, described = self._answers(), self._scores(), self._described()
         acts_by_length: dict[int, bool] = {}
         rows = []
-        for (prompt, sample), answer in zip(order, answer_list, strict=True):
-            task_prompt, score = self.task_prompts[prompt], scores[prompt]
+        for task_prompt, answer, score in zip(self.task_prompts, answer_list, scores, strict=True):
             reasoning = reasoning_tokens(self.model, task_prompt, answer)
             columns = {
-                "sample": sample,
                 "status": self._status(task_prompt, answer, acts_by_length),
-                "seconds": answer.seconds,
-                "log_probability": math.nan if score is None else score.log_probability,
-                "rank": None if score is None or task_prompt.prefill is None else score.rank,
+                "log_probability": score,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
             rows.append(answer_columns(task_prompt, answer, reasoning, self.grade) | columns)
         return rows, described
 
-    def _answers(self, order: Sequence[tuple[int, int]]) -> list[Answer]:
-        name = tasks.label(self.task_prompts[0].task)
-        asked = [(self.task_prompts[prompt], sample) for prompt, sample in order]
+    def _answers(self) -> list[Answer]:
         return answers(
             self.model,
-            [prompt.prompt for prompt, _ in asked],
+            [prompt.prompt for prompt in self.task_prompts],
             max_new_tokens=self.room,
-            stops=[reader_of(prompt).closed for prompt, _ in asked],
-            cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt, _ in asked],
-            temperature=self.temperature,
-            seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in asked],
+            stops=[reader_of(prompt).closed for prompt in self.task_prompts],
+            cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in self.task_prompts],
             batch_size=self.batch_size,
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
 
-    def _scores(self) -> Sequence[AnswerScore | None]:
+    def _scores(self) -> Sequence[float]:
         if not self.scored:
-            return [None] * len(self.task_prompts)
-        return answer_scores(
+            return [math.nan] * len(self.task_prompts)
+        return answer_log_probability(
             self.model,
             [task_prompt.prompt for task_prompt in self.task_prompts],
             [answer_text(task_prompt) for task_prompt in self.task_prompts],
@@ -286,14 +248,12 @@ class TaskAnswers:
         """Provenance entries: everything that defines the answers, how batches were made too."""
         first = self.task_prompts[0]
         return {
-            "temperature": self.temperature,
-            "samples": self.samples,
+            "temperature": 0.0,
             "max_new_tokens": self.room,
             "batch_size": self.batch_size,
             "stop": STOP,
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
             "examples": EXAMPLES if first.prefill is not None else 0,
-            "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
             "rewritten": any(task_prompt.rewritten for task_prompt in self.task_prompts),
             "chat": first.chat,
@@ -303,18 +263,9 @@ class TaskAnswers:
         }
 
 
-def _require_samples_that_differ(samples: int, temperature: float | int) -> None:
-    if samples > 1 and temperature == 0:
-        raise InputError(
-            f"at temperature 0 all {samples} samples would be the same; give a temperature, such as 1"
-        )
-
-
 SWEPT = Swept(
     read=from_rows,
     options={
-        "temperature": Field(ge=0, allow_inf_nan=False),
-        "samples": Field(ge=1, le=10_000),
         "elicitation": (Elicitation | None, None),
         # One limit for all lengths, as a row may not depend on which others stand beside it. The
         # paper's answer line takes some 15 tokens, a preamble before it some 20 more. Reasoning
@@ -322,6 +273,4 @@ SWEPT = Swept(
         "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
         "batch_size": (Annotated[int | None, Field(ge=1)], None),
     },
-    check=lambda options: _require_samples_that_differ(options.samples, options.temperature),
-    draws=lambda options: "by sample" if options.temperature > 0 else None,
 )

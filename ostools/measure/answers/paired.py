@@ -5,7 +5,6 @@ that is decided.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
@@ -15,6 +14,7 @@ from ostools.ground.words import title_of
 from ostools.measure.answers.result import LEVEL, Evaluation
 from ostools.mitigations.named import NONE
 from ostools.results import Chart, Frame, Result, frame_of
+from ostools.tasks import AppendixTask
 from ostools.theory.statistics.paired import mcnemar, paired_difference
 
 SMALL = 0.05
@@ -69,18 +69,15 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
     """Pair the answers question by question.
 
     Raises `InputError` where the questions are not the same: another task, length, seed or right
-    answer; for several samples of a prompt, which are not independent; and where no question is
-    left.
+    answer; and where no question is left.
     """
     rows, left_out = _paired(first, second)
     first_correct, second_correct = rows["first_correct"], rows["second_correct"]
-    gained, lost = (
-        int((~first_correct & second_correct).sum()),
-        int((first_correct & ~second_correct).sum()),
-    )
+    gained = int((~first_correct & second_correct).sum())
+    lost = int((first_correct & ~second_correct).sum())
     low, high = paired_difference(gained, lost, len(rows), LEVEL)
     names = _names(first, second)
-    summary: dict[str, Any] = {
+    summary = {
         "first": names[0],
         "second": names[1],
         "questions": len(rows),
@@ -117,10 +114,6 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
     labels = [_first_row(result)["task"] for result in (first, second)]
     if _sequences(labels[0]) != _sequences(labels[1]):
         _refuse(f"answers to {labels[0]} and to {labels[1]}: ask both the same task")
-    if any((result.frame["sample"] > 0).any() for result in (first, second)):
-        _refuse(
-            "several samples of a prompt, which are not independent of each other: ask with samples=1"
-        )
     keys, columns = ["length", "seed", "key"], ["answer", "correct", "status"]
     sides = [frame_of(result)[[*keys, *columns]] for result in (first, second)]
     both: Frame = sides[0].merge(
@@ -151,10 +144,10 @@ def _refuse(found: str) -> None:
 def _sequences(label: str) -> str:
     """The task without its mode of reasoning, which asks about the same sequences in other words."""
     try:
-        form: Any = tasks.task(label)
+        form = tasks.task(label)
     except InputError:  # of a distribution that is not installed here
         return label
-    return tasks.label(replace(form, mode="none")) if hasattr(form, "mode") else label
+    return tasks.label(replace(form, mode="none")) if isinstance(form, AppendixTask) else label
 
 
 def _first_row(result: Evaluation) -> dict[str, str]:

@@ -7,7 +7,6 @@ nothing generated. Below zero and one it still tells answers apart that are all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -68,47 +67,22 @@ def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
     return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons + COUNT * counts
 
 
-@dataclass(frozen=True)
-class AnswerScore:
-    """Score of a line after its prompt, all of it and its end. log_probability: natural. rank: of
-    its tokens and its end the largest rank, where the most likely token of the vocabulary has rank
-    1: with 1 greedy decoding writes this very line."""
-
-    log_probability: float
-    rank: int
-
-
 def answer_log_probability(
-    model: TransformerBridge,
-    prompts: Sequence[str | Prompt],
-    lines: Sequence[str],
-    *,
-    progress: Progress | None = None,
-) -> list[float]:
-    """`answer_scores` without the ranks."""
-    return [
-        score.log_probability for score in answer_scores(model, prompts, lines, progress=progress)
-    ]
-
-
-def answer_scores(
     model: TransformerBridge,
     prompts: Sequence[str | Prompt],
     lines: Sequence[str],
     *,
     batch_size: int | None = None,
     progress: Progress | None = None,
-) -> list[AnswerScore]:
-    """Log probability that the model writes each line after its prompt, and ends it there; and the
-    largest rank on the way.
+) -> list[float]:
+    """Log probability that the model writes each line after its prompt, and ends it there.
 
         log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
 
     An end is an end of text or a token that begins with the end of a line: without it "1" would
-    have the probability of "12" too. So has the rank: 12 and 15 may share their first token, which
-    is then no right answer. It is the probability of the line in the tokens of `line_ids`, at
-    temperature 1; other ways to write the same are not in it. The softmax is computed in float32,
-    or in float64 for a float64 model.
+    have the probability of "12" too. It is the probability of the line in the tokens of `line_ids`,
+    at temperature 1; other ways to write the same are not in it. The softmax is computed in
+    float32, or in float64 for a float64 model.
 
     Args:
         lines: what is scored, one a prompt, with the line end before it that the model is to write
@@ -137,7 +111,7 @@ def answer_scores(
     # The most that may be kept of the logits, at the positions of a line and of its end.
     most_rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
-    score_by_index: dict[int, AnswerScore] = {}
+    score_by_index: dict[int, float] = {}
     most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)
     for batch in batches(
         list(map(len, texts)), padding(model).allowed, most_tokens, most=batch_size
@@ -148,29 +122,22 @@ def answer_scores(
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
             logits = Rows(model, batch_ids, cached=False, keep=keep, shared=shared).logits()
         for row, index in enumerate(batch):
-            score_by_index[index] = _score(
-                logits[row], torch.tensor(line_id_rows[index], device=logits.device), ends
-            )
+            line = torch.tensor(line_id_rows[index], device=logits.device)
+            score_by_index[index] = _log_probability(logits[row], line, ends)
         tell(progress, len(score_by_index), len(texts))
     return [score_by_index[index] for index in range(len(texts))]
 
 
-def _score(
+def _log_probability(
     logits: Float[Tensor, "keep d_vocab"], line: Int[Tensor, " token"], ends: Int[Tensor, " end"]
-) -> AnswerScore:
-    """Score of one row: the last logits but one predict the line's last token, the last ones the
-    token after it.
+) -> float:
+    """Log probability of one row: the last logits but one predict the line's last token, the last
+    ones the token after it.
     """
-    last_logits = logits[-1 - len(line) :]
-    scores = torch.log_softmax(
-        last_logits if last_logits.dtype == torch.float64 else last_logits.float(), dim=-1
-    )
+    last = logits[-1 - len(line) :]
+    scores = torch.log_softmax(last if last.dtype == torch.float64 else last.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
-    wanted = torch.cat(
-        [last_logits[:-1].gather(1, line[:, None])[:, 0], last_logits[-1, ends].max()[None]]
-    )
-    rank = 1 + int((last_logits > wanted[:, None]).sum(1).max())
-    return AnswerScore(float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0)), rank)
+    return float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0))
 
 
 def line_ends(model: TransformerBridge) -> set[int]:

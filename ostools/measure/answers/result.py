@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import pandas as pd
 
@@ -15,43 +15,33 @@ from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.statistics.heaping import Heaping, heaping
 from ostools.theory.statistics.intervals import wilson
 
-COLUMNS = {
-    **{"task": "str", "mode": "str", "elicitation": "str", "mitigation": "str", "status": "str"},
-    **{"length": "int64", "seed": "int64", "sample": "int64", "tokens": "int64"},
-    **{"key": "str", "answer": "str", "text": "str", "ended": "str", "reasoning_tokens": "Int64"},
-    **{"kind": "str", "correct": "boolean", "number": "Int64", "absolute_error": "Int64"},
-    **{"content": "str", "content_correct": "boolean"},
-    **{
-        "log_probability": "float64",
-        "rank": "Int64",
-        "seconds": "float64",
-        "within_training": "boolean",
-    },
-}
+COLUMNS = (
+    dict.fromkeys(("task", "mode", "elicitation", "mitigation", "status"), "str")
+    | dict.fromkeys(("length", "seed", "tokens"), "int64")
+    | dict.fromkeys(("key", "answer", "text", "ended"), "str")
+    | {"reasoning_tokens": "Int64", "kind": "str", "correct": "boolean", "number": "Int64"}
+    | {"absolute_error": "Int64", "content": "str", "content_correct": "boolean"}
+    | {"log_probability": "float64", "within_training": "boolean"}
+)
 LEVEL = 0.95
-PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was drawn"
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Result):
-    """One row per prompt and sample.
+    """One row per prompt.
 
     Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation,
     status ("none": no mitigation; "active"; "inactive": it changed neither the text nor a logit,
-    and its row is no evidence of what it does), length (items), seed, sample, tokens (of the
-    prompt); key (the right answer), answer (the answer line, as `reading` finds it; where there is
-    none the last line that was read), text (all it wrote), ended (as in `Answer`), reasoning_tokens
-    (thoughts before the answer, their marks counted; NA of a hosted model); kind ("unanswered"
-    where a hosted model gave none, and the columns made of an answer are NA), correct, number,
-    absolute_error, content and
-    content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the
+    and its row is no evidence of what it does), length (items), seed, tokens (of the prompt); key
+    (the right answer), answer (the answer line, as `reading` finds it; where there is none the last
+    line that was read), text (all it wrote), ended (as in `Answer`), reasoning_tokens (thoughts
+    before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a hosted
+    model gave none, and the columns made of an answer are NA), correct, number, absolute_error,
+    content and content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the
     prompt, with its end, of a few-shot prompt of what is left of the line; NaN where no end can be
-    written, and where reasoning or thinking comes first), rank (the largest rank among the tokens
-    of that line and its end, the most likely token's being 1: with 1 greedy decoding writes the
-    right answer, all of it; NA where the prompt has not begun the answer line), seconds (its share
-    of its batch's time), within_training (whether the model's card lists training of the task up to
-    this length; NA: not known. That is of the task's own text: what a mitigation makes of it may
-    have been in no training at all).
+    written, and where reasoning or thinking comes first), within_training (whether the model's card
+    lists training of the task up to this length; NA: not known. That is of the task's own text:
+    what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -75,10 +65,9 @@ class Evaluation(Result):
         """Whether wrong numbers are multiples of `base` more often than errors of their sizes would
         be; None without any.
 
-        Of several samples of a prompt the first is counted: they are not independent. See
-        `theory.statistics.heaping`.
+        See `theory.statistics.heaping`.
         """
-        rows = self.wrong_numbers.query("sample == 0")
+        rows = self.wrong_numbers
         if rows.empty:
             return None
         return heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base)
@@ -98,12 +87,12 @@ class Evaluation(Result):
         return evaluation_findings(self)
 
 
-def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
+def summarise(frame: pd.DataFrame, random: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how
     likely.
 
     Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not
-    right), accuracy (right of asked), wilson_low and wilson_high (95%), trials and interval_of,
+    right), accuracy (right of asked), wilson_low and wilson_high (95%),
     content_right and content_read (answers whose content is right, and that hold a value),
     something_else and cut_off (answers of these kinds: neither right nor an error), unanswered
     (questions that a hosted model has no answer to; they are in no other number but `prompts`),
@@ -111,41 +100,33 @@ def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
     (of the right line, mean over prompts), active (answers on which the mitigation acted),
     within_training.
 
-    An interval needs something that was drawn, and its trials have to be independent. `interval_of`
-    "prompts": the prompts were (`random`), and each is one trial, with the share of its samples
-    that are right. "samples of one prompt": the answers to one prompt were, at a temperature
-    (`sampled`). "nothing was drawn": the greedy answer to the one prompt, which has no interval.
+    An interval needs something that was drawn: the prompts (`random`), of which each is one trial.
+    The greedy answer to the one prompt of a task that draws nothing has none (NaN).
     """
-    by_length = cast(Any, frame).groupby("length")
-    summaries = [_summary(int(length), rows, random, sampled) for length, rows in by_length]
+    by_length = cast(Frame, frame).groupby("length")
+    summaries = [_summary(int(length), rows, random) for length, rows in by_length]
     return pd.DataFrame(summaries).astype({"within_training": "boolean"})
 
 
-def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, Any]:
+def _summary(length: int, rows: Frame, random: bool) -> dict[str, object]:
     within = rows["within_training"].iloc[0]
     prompts, unanswered = int(rows["seed"].nunique()), int(rows["correct"].isna().sum())
     rows = rows[rows["correct"].notna()]
-    by_seed = rows.groupby("seed")
-    shares = by_seed["correct"].mean().astype(float)
-    samples = len(rows) // max(len(shares), 1)
-    of_prompts = random and (len(shares) > 1 or samples == 1)
-    trials = len(shares) if of_prompts else samples if sampled else 0
-    accuracy, log_probability = float(shares.mean()), by_seed["log_probability"].first()
-    low, high = wilson(accuracy * trials, trials, LEVEL) if trials else (math.nan, math.nan)
+    right, log_probability = int(rows["correct"].sum()), rows["log_probability"]
+    is_drawn = random and len(rows) > 0
+    low, high = wilson(right, len(rows), LEVEL) if is_drawn else (math.nan, math.nan)
     errors = rows["absolute_error"].dropna().astype(float)
     return {
         "length": length,
         "prompts": prompts,
         "asked": len(rows),
-        "right": int(rows["correct"].sum()),
+        "right": right,
         "wrong": int((rows["kind"].eq(HAS_ANSWER) & ~rows["correct"]).sum()),
         "content_right": int(rows["content_correct"].sum()),
         "content_read": int(rows["content_correct"].notna().sum()),
-        "accuracy": accuracy,
+        "accuracy": right / len(rows) if len(rows) else math.nan,
         "wilson_low": low,
         "wilson_high": high,
-        "trials": trials,
-        "interval_of": PROMPTS if of_prompts else SAMPLES if trials else NOT_SAMPLED,
         "something_else": int(rows["kind"].eq(SOMETHING_ELSE).sum()),
         "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
         "unanswered": unanswered,
@@ -162,5 +143,4 @@ def from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
         random = tasks.task(str(rows["task"].iloc[0])).random
     except InputError:  # of a distribution that is not installed here
         random = rows["seed"].nunique() > 1
-    sampled = float(provenance.parameters["temperature"]) > 0
-    return Evaluation(rows, provenance, summarise(rows, random=random, sampled=sampled))
+    return Evaluation(rows, provenance, summarise(rows, random))

@@ -239,12 +239,12 @@ def without_stop_tokens(text: str) -> str:
 
 def asked_elsewhere(result: Result) -> str:
     """Return temperature and endpoint of the answers in words, as far as they are recorded."""
-    how: Any = result.provenance.parameters
-    temperature, endpoint = how.get("temperature"), how.get("endpoint")
-    known = f"temperature {temperature:g}" if temperature is not None else None
-    temperature_words = known or "a temperature that is not recorded"
-    place = "made elsewhere" if endpoint is None else "given over an API"
-    return f"{place} at {temperature_words}"
+    how = result.provenance.parameters
+    temperature = how.get("temperature")
+    words = "a temperature that is not recorded"
+    if temperature is not None:
+        words = f"temperature {temperature:g}"
+    return f"{'made elsewhere' if how.get('endpoint') is None else 'given over an API'} at {words}"
 
 
 def unanswered(result: Result) -> list[str]:
@@ -285,7 +285,7 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     ]
     mode = str(getattr(form, "mode", "none"))
     frame: Frame = pd.DataFrame(rows).assign(
-        task=task_name, mitigation=mitigation_name, mode=mode, elicitation="chat", sample=0
+        task=task_name, mitigation=mitigation_name, mode=mode, elicitation="chat"
     )
     frame = frame.reindex(columns=list(COLUMNS)).astype(COLUMNS | {"tokens": "Int64"})
     provenance = hosted.provenance(
@@ -294,7 +294,6 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
         mitigation=mitigation_name,
         lengths=sorted({question.length for question in hosted.questions}),
         seeds=sorted({question.seed for question in hosted.questions}),
-        samples=1,
         chat=None,
         max_new_tokens=hosted.settings.get("max_tokens"),
         probability=False,
@@ -303,8 +302,7 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
         level=LEVEL,
         **({} if grade is None else {"grade": grade_name(grade)}),
     )
-    sampled = bool(hosted.settings.get("temperature"))
-    return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=sampled))
+    return Evaluation(frame, provenance, summarise(frame, form.random))
 
 
 def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
@@ -317,5 +315,5 @@ def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict
         return about | {"kind": UNANSWERED, "ended": UNANSWERED}
     ended = "length" if row.finish_reason == "length" else "stop"
     answer = Answer((), without_stop_tokens(row.text), ended)
-    made = {"tokens": row.prompt_tokens, "seconds": row.seconds}
-    return answer_columns(question, answer, None, grade) | about | made
+    about["tokens"] = row.prompt_tokens
+    return answer_columns(question, answer, None, grade) | about

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -95,6 +95,26 @@ def ask_endpoint(
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
     how = {"model": model, "endpoint": endpoint, "temperature": 0.0, "max_tokens": max_tokens}
+    rows = _stored_rows(file, question_by_id, how)
+    missing = question_by_id.keys() - {row.id for row in rows}
+    with closing(_client_of(endpoint, key, timeout, retries)) as client:
+        for question in (question_by_id[name] for name in question_by_id if name in missing):
+            try:
+                completion = _completion(client, question, how, key, timeout)
+                rows.append(_row_of(completion, question, how, key))
+            except InputError as error:
+                resume = f"; {file} has what was answered, and the same command goes on"
+                raise InputError(f"{error}{resume if rows else ''}") from None
+            text = "".join(row.model_dump_json() + "\n" for row in rows)
+            write_atomically(file, lambda part, text=text: part.write_text(text, "utf-8"))
+            tell(progress, len(rows), len(question_by_id))
+    return hosted_of(file, rows, question_by_id, model)
+
+
+def _stored_rows(
+    file: Path, question_by_id: Mapping[str, Question], how: Mapping[str, object]
+) -> list[AnswerRow]:
+    """Return the answers in the file. Raises `InputError` for answers that were made otherwise."""
     rows = read_rows(file, question_by_id) if file.exists() else []
     for row in rows:
         for name, value in how.items():
@@ -103,20 +123,7 @@ def ask_endpoint(
                     f"{file}: expected answers with {name} {value!r}, found "
                     f"{getattr(row, name)!r}: name another file"
                 )
-    missing = question_by_id.keys() - {row.id for row in rows}
-    with closing(_client_of(endpoint, key, timeout, retries)) as client:
-        for name, question in question_by_id.items():
-            if name not in missing:
-                continue
-            try:
-                rows.append(_answer(client, question, how, key, timeout))
-            except InputError as error:
-                resume = f"; {file} has what was answered, and the same command goes on"
-                raise InputError(f"{error}{resume if rows else ''}") from None
-            text = "".join(row.model_dump_json() + "\n" for row in rows)
-            write_atomically(file, lambda part, text=text: part.write_text(text, "utf-8"))
-            tell(progress, len(rows), len(question_by_id))
-    return hosted_of(file, rows, question_by_id, model)
+    return rows
 
 
 def _key_for(endpoint: str) -> str | None:
@@ -187,24 +194,24 @@ def _client_of(endpoint: str, key: str | None, timeout: float, retries: int) -> 
     )
 
 
-def _answer(
-    client: openai.OpenAI, question: Question, how: dict[str, Any], key: str | None, timeout: float
-) -> AnswerRow:
-    """Ask one question and return the row of its answer.
+def _completion(
+    client: openai.OpenAI,
+    question: Question,
+    how: Mapping[str, object],
+    key: str | None,
+    timeout: float,
+) -> tuple[ChatCompletion, float]:
+    """Ask one question; return what the server says, and the seconds that it took.
 
-    Raises `InputError` where none comes in time, for a refusal, for what no table can hold, and for
-    an answer that holds the key.
+    Raises `InputError` where no answer comes in time, and for a refusal.
     """
     start, where = time.perf_counter(), f"--endpoint {how['endpoint']}"
-    limit = {} if how["max_tokens"] is None else {"max_tokens": how["max_tokens"]}
-    message: Any = {"role": "user", "content": question.text}
+    request: Any = {"model": how["model"], "temperature": 0}
+    request["messages"] = [{"role": "user", "content": question.text}]
+    if how["max_tokens"] is not None:
+        request["max_tokens"] = how["max_tokens"]
     try:
-        completion = _in_time(
-            lambda: client.chat.completions.create(
-                model=how["model"], messages=[message], temperature=0, **limit
-            ),
-            timeout,
-        )
+        completion = _in_time(lambda: client.chat.completions.create(**request), timeout)
     except TimeoutError:
         raise InputError(f"{where}: no whole answer in {timeout:g} seconds") from None
     except Exception as error:  # of openai, of the HTTP library below it, or of a body that is odd
@@ -212,19 +219,34 @@ def _answer(
         # Without the key before it is cut: a part of it would be left.
         words = words.replace(key, f"[{KEY}]") if key else words
         raise InputError(f"{where}: expected an answer, found {words[:_QUOTED_LENGTH]}") from None
+    return completion, time.perf_counter() - start
+
+
+def _row_of(
+    answered: tuple[ChatCompletion, float],
+    question: Question,
+    how: Mapping[str, object],
+    key: str | None,
+) -> AnswerRow:
+    """Return the row of an answer.
+
+    Raises `InputError` for what is no chat completion, for what no table can hold, and for an
+    answer that holds the key.
+    """
+    (completion, seconds), where = answered, f"--endpoint {how['endpoint']}"
     try:
         choice = completion.choices[0]
         reason = choice.finish_reason or "stop"
         row = {
             "id": question.id,
-            "seconds": time.perf_counter() - start,
+            "seconds": seconds,
             # A model that ends without a word has no content; what a filter withheld is no answer.
             "text": None if reason == "content_filter" else choice.message.content or "",
             "finish_reason": reason,
             "prompt_tokens": completion.usage and completion.usage.prompt_tokens,
             "served": completion.model,
         }
-        text = json.dumps(how | row)
+        text = json.dumps({**how, **row})
     except (LookupError, TypeError, AttributeError):
         raise InputError(
             f"{where}: expected a chat completion as OpenAI's API gives it, found something else"
@@ -242,12 +264,12 @@ def _answer(
         ) from None
 
 
-def _in_time(ask: Callable[[], ChatCompletion], seconds: float) -> Any:
+def _in_time(ask: Callable[[], ChatCompletion], seconds: float) -> ChatCompletion:
     """Return what `ask` returns if it does so in time, else raise `TimeoutError`.
 
     The HTTP library's timeout counts anew from each byte: a server that drips never meets it.
     """
-    response: Future[Any] = Future()
+    response: Future[ChatCompletion] = Future()
 
     def fetch() -> None:
         try:

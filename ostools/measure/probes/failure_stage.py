@@ -1,28 +1,23 @@
 """Where an answer is lost: of every length and precision one verdict, with the numbers behind it.
 
 Cost: `probe`, an answer to every prompt in every precision, and a collapse curve of the begun
-prompts; once without, and once under each mitigation.
+prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 import pandas as pd
 
-from ostools import mitigations
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
-from ostools.measure.answers.prefilled import (
-    prefilled_answers,
-    require_telling_first_tokens,
-    running,
-)
+from ostools.measure.answers.prefilled import prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
@@ -35,13 +30,11 @@ from ostools.measure.probes.probe import (
     SWEPT_SEQUENCES,
     Decodability,
     ProbeTask,
-    Target,
     probe,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
-from ostools.measure.swept import Cell, Rows, Swept
+from ostools.measure.swept import Swept
 from ostools.mitigations import Mitigation
-from ostools.mitigations.named import NONE
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result, Row, frame_of
@@ -57,11 +50,8 @@ READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = (
 )
 UNDECIDED = "not decided"
 VERDICTS = (READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNDECIDED, UNTESTED)
-STAGES = (SAME_VECTOR, UNDECODABLE, NOT_READ, READ)
-"""How far an answer comes, the least first."""
-REPAIRS, BREAKS = "repairs", "breaks"
 COLUMNS = (
-    dict.fromkeys(("task", "target", "mitigation", "dtype"), "str")
+    dict.fromkeys(("task", "mitigation", "dtype"), "str")
     | {"length": "int64", "verdict": "str", "prompts": "int64"}
     | dict.fromkeys(("read", "unread", "undecodable", "answered", "decoded"), "float64")
     | {"site": "str", "layer": "int64", "test": "str", "trained": "int64"}
@@ -76,11 +66,11 @@ _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is t
 
 @dataclass(frozen=True, eq=False)
 class FailureStage(Result):
-    """One row per mitigation, dtype and length: what becomes of the answers.
+    """One row per dtype and length: what becomes of the answers.
 
     Of every prompt it is asked whether the model's answer is right (greedily, after the begun
     line), and whether a linear probe that has not seen its sequence says the right answer. Columns:
-    task, target, mitigation ("none", or its name), dtype, length; prompts (those that a probe was
+    task, mitigation ("none", or its name), dtype, length; prompts (those that a probe was
     tested on); read (the share answered right), unread (answered wrong, and the probe is right),
     undecodable (answered wrong, and the probe is wrong too): together 1; answered and decoded (the
     shares right of the model and of the probe); site, layer, test and trained (prompts) of that
@@ -101,8 +91,7 @@ class FailureStage(Result):
     indistinguishable, but the probe is right on most prompts. Undecodable means not linearly
     decodable from so many examples, and no more.
 
-    `answers`: a row per prompt. `probes`: what `probe` found without a mitigation, and `under` by
-        the name of each.
+    `answers`: a row per prompt. `probes`: what `probe` found.
     """
 
     tables: ClassVar = (
@@ -113,44 +102,6 @@ class FailureStage(Result):
 
     answers: pd.DataFrame
     probes: Decodability
-    under: Mapping[str, Decodability] = field(default_factory=dict)
-
-    @property
-    def verdicts(self) -> pd.DataFrame:
-        """The verdict by length and mitigation: a row a dtype and length, a column "none" and one a
-        mitigation.
-        """
-        table: Any = self.frame
-        wide = table.pivot(index=["dtype", "length"], columns="mitigation", values="verdict")
-        order = list(dict.fromkeys(zip(table["dtype"], table["length"], strict=True)))
-        return (
-            wide.loc[order, list(dict.fromkeys(table["mitigation"]))]
-            .rename_axis(columns=None)
-            .reset_index()
-        )
-
-    def repaired(self) -> pd.DataFrame:
-        """A row per mitigation, dtype and length at which it acts and the verdict changes: without
-        it (before), under it (after), and change: "repairs" where the answer comes further
-        (indistinguishable, undecodable, unread, read), "breaks" where it does not come as far; "not
-        tested" and "not decided" are no stages, and in no row."""
-        table: Any = self.frame
-        table = table[table["verdict"].isin(list(STAGES))]
-        keys = ["dtype", "length"]
-        without = table[table["mitigation"] == NONE][[*keys, "verdict"]].rename(
-            columns={"verdict": "before"}
-        )
-        mitigated_rows = table[(table["mitigation"] != NONE) & (table["status"] == ACTIVE)]
-        joined = (
-            mitigated_rows[["mitigation", *keys, "verdict"]]
-            .merge(without, on=keys)
-            .rename(columns={"verdict": "after"})
-        )
-        joined = joined[joined["before"] != joined["after"]].reset_index(drop=True)
-        come = joined["after"].map(STAGES.index) > joined["before"].map(STAGES.index)
-        return joined[["mitigation", *keys, "before", "after"]].assign(
-            change=np.where(come, REPAIRS, BREAKS)
-        )
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.components import failure_stage_chart
@@ -167,7 +118,7 @@ class FailureStage(Result):
     command="probe stage",
     examples=(
         "--task count-ones-bernoulli --lengths 4,8,16,32,64 --out stage.png",
-        "--task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16",
+        "--task count-ones --lengths 4,8,16,32,64 --mitigation sliding-window:window=16",
     ),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=(probe,),
@@ -183,8 +134,7 @@ def failure_stage(
     lengths: Iterable[int],
     dtypes: Sequence[str] = (FLOAT32, "bfloat16"),
     seeds: Sequence[int] | None = None,
-    target: Target | None = None,
-    mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
+    mitigation: Mitigation | str | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -192,97 +142,52 @@ def failure_stage(
     """Say whether answers are lost before they can be decoded, or can be decoded and are not
     read, at every length and dtype.
 
-    Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is
-    measured without a mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`. All
-    is read at the token from which the answer is predicted. There is no other position: a stage
-    compares what a probe decodes there with what the model writes from there.
+    Args: as in `probe`, with every layer. All is read at the token from which the answer is
+    predicted. There is no other position: a stage compares what a probe decodes there with what the
+    model writes from there.
 
-    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse, and with target="token"
-    for right answers that begin with the same token: a probe that says it does not say the answer.
-    n + 1 items have to fit into the context too.
+    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse. n + 1 items have to fit
+    into the context too.
     """
-    lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
-    arms = [None, *_mitigations(mitigation)]
-    precisions = [precision.name for precision in checked_precisions(dtypes)]
-    parts: list[tuple[pd.DataFrame, pd.DataFrame, Decodability]] = []
-    for number, mitigation_object in enumerate(arms):
-        probe_task = ProbeTask.of(
-            model, task, lengths, seeds, target, mitigation_object, **encoding
-        )
-        arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(
-            arm(
-                probe_task,
-                precisions,
-                encoding,
-                random_weights=random_weights,
-                progress=arm_progress,
-            )
-        )
-    frames, answers, (probes, *probes_under) = zip(*parts, strict=True)
-    table: Any = pd.concat(frames, ignore_index=True)
-    names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
-    mitigated_probes = dict(zip(names[1:], probes_under, strict=True))
-    parameters = probes.provenance.parameters | {
-        "measurement": "failure-stage",
-        "pair_seeds": PAIR_SEEDS,
+    probe_task = ProbeTask.of(model, task, lengths, seeds, mitigation, **encoding)
+    names = [precision.name for precision in checked_precisions(dtypes)]
+    described = probe_task.described
+    common: dict[str, Any] = {
+        "lengths": described["lengths"],
+        "dtypes": names,
+        "mitigation": probe_task.mitigation,
     }
-    provenance = Provenance.collect(model, **(parameters | {"mitigation": names}))
-    answer_rows = pd.concat(answers, ignore_index=True)
-    return FailureStage(
-        table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, probes, mitigated_probes
+    part = partial(part_of, progress, shares=4, units=100)
+    probes = probe(
+        model,
+        probe_task.form,
+        **common,
+        seeds=described["seeds"],
+        random_weights=random_weights,
+        progress=part(0, 2),
+        **encoding,
     )
-
-
-def _mitigations(
-    mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None,
-) -> list[Mitigation]:
-    """Mitigations of the argument, each once. Raises `InputError` for what is none."""
-    is_single = isinstance(mitigations_or_names, str | Mitigation)
-    candidates: Any = [mitigations_or_names] if is_single else mitigations_or_names or ()
-    return list(
-        {mitigations.label(one): one for one in map(mitigations.mitigation, candidates)}.values()
-    )
-
-
-def arm(
-    probe_task: ProbeTask,
-    names: Sequence[str],
-    encoding: EncodingOptions,
-    *,
-    random_weights: bool = False,
-    progress: Progress | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame, Decodability]:
-    """Measure one mitigation, or none, in the dtypes of these names: rows of `FailureStage`, a row
-    a prompt, and the probes.
-    """
-    part_progress = partial(part_of, progress, shares=4, units=100)
-    model, form, described = probe_task.model, probe_task.form, probe_task.described
-    if probe_task.target == "token":
-        # A probe of the first token is held against answers that are read whole.
-        require_telling_first_tokens(model, probe_task.prompts)
-    mitigation, seeds = probe_task.mitigation, described["seeds"]
-    common: dict[str, Any] = {"lengths": described["lengths"], "dtypes": names}
-    common["mitigation"] = mitigation
-    options: dict[str, Any] = {"target": probe_task.target, "random_weights": random_weights}
-    options |= {"seeds": seeds, "progress": part_progress(0, 2)}
-    probes = probe(model, form, **common, **options, **encoding)
-    answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
+    of_dtype = partial(part_of, part(2, 3), shares=len(names), units=100)
     answer_rows: Frame = pd.concat(
-        [
-            _answer_rows(probe_task, name, answers_progress(k, k + 1))
-            for k, name in enumerate(names)
-        ],
+        [_answer_rows(probe_task, name, of_dtype(k, k + 1)) for k, name in enumerate(names)],
         ignore_index=True,
     )
-    pairs = RenderedPairs(model, form, mitigation, encoding=encoding)
-    curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
+    pairs = RenderedPairs(model, probe_task.form, probe_task.mitigation, encoding=encoding)
+    pair_seeds = described["seeds"][:PAIR_SEEDS]
+    curve = collapse(model, pairs, **common, seeds=pair_seeds, progress=part(3, 4))
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(
         lambda statuses: min(statuses, key=_STATUS.index)
     )
     rows = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve))))
-    frame = rows.join(status, on=["dtype", "length"]).assign(target=probe_task.target)
-    return frame.assign(**probe_task.names), answer_rows.assign(**probe_task.names), probes
+    frame: Frame = rows.join(status, on=["dtype", "length"]).assign(**probe_task.names)
+    parameters = {"measurement": "failure-stage", "pair_seeds": PAIR_SEEDS}
+    provenance = Provenance.collect(model, **{**probes.provenance.parameters, **parameters})
+    return FailureStage(
+        frame[list(COLUMNS)].astype(COLUMNS),
+        provenance,
+        answer_rows.assign(**probe_task.names),
+        probes,
+    )
 
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
@@ -424,30 +329,18 @@ def _verdict_name(
     return (UNDECODABLE if is_tested else UNTESTED), ""
 
 
-def _swept(model: TransformerBridge, cell: Cell) -> Rows:
-    """The verdict of each length, under the cell's mitigation alone: the arm without one is another
-    cell.
-    """
-    target = cell.arguments["target"]
-    probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated)
-    frame, _, probes = arm(probe_task, [cell.dtype], EncodingOptions())
-    parameters = {**probes.provenance.parameters, "measurement": "failure-stage"}
-    return frame[list(COLUMNS)].astype(COLUMNS), replace(probes.provenance, parameters=parameters)
-
-
 def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
     """The verdicts; what probes said place by place is not stored."""
     none = pd.DataFrame({name: [] for name in PROBED}).astype(PROBED)
     places = pd.DataFrame({"site": [], "layer": [], "depth": []})
-    probes = Decodability(none, provenance, places, pd.DataFrame())
+    probes = Decodability(none, provenance, places)
     return FailureStage(rows[list(COLUMNS)], provenance, pd.DataFrame(), probes)
 
 
 SWEPT = Swept(
     read=_from_rows,
-    options={**SWEPT_SEQUENCES, "target": (Target | None, None)},
+    options=SWEPT_SEQUENCES,
     fixed={"random_weights": False},
-    measure=_swept,
     casts=True,
     depends_on_lengths=True,
 )

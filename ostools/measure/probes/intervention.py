@@ -1,4 +1,4 @@
-"""Is the answer read? What the output makes of the direction that a probe decodes.
+"""Is the answer read? What the output makes of a move along the direction that a probe decodes.
 
 Cost, in every dtype: one pass over every prompt with all positions of the streams, one more from
 every layer for each of two directions, and a probe a layer.
@@ -6,9 +6,9 @@ every layer for each of two directions, and a probe a layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -31,13 +31,11 @@ from ostools.measure.passes.contexts import (
     true_arithmetic,
 )
 from ostools.measure.passes.last_tokens import Unembedding
-from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ReadPrompt
-from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask, probe
+from ostools.measure.probes.probe import FLOAT32, ProbeTask, probe
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
-from ostools.measure.swept import Cell, Swept, the_one
 from ostools.mitigations import Mitigation
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result
@@ -45,21 +43,12 @@ from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
 DIRECTIONS = ("probe", "data")
-_RANDOM = 200  # directions of the representations' covariance
-_NUMBERS = (
-    "cosine",
-    "random_low",
-    "random_high",
-    "arrived",
-    "predicted",
-    "intervention",
-    "log_odds",
-)
+_NUMBERS = ("arrived", "predicted", "intervention", "log_odds")
 COLUMNS = (
     dict.fromkeys(("task", "mitigation", "dtype", "site"), "str")
     | {"layer": "int64", "direction": "str", "prompts": "int64", "moved": "int64"}
     | dict.fromkeys(_NUMBERS, "float64")
-    | {"asked": "int64", "followed": "float64", "rank": "float64", "log_probability": "float64"}
+    | {"asked": "int64", "followed": "float64"}
 )
 
 
@@ -76,11 +65,6 @@ class ProbeIntervention(Result):
     which they differ where the number does), prompts (on all of them the probe is fitted), moved
     (those with a next answer: all but the prompts of the largest).
 
-    cosine: the largest |cosine| of the direction with an output row of an answer's token, the mean
-    of these rows taken out (at v^(l) the rows with the final norm's gain). random_low and
-    random_high: where that lies for 95% of random directions of the same covariance (for "probe" of
-    its inverse: their weights have it).
-
     Moved along the direction by as much as makes the probe say the next answer: arrived (how much
     of the move is left once the dtype has rounded the sum; 1 is all), predicted (by how much the
     probe's number moves: 1 where every number was asked), intervention (by how much the expected
@@ -89,17 +73,10 @@ class ProbeIntervention(Result):
     first token was likelier than those of the other answers, at how many that of the next answer
     then is). An answer is not read to its end here: after the 2 of a right answer a model may go on
     to 20.
-
-    rank and log_probability of the first token of the right answer at that place, read by the final
-    norm and the output (logit lens): the median rank (1 is the first), and the mean.
     """
 
     tables: ClassVar = (
-        TableHead(
-            columns=(
-                "dtype site layer direction cosine random_low random_high arrived predicted intervention followed rank"
-            )
-        ),
+        TableHead(columns="dtype site layer direction arrived predicted intervention followed"),
     )
 
     def chart(self) -> Chart:
@@ -119,7 +96,6 @@ class ProbeIntervention(Result):
     defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
     lines_of=(probe,),
     memory=["probes"],
-    sweep=lambda: SWEPT,
     in_chunks=True,
 )
 def probe_intervention(
@@ -133,8 +109,7 @@ def probe_intervention(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> ProbeIntervention:
-    """Test whether the output reads the number that a probe decodes at the last token: cosine,
-    logit lens, and intervention.
+    """Test whether the output reads the number that a probe decodes at the last token, by moving it.
 
     Args: as in `probe`. In 16 bits the probe is fitted on the rounded representations. The
     representation that the intervention moves is rounded again, and the column `arrived` says how
@@ -144,14 +119,13 @@ def probe_intervention(
     two right answers that begin with the same token (1 and 10, if digits are tokens): there the
     first token does not say which of the two the output answers.
     """
-    probe_task = ProbeTask.of(model, task, lengths, seeds, "number", mitigation, **encoding)
+    probe_task = ProbeTask.of(model, task, lengths, seeds, mitigation, **encoding)
     precisions = checked_precisions(dtypes)
     tokens = first_tokens(probe_task)
-    parts = []
+    rows = []
     for number, precision in enumerate(precisions):
         part_progress = part_of(progress, number, number + 1, len(precisions), units=100)
-        rows = _rows(probe_task, precision, tokens, part_progress)
-        parts.append(pd.DataFrame(rows).assign(dtype=precision.name))
+        rows += _rows(probe_task, precision, tokens, part_progress)
     provenance = Provenance.collect(
         model,
         measurement="probe-intervention",
@@ -160,17 +134,18 @@ def probe_intervention(
         dtypes=[precision.name for precision in precisions],
         tokens={str(number): token for number, token in tokens.items()},
     )
-    frame: Any = pd.concat(parts, ignore_index=True).assign(
-        **probe_task.names, prompts=len(probe_task.prompts)
-    )
+    frame: Frame = pd.DataFrame(rows).assign(**probe_task.names, prompts=len(probe_task.prompts))
     return ProbeIntervention(frame[list(COLUMNS)].astype(COLUMNS), provenance)
 
 
 def _rows(
-    probe_task: ProbeTask, precision: Precision, tokens: dict[int, int], progress: Progress | None
-) -> list[dict[str, Any]]:
-    numbers = np.array([int(prompt.task_prompt.key) for prompt in probe_task.prompts])
-    groups = np.array([prompt.group for prompt in probe_task.prompts])
+    probe_task: ProbeTask,
+    precision: Precision,
+    tokens: Mapping[int, int],
+    progress: Progress | None,
+) -> list[dict[str, object]]:
+    questions = probe_task.questions
+    numbers, groups = questions["label"].to_numpy(), questions["group"].to_numpy()
     representations = probe_task.captured(precision)
     places = [
         place
@@ -182,12 +157,12 @@ def _rows(
         torch.no_grad(),
         running(probe_task.model, probe_task.prompts, precision, probe_task.mitigation) as prepared,
     ):
-        output = _Output.of(prepared, probe_task.prompts, tokens, representations)
+        output = _Output(prepared, probe_task.prompts, tokens, representations)
         for number, place in enumerate(places):
-            probe = fitted("number", representations[place].double().numpy(), numbers, groups)
-            lens = output.lens(representations[place], place)
+            probe = fitted(representations[place].double().numpy(), numbers, groups)
             for direction in DIRECTIONS:
-                rows.append(_row(output, representations, place, probe, direction) | lens)
+                row = _row(output, representations, place, probe, direction)
+                rows.append({"dtype": precision.name} | row)
             tell(progress, number + 1, len(places))
     return rows
 
@@ -197,8 +172,7 @@ def first_tokens(probe_task: ProbeTask) -> dict[int, int]:
     same.
     """
     require_telling_first_tokens(probe_task.model, probe_task.prompts)
-    answers = [(int(prompt.task_prompt.key), prompt.token) for prompt in probe_task.prompts]
-    return dict(sorted(answers, key=lambda answer: answer[0]))
+    return dict(sorted((prompt.number, prompt.token) for prompt in probe_task.prompts))
 
 
 def along(
@@ -216,15 +190,6 @@ def along(
             "probe_intervention: expected a probe that depends on the representation, found one that does not"
         )
     return step / by
-
-
-def largest_cosine(
-    directions: Float[Tensor, "direction d"], outputs: Float[Tensor, "answer d"]
-) -> Float[Tensor, " direction"]:
-    """The largest |cosine| with a row of the output, the rows' mean taken out."""
-    centred = outputs - outputs.mean(0)
-    size = directions.norm(dim=1)[:, None] * centred.norm(dim=1)
-    return ((directions @ centred.T).abs() / size.clamp_min(1e-300)).amax(1)
 
 
 def arrived(rows: Float[Tensor, "prompt d"], steps: Float[Tensor, "prompt d"]) -> float:
@@ -261,35 +226,27 @@ def moved_answers(
     }
 
 
-@dataclass(frozen=True)
 class _Output:
     """Output that reads y, and the answers: their numbers, in order, and their first tokens.
-    `moves`: the prompts that have a next answer; `gaps`: by how much that is larger."""
+    `moves`: the prompts that have a next answer; `gaps`: by how much that is larger; `before`:
+    their logits of the answers."""
 
-    model: TransformerBridge
-    prompts: list[ReadPrompt]
-    numbers: Int[Tensor, " answer"]
-    tokens: Int[Tensor, " answer"]
-    right: Int[Tensor, " prompt"]
-    moves: Int[Tensor, " moved"]
-    gaps: Float[Tensor, " moved"]
-    before: Float[Tensor, "moved answer"]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: TransformerBridge,
-        prompts: list[ReadPrompt],
-        tokens: dict[int, int],
+        prompts: Sequence[ReadPrompt],
+        tokens: Mapping[int, int],
         representations: Captured,
-    ) -> _Output:
-        numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
-        keys = torch.tensor([int(prompt.task_prompt.key) for prompt in prompts])
-        right = torch.searchsorted(numbers, keys)
-        moves = torch.nonzero(right + 1 < len(numbers))[:, 0]
-        gaps = (numbers[right[moves] + 1] - numbers[right[moves]]).double()
-        before = representations[max(representations)][moves][:, ids]
-        return cls(model, prompts, numbers, ids, right, moves, gaps, before)
+    ) -> None:
+        self.model, self.prompts = model, prompts
+        self.numbers, self.tokens = (torch.tensor([*part]) for part in (tokens, tokens.values()))
+        keys = torch.tensor([prompt.number for prompt in prompts])
+        self.right = torch.searchsorted(self.numbers, keys)
+        self.moves = torch.nonzero(self.right + 1 < len(self.numbers))[:, 0]
+        right = self.right[self.moves]
+        self.gaps = (self.numbers[right + 1] - self.numbers[right]).double()
+        logits = representations[max(representations)]
+        self.before = logits[self.moves][:, self.tokens]
 
     def logits(
         self, rows: Float[Tensor, "prompt d"], place: Place
@@ -305,23 +262,6 @@ class _Output:
                 y = self.model.ln_final(y[None])[0]
         return Unembedding.of(self.model)(y).cpu()
 
-    def lens(self, rows: Float[Tensor, "prompt d"], place: Place) -> dict[str, float]:
-        """The right token at that place."""
-        scores = self.logits(rows, place).double().log_softmax(1)
-        right_scores = scores.gather(1, self.tokens[self.right][:, None])
-        return {
-            "rank": float(((scores > right_scores).sum(1) + 1).double().median()),
-            "log_probability": float(right_scores.mean()),
-        }
-
-    def rows(self, place: Place) -> Float[Tensor, "answer d"]:
-        """The output rows of the answers; at v^(l) as the norm's gain weighs them."""
-        weights = logit_scale(self.model) * self.model.W_U.detach()[:, self.tokens].T.double().cpu()
-        if place.site == FINAL:
-            return weights
-        norm = hooks.norms(self.model)["ln_final"]
-        return weights * norm.gain.detach().double().cpu()
-
     def after(
         self, rows: Float[Tensor, "prompt d"], place: Place, step: Float[Tensor, " d"]
     ) -> Tensor:
@@ -333,39 +273,21 @@ class _Output:
         lengths = [len(self.prompts[index].ids) for index in self.moves.tolist()]
         for batch in batches(lengths, False, chunk(TOKENS)):
             ids = torch.tensor([self.prompts[int(self.moves[index])].ids for index in batch])
-            logits_after[batch] = self._through(ids, place.layer, steps[batch])[:, self.tokens].to(
-                logits_after
-            )
+            record, _ = captured_pass(self.model, ids, "residual_pre", layers=[place.layer])
+            stream = record["residual_pre"][place.layer].clone()
+            stream[:, -1] += steps[batch].to(stream)
+            with true_arithmetic(self.model), contiguous_head(self.model):
+                logits = run_from(self.model, stream, place.layer)[:, -1].cpu()
+            logits_after[batch] = logits[:, self.tokens].to(logits_after)
         return logits_after
-
-    def _through(
-        self, ids: Int[Tensor, "batch pos"], layer: int, steps: Float[Tensor, "batch d"]
-    ) -> Float[Tensor, "batch d_vocab"]:
-        """The logits of the blocks from `layer` on, the last token moved before them."""
-        record, _ = captured_pass(self.model, ids, "residual_pre", layers=[layer])
-        stream = record["residual_pre"][layer].clone()
-        stream[:, -1] += steps.to(stream)
-        with true_arithmetic(self.model), contiguous_head(self.model):
-            return run_from(self.model, stream, layer)[:, -1].cpu()
 
 
 def _row(
     output: _Output, representations: Captured, place: Place, probe: Probe, direction: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     rows = representations[place].double()
-    weights = torch.from_numpy(probe.weights[0])
+    weights = torch.from_numpy(probe.weights)
     step = along(rows, weights, direction)
-    outputs = output.rows(place)
-    centred = rows - rows.mean(0)
-    random_weights = torch.randn(
-        _RANDOM, len(rows), generator=torch.Generator().manual_seed(0)
-    ).double()
-    # Of covariance S; weights of a probe have its inverse, here on the directions in which the
-    # prompts differ.
-    random = random_weights @ (
-        centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T
-    )
-    ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
     after = output.after(representations[place], place, step)
     return {
         "site": place.site,
@@ -374,33 +296,5 @@ def _row(
         "moved": len(output.moves),
         "arrived": arrived(representations[place][output.moves], output.gaps[:, None] * step),
         "predicted": float(output.gaps.mean()),
-        "cosine": float(largest_cosine(step[None], outputs)),
-        "random_low": float(ends[0]),
-        "random_high": float(ends[1]),
         **moved_answers(output.before, after, output.numbers, output.right[output.moves]),
     }
-
-
-def _swept_rows(result: ProbeIntervention, cell: Cell) -> Frame:
-    """A number is of all lengths together: it stands at the longest, and `over_lengths` says of
-    which it is.
-    """
-    return result.frame.assign(
-        length=max(cell.lengths), over_lengths=", ".join(map(str, cell.lengths))
-    )
-
-
-def _from_rows(rows: Frame, provenance: Provenance) -> ProbeIntervention:
-    """Of one task, mitigation and seed. Raises `InputError` for rows of several."""
-    for name in ("task", "mitigation"):
-        the_one(rows, name)
-    return ProbeIntervention(rows[list(COLUMNS)].astype(COLUMNS), provenance)
-
-
-SWEPT = Swept(
-    read=_from_rows,
-    options=SWEPT_SEQUENCES,
-    rows=_swept_rows,
-    casts=True,
-    depends_on_lengths=True,
-)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Unpack
 
+import numpy as np
 import pandas as pd
 from pydantic import Field
 
@@ -29,11 +30,11 @@ from ostools.measure.probes.scores import (
     LENGTH,
     LOGITS,
     Captured,
-    Labelled,
     captured,
+    of_length,
     rows_of,
     said_by_probes,
-    steps_of,
+    splits,
 )
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
@@ -46,12 +47,11 @@ from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
-Target = Literal["number", "token"]
 FLOAT32 = "float32"
 _NUMBERS = ("accuracy", "low", "high", "chance")
 _SELECTIVITY = ("selectivity", "selectivity_low", "selectivity_high")
 COLUMNS = (
-    dict.fromkeys(("task", "target", "mitigation", "dtype", "site"), "str")
+    dict.fromkeys(("task", "mitigation", "dtype", "site"), "str")
     | {"layer": "Int64", "test": "str", "control": "str"}
     | dict.fromkeys(("trained", "tested", "groups"), "int64")
     | dict.fromkeys((*_NUMBERS, *_SELECTIVITY, "penalty"), "float64")
@@ -63,11 +63,10 @@ COLUMNS = (
 class Decodability(Result):
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
-    Columns: task, target ("number": the answer as a number, by ridge regression, right where it
-    rounds to it; "token": the first token of the right answer, by logistic regression), mitigation,
-    dtype, site and layer (embedding; residual: v^(l);
-    residual_mid: after the attention of block l, before its MLP; y; logits; length: no
-    representation, the number of items and its square alone), test ("same lengths": other sequences
+    A probe is a ridge regression of the right answer as a number, and right where it rounds to it.
+    Columns: task, mitigation, dtype, site and layer (embedding; residual: v^(l); residual_mid:
+    after the attention of block l, before its MLP; y; logits; length: no representation, the number
+    of items and its square alone), test ("same lengths": other sequences
     of the lengths trained on; "interpolated": of lengths between them; "extrapolated": longer than
     all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in
     training and test; "random weights": the same architecture, untrained), trained (prompts, the
@@ -86,9 +85,7 @@ class Decodability(Result):
     chance in 96% of 250 trials (88% without), and "decodable" was said in none.
 
     `predictions`: a row per prompt, with what the probe said that had not seen it: dtype, site,
-    layer, test, control, length, seed, label, said, right. `steps`: a row per sublayer, dtype and
-    test, attention and MLP apart: the accuracy before and behind it, and by how much it differs
-    (step, low, high).
+    layer, test, control, length, seed, label, said, right.
     """
 
     tables: ClassVar = (
@@ -96,7 +93,6 @@ class Decodability(Result):
     )
 
     predictions: pd.DataFrame
-    steps: pd.DataFrame
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.components import probe_chart
@@ -126,7 +122,6 @@ def probe(
     layers: Literal["all"] | Iterable[int] = "all",
     dtypes: Sequence[str] = (FLOAT32,),
     seeds: Sequence[int] | None = None,
-    target: Target | None = None,
     mitigation: Mitigation | str | None = None,
     position: Position | None = None,
     random_weights: bool = True,
@@ -136,8 +131,8 @@ def probe(
     """Fit linear probes for the right answer to the last token's representation, at every layer.
 
     Args:
-        task: a `tasks.Task`, or its name with options. Its right answers must differ between
-            prompts.
+        task: a `tasks.Task`, or its name with options. Its right answers must be numbers (or
+            digits), and differ between prompts.
         lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
             them.
         layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
@@ -146,9 +141,6 @@ def probe(
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by
             default. A probe is never tested on a sequence that it was trained on, or on the
             beginning of one.
-        target: what probes decode: "number" or "token" (the answer's first, which is not the answer
-            where others begin with it); by default the number where the task's answer is one, else
-            the token.
         mitigation: as in `evaluate`.
         position: the token that is probed, as in `collapse`.
         random_weights: whether the same architecture with random weights is probed too. A second
@@ -157,21 +149,21 @@ def probe(
 
     How prompts are encoded: `EncodingOptions`.
 
-    Raises `InputError` for a task without the target, for right answers that are all the same, for
+    Raises `InputError` for right answers that are no numbers, for right answers that are all the same, for
     too few lengths or sequences to give intervals, and for numbers that are not finite. Source:
     arXiv 1610.01644, 1909.03368 (selectivity).
     """
     probe_task = ProbeTask.of(
-        model, task, lengths, seeds, target, mitigation, checked_position(position), **encoding
+        model, task, lengths, seeds, mitigation, checked_position(position), **encoding
     )
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
-    labelled = probe_task.labelled
-    tables = [
-        said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")
-    ]
-    probed: list[tuple[ProbeTask, tuple[str, ...], dict[str, str]]] = [
-        (probe_task, ("none", "shuffled"), {})
-    ]
+    questions, is_random = probe_task.questions, probe_task.form.random
+    n = questions["length"].to_numpy()
+    probes = splits(n, questions["group"].to_numpy(), is_random)
+    alone = said_by_probes(questions, probes, {LENGTH: of_length(n)}, ("none",))
+    tables = [alone.assign(dtype="none")]
+    probed: list[tuple[ProbeTask, tuple[str, ...], dict[str, str]]]
+    probed = [(probe_task, ("none", "shuffled"), {})]
     if random_weights:
         untrained = replace(probe_task, model=untrained_model(model, seed=0))
         probed.append((untrained, ("none",), {"control": "random weights"}))
@@ -181,22 +173,20 @@ def probe(
         step_progress = part_of(progress, step, step + 1, len(steps), units=100)
         places = weights.captured(precision, step_progress)
         next_tokens = next_tokens or probe_task.next_tokens(places)
-        said = said_by_probes(labelled, in_layers(places, layer_indices), controls)
+        said = said_by_probes(questions, probes, in_layers(places, layer_indices), controls)
         tables.append(said.assign(dtype=precision.name, **columns))
-    names = probe_task.names | {"target": probe_task.target}
     provenance = Provenance.collect(
         model,
         measurement="probe",
-        **names,
+        **probe_task.names,
         **probe_task.described,
         next_tokens=next_tokens,
         dtypes=[precision.name for precision in precisions],
         layers=list(layer_indices),
         random_weights=random_weights,
     )
-    return of_predictions(
-        pd.concat(tables, ignore_index=True), names, probe_task.form.random, provenance
-    )
+    predictions = pd.concat(tables, ignore_index=True)
+    return of_predictions(predictions, probe_task.names, is_random, provenance)
 
 
 def of_predictions(
@@ -204,12 +194,10 @@ def of_predictions(
 ) -> Decodability:
     """Build the result from the predictions.
 
-    `names`: task, mitigation, target; `is_random`: the task draws sequences.
+    `names`: task and mitigation; `is_random`: the task draws sequences.
     """
-    frame: Any = rows_of(predictions, is_random).assign(**names)
-    return Decodability(
-        frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions, steps_of(predictions)
-    )
+    frame: Frame = rows_of(predictions, is_random).assign(**names)
+    return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions)
 
 
 def in_layers(representations: Captured, layers: Sequence[int]) -> Captured:
@@ -231,12 +219,11 @@ def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """Task of a probe: the prompts, and the target that it is to decode in each."""
+    """Task of a probe: the prompts, whose right answers are numbers."""
 
     model: TransformerBridge
     form: Task
     prompts: list[ReadPrompt]
-    target: str
     mitigation: Mitigation | None
 
     @classmethod
@@ -246,40 +233,35 @@ class ProbeTask:
         task: Task | str,
         lengths: Iterable[int],
         seeds: Sequence[int] | None,
-        target: Target | None,
         mitigation: Mitigation | str | None,
         position: Position = ANSWER,
         **encoding: Unpack[EncodingOptions],
     ) -> ProbeTask:
         """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
-        seed_list = seeds_asked(form, seeds)
-        default = "number" if form.numeric else "token"
-        target = target or default
-        if target == "number" and not form.numeric:
-            raise InputError(
-                f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
-            )
-        lengths = checked_lengths(lengths)
+        length_list, seed_list = checked_lengths(lengths), seeds_asked(form, seeds)
         prompts = prefilled_prompts(
-            model, form, lengths, seed_list, mitigation_object, position, **encoding
+            model, form, length_list, seed_list, mitigation_object, position, **encoding
         )
-        return cls(model, form, prompts, target, mitigation_object)
+        keys = [prompt.task_prompt.key for prompt in prompts]
+        # A copied sequence of digits is not a number: 011 and 11 are two answers.
+        if wrong := [
+            key for key in keys if not (key.isdecimal() and (form.numeric or len(key) == 1))
+        ]:
+            raise InputError(
+                f"{form.name}: expected a task whose answer is a number or one digit, found the "
+                f"answer {wrong[0]!r}"
+            )
+        return cls(model, form, prompts, mitigation_object)
 
     @property
-    def labelled(self) -> Labelled:
-        """Lengths, groups and labels. Raises `InputError` for too few of them."""
-        return Labelled.of(
-            [prompt.task_prompt.length for prompt in self.prompts],
-            [prompt.task_prompt.seed for prompt in self.prompts],
-            [prompt.group for prompt in self.prompts],
-            [
-                int(prompt.task_prompt.key) if self.target == "number" else prompt.token
-                for prompt in self.prompts
-            ],
-            self.target,
-            self.form.random,
-        )
+    def questions(self) -> pd.DataFrame:
+        """A row a prompt: length, seed, group (`ReadPrompt.group`) and label, the right number."""
+        rows = [
+            (prompt.task_prompt.length, prompt.task_prompt.seed, prompt.group, prompt.number)
+            for prompt in self.prompts
+        ]
+        return pd.DataFrame(rows, columns=["length", "seed", "group", "label"], dtype=np.int64)
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
@@ -316,15 +298,14 @@ class ProbeTask:
 def _swept_rows(result: Decodability, cell: Cell) -> Frame:
     """The predictions: what is said of all prompts together, with its intervals, is made of them
     when they are read. A row's seed is the sweep's: that of the drawn sequence stands beside it."""
-    target = result.provenance.parameters["target"]
-    return result.predictions.rename(columns={"seed": "sequence"}).assign(target=target)
+    return result.predictions.rename(columns={"seed": "sequence"})
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
     """Of one task, mitigation and seed, in one or several dtypes. Raises `InputError` for rows of
     several.
     """
-    names = {name: the_one(rows, name) for name in ("task", "mitigation", "target")}
+    names = {name: the_one(rows, name) for name in ("task", "mitigation")}
     columns = {"sequence": "seed"}
     predictions: Any = rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
     # The length alone is in no dtype: every cell has the same rows of it.
@@ -345,7 +326,6 @@ SWEPT = Swept(
     read=_from_rows,
     options={
         **SWEPT_SEQUENCES,
-        "target": (Target | None, None),
         "random_weights": None,
         **READ_POSITION,
     },

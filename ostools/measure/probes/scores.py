@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,8 +40,6 @@ from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_share, widened
 
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
-SUBLAYERS = {MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}
-"""Sublayer that wrote to the stream last, by site."""
 _SITES = {
     "embedding": EMBEDDING,
     "residual_mid": MIDDLE,
@@ -181,80 +177,50 @@ _PLACE = ["dtype", "depth", "site", "layer", "test", "control"]
 _SHUFFLED = 0  # the seed of the permuted labels
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Prompts by number: their lengths, seeds and groups, and what a probe is to say of each."""
-
-    lengths: Int[np.ndarray, " prompt"]
-    seeds: Int[np.ndarray, " prompt"]
-    groups: Int[np.ndarray, " prompt"]
-    labels: Int[np.ndarray, " prompt"]
-    target: str
-    splits: Sequence[Split]
-
-    @classmethod
-    def of(
-        cls,
-        lengths: Sequence[int],
-        seeds: Sequence[int],
-        groups: Sequence[int],
-        labels: Sequence[int],
-        target: str,
-        is_random: bool,
-    ) -> Labelled:
-        """Raises `InputError` for too few lengths or groups."""
-        n, drawn_by, group, label = (
-            np.array(column, dtype=np.int64) for column in (lengths, seeds, groups, labels)
-        )
-        return cls(n, drawn_by, group, label, target, splits(n, group, is_random))
-
-    def of_length(self) -> Float[torch.Tensor, "prompt 2"]:
-        """n and n^2, each of spread 1."""
-        n = torch.from_numpy(self.lengths).double()
-        powers = torch.stack([n, n**2], dim=1)
-        return (powers - powers.mean(0)) / powers.std(0)
+def of_length(lengths: Int[np.ndarray, " prompt"]) -> Float[Tensor, "prompt 2"]:
+    """n and n^2, each of spread 1."""
+    n = torch.tensor(lengths).double()
+    powers = torch.stack([n, n**2], dim=1)
+    return (powers - powers.mean(0)) / powers.std(0)
 
 
 def said_by_probes(
-    labelled: Labelled, representations: Captured, controls: Sequence[str]
+    prompts: pd.DataFrame,
+    probes: Sequence[Split],
+    representations: Captured,
+    controls: Sequence[str],
 ) -> pd.DataFrame:
     """A row per prompt, place, test and control ("none", "shuffled"): what the probe said that had
-    not seen it.
-    """
-    permuted = labelled.labels[np.random.default_rng(_SHUFFLED).permutation(len(labelled.labels))]
-    labels = {"none": labelled.labels, "shuffled": permuted}
+    not seen it. `prompts`: length, seed, group and label of each; `probes`: their `splits`."""
+    label = prompts["label"].to_numpy()
+    permuted = label[np.random.default_rng(_SHUFFLED).permutation(len(label))]
+    by_control = {"none": prompts, "shuffled": prompts.assign(label=permuted)}
     tables = []
     for place, rows in representations.items():
         x, layer = rows.double().numpy(), pd.NA if place == LENGTH else place.layer
         about = {"depth": place.depth, "site": place.site, "layer": layer}
         for control in controls:
-            for split in labelled.splits:
-                said = _predictions(labelled, x, labels[control], split)
+            for split in probes:
+                said = _predictions(by_control[control], x, split)
                 tables.append(said.assign(control=control, **about).astype({"layer": "Int64"}))
     return pd.concat(tables, ignore_index=True)
 
 
 def _predictions(
-    labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split
+    prompts: pd.DataFrame, x: Float[np.ndarray, "prompt d"], split: Split
 ) -> pd.DataFrame:
     """Train one probe; its predictions on the prompts held out."""
-    train, held_out = split.train, split.held_out
-    probe = fitted(labelled.target, x[train], labels[train], labelled.groups[train])
-    predicted = probe.predict(x[held_out])
-    train_labels, counts = np.unique(labels[train], return_counts=True)
-    return pd.DataFrame(
-        {
-            "test": split.test,
-            "length": labelled.lengths[held_out],
-            "seed": labelled.seeds[held_out],
-            "group": labelled.groups[held_out],
-            "label": labels[held_out],
-            "said": predicted,
-            "right": np.rint(predicted) == labels[held_out],
-            "common": labels[held_out] == train_labels[counts.argmax()],
-            "trained": len(train),
-            "penalty": probe.penalty,
-        }
+    train, held_out = prompts.iloc[split.train], prompts.iloc[split.held_out]
+    probe = fitted(x[split.train], train["label"].to_numpy(), train["group"].to_numpy())
+    predicted = probe.predict(x[split.held_out])
+    labels, counts = np.unique(train["label"], return_counts=True)
+    return held_out.assign(
+        test=split.test,
+        said=predicted,
+        right=np.rint(predicted) == held_out["label"],
+        common=held_out["label"] == labels[counts.argmax()],
+        trained=len(train),
+        penalty=probe.penalty,
     )
 
 
@@ -265,9 +231,9 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     all_rows: Frame = predictions
     by_length: Mapping[str, float] = {}
     if is_random:
-        of_length = all_rows[all_rows["site"] == LENGTH.site]
-        by_length = of_length.groupby("test")["right"].mean().to_dict()
-    groups: Any = all_rows.groupby(_PLACE, sort=False, dropna=False)
+        alone = all_rows[all_rows["site"] == LENGTH.site]
+        by_length = alone.groupby("test")["right"].mean().to_dict()
+    groups = list(all_rows.groupby(_PLACE, sort=False, dropna=False))
     shuffled = {key[:-1]: rows for key, rows in groups if key[-1] == "shuffled"}
     rows = []
     for key, place_rows in groups:
@@ -279,14 +245,17 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     )
 
 
-def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dict[str, Any]:
+def _row(
+    place_rows: Frame, control_rows: Frame | None, by_length: float
+) -> dict[str, float | int | str]:
     right, chance = place_rows["right"].to_numpy(float), float(place_rows["common"].mean())
-    accuracy, low, high = _mean(place_rows, right)
+    groups, trained = place_rows["group"].to_numpy(), int(place_rows["trained"].min())
+    low, high = interval_of(right, groups, trained)
     gained = gained_low = gained_high = np.nan
     if control_rows is not None:
         difference = right - control_rows["right"].to_numpy(float)
-        gained, gained_low, gained_high = _mean(place_rows, difference, -1.0)
-    trained = int(place_rows["trained"].min())
+        gained = float(difference.mean())
+        gained_low, gained_high = interval_of(difference, groups, trained, -1.0)
     finding = f"not linearly decodable from {trained} examples"
     if low > chance and not gained_low <= 0:
         finding = DECODABLE if low > by_length else f"as the length alone from {trained} examples"
@@ -294,7 +263,7 @@ def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dic
         "trained": trained,
         "tested": len(place_rows),
         "groups": int(place_rows["group"].nunique()),
-        "accuracy": accuracy,
+        "accuracy": float(right.mean()),
         "low": low,
         "high": high,
         "chance": chance,
@@ -306,22 +275,19 @@ def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dic
     }
 
 
-def _mean(
-    rows: Frame, values: Float[np.ndarray, " prompt"], least: float = 0.0
-) -> tuple[float, float, float]:
-    """The mean over these prompts with its interval."""
-    trained = int(rows["trained"].min())
-    return float(values.mean()), *interval_of(values, rows["group"].to_numpy(), trained, least)
-
-
-def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> tuple[float, float]:
+def interval_of(
+    values: Float[np.ndarray, " prompt"],
+    groups: Int[np.ndarray, " prompt"],
+    trained: int,
+    least: float = 0.0,
+) -> tuple[float, float]:
     """Interval of the mean over prompts, groups resampled whole, `widened` for probes that were
     trained on each other's prompts (each on `trained`); within `least` and 1. NaN with too few
     groups for one."""
-    by_group = pd.DataFrame({"value": values, "group": groups}).groupby("group")["value"]
-    sums_and_counts: Any = by_group.agg(["sum", "count"])
+    rows: Frame = pd.DataFrame({"value": values, "group": groups})
+    by_group = rows.groupby("group")["value"]
     sums, counts = (
-        torch.tensor(sums_and_counts[name].to_numpy(dtype=float)) for name in ("sum", "count")
+        torch.tensor(column.to_numpy(dtype=float)) for column in (by_group.sum(), by_group.count())
     )
     if len(sums) < 3:
         return np.nan, np.nan
@@ -330,37 +296,3 @@ def interval_of(values: Any, groups: Any, trained: int, least: float = 0.0) -> t
         bootstrap_share(sums, counts), mean, tested=int(counts.sum()), trained=trained
     )
     return max(float(interval.low), least), min(float(interval.high), 1.0)
-
-
-def steps_of(predictions: pd.DataFrame) -> pd.DataFrame:
-    """A row per dtype, test and sublayer: the accuracy before and behind it, and its step with an
-    interval over groups.
-    """
-    all_rows: Frame = predictions
-    is_place = ~all_rows["site"].isin([LENGTH.site, LOGITS])
-    all_rows = all_rows[(all_rows["control"] == "none") & is_place]
-    groups: Any = all_rows.groupby(["dtype", "test"], sort=False)
-    return pd.DataFrame(
-        [
-            {"dtype": dtype, "test": test} | _step(before, after)
-            for (dtype, test), rows in groups
-            for before, after in pairwise(part for _, part in rows.groupby("depth"))
-        ]
-    )
-
-
-def _step(before: Frame, after: Frame) -> dict[str, Any]:
-    before_row, after_row = before.iloc[0], after.iloc[0]
-    right, right_before = (rows["right"].to_numpy(float) for rows in (after, before))
-    step, low, high = _mean(after, right - right_before, -1.0)
-    site, block = str(after_row["site"]), int(after_row["layer"])
-    return {
-        "sublayer": SUBLAYERS[site],
-        "block": pd.NA if site == FINAL else block - (site == RESIDUAL),
-        "before": float(right_before.mean()),
-        "behind": float(right.mean()),
-        "step": step,
-        "low": low,
-        "high": high,
-        "from": f"{before_row['site']} {before_row['layer']}",
-    }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import pandas as pd
@@ -20,24 +20,23 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.answers.paired import AnswerDifference, answer_difference
 from ostools.measure.answers.result import Evaluation
-from ostools.measure.attention.attention import ATTENTION, Attention
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.bounds.variants import belief, variant_named
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
 from ostools.measure.prompts import named_by
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """Measured, certified, the paper's and predicted values of one prompt on one axis.
+    """Measured, certified and the paper's values of one prompt on one axis.
 
     `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation
-    for measured rows, a variant for the others), kind (measured | estimated | certified | paper |
-    predicted), linearisation, norm, value.
+    for measured rows, a variant for the others), kind (measured | estimated | certified | paper),
+    linearisation, norm, value.
 
     `summary`, one row a variant: variant, kind, linearisation, norm, method (of the norms that it
     stands beside: exact | sketch | estimate), holds (certified variants; NA for the others, which
@@ -68,15 +67,15 @@ class Comparison(Result):
 
 
 @overload
-def compare(first: Sensitivity, second: Bounds | Attention) -> Comparison: ...
+def compare(first: Sensitivity, second: Bounds) -> Comparison: ...
 
 
 @overload
-def compare(first: Sensitivity, second: Sensitivity, *, corresponding: bool = ...) -> Change: ...
+def compare(first: Sensitivity, second: Sensitivity) -> Change: ...
 
 
 @overload
-def compare(first: Bounds, second: Bounds, *, corresponding: bool = ...) -> Change: ...
+def compare(first: Bounds, second: Bounds) -> Change: ...
 
 
 @overload
@@ -86,71 +85,31 @@ def compare(first: Evaluation, second: Evaluation) -> AnswerDifference: ...
 @measurement()
 def compare(
     first: Sensitivity | Bounds | Evaluation,
-    second: Sensitivity | Bounds | Attention | Evaluation,
-    *,
-    corresponding: bool = False,
+    second: Sensitivity | Bounds | Evaluation,
 ) -> Comparison | Change | AnswerDifference:
-    """Compare two results: a measured profile with path sums or with attention, or two results of
-    one kind.
+    """Compare two results: a measured profile with path sums, or two results of one kind.
 
     A `Sensitivity` and a `Bounds` of one run give a `Comparison`: does the bound hold, how loose is
-    it, and does its shape predict the measured one? Beside an `Attention` the last token's weights,
-    mean over layers and heads, stand as a prediction of the order of each linearisation's Frobenius
-    norms. Two results of one kind (before and after an edit, of two models, of two dtypes) give a
-    `Change`: the ratio of each token's norms, second / first. Two evaluations of the same questions
-    give an `AnswerDifference`: the difference of their shares of right answers, question by
-    question, with an exact interval.
-
-    corresponding: for two results of one kind, also where the prompts differ. A token then has a
-        ratio if both prompts begin, or both end, with the same tokens up to it. Other tokens have
-        none. Each norm is that of its own prompt's last token.
+    it, and does its shape predict the measured one? Two results of one kind (before and after an
+    edit, of two models, of two dtypes) give a `Change`: the ratio of each token's norms, second /
+    first. Two evaluations of the same questions give an `AnswerDifference`: the difference of their
+    shares of right answers, question by question, with an exact interval.
 
     Raises `InputError` if a profile and path sums do not share weights, configuration, tokens and
     edits, or if the linearisation that a variant belongs to was not measured; if two results of one
     kind do not share their tokens, linearisations (or variants), norms, layers and last tokens; if
     path sums are given before a profile; and if two evaluations are not of the same questions.
     """
-    if isinstance(first, Evaluation) and isinstance(second, Evaluation) and not corresponding:
+    if isinstance(first, Evaluation) and isinstance(second, Evaluation):
         return answer_difference(first, second)
-    if isinstance(first, Sensitivity) and isinstance(second, Bounds | Attention):
-        if corresponding:
-            raise InputError(
-                "compare: expected two results of one prompt, token by token, found corresponding=True: leave it out"
-            )
-        return (
-            _beside_attention(first, second)
-            if isinstance(second, Attention)
-            else _comparison(first, second)
-        )
+    if isinstance(first, Sensitivity) and isinstance(second, Bounds):
+        return _comparison(first, second)
     for kind in (Sensitivity, Bounds):
-        if isinstance(first, kind) and isinstance(second, kind) and type(first) is type(second):
-            return change(first, second, corresponding)
+        if isinstance(first, kind) and isinstance(second, kind):
+            return change(first, second)
     raise InputError(
-        "compare: expected a profile first, and then path sums or attention, or two results of one kind, found "
+        "compare: expected a profile first, and then path sums, or two results of one kind, found "
         f"{type(first).__name__} and {type(second).__name__}: compare(profile, paths)"
-    )
-
-
-def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison:
-    """The mean attention of the last token as a prediction of the order of the Frobenius norms, for
-    each linearisation.
-    """
-    require_same_run("compare", measured.provenance, attention.provenance, "the attention")
-    profile = _long(measured)
-    profile = profile[profile["norm"] == "frobenius"]
-    weights = attention.last.mean((0, 1)).numpy()
-    rows = []
-    for name, partner in profile.groupby("linearisation", sort=False):
-        prediction = partner.assign(kind="predicted", value=weights)
-        row = _summarise(ATTENTION, prediction, partner, scaled=False)
-        rows.append(row | {"words": f"{row['words']} ({name})"})
-    # The same weights stand beside each linearisation: the table has them once.
-    first_linearisation = profile[profile["linearisation"] == profile["linearisation"].iloc[0]]
-    return _compared(
-        measured,
-        profile,
-        first_linearisation.assign(source=ATTENTION, kind="predicted", value=weights),
-        rows,
     )
 
 
@@ -174,13 +133,7 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
         rows.append(
             _summarise(str(variant), group, partner, variant_named(str(variant)).scaled, rounding)
         )
-    return _compared(measured, profile, of_last.rename(columns={"variant": "source"}), rows)
-
-
-def _compared(
-    measured: Sensitivity, profile: Any, bound_rows: Any, rows: list[dict[str, object]]
-) -> Comparison:
-    """The measured profile and what stands beside it in one table, and the summary's rows."""
+    bound_rows = of_last.rename(columns={"variant": "source"})
     norms = profile.assign(
         source=profile["linearisation"], kind=profile["method"].map(METHOD_KINDS)
     )
@@ -190,11 +143,11 @@ def _compared(
     return Comparison(frame, measured.provenance, summary)
 
 
-def _of_the_measured(measured: Provenance, paths: Bounds) -> Any:
+def _of_the_measured(measured: Provenance, paths: Bounds) -> Frame:
     """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 >= ||w^T
     J|| / ||J||.
     """
-    frame: Any = paths.frame
+    frame = frame_of(paths)
     last = measured.parameters.get("position", frame["last"].max())
     last_rows = frame.loc[frame["last"] == last].drop(columns="last")
     if last_rows.empty:
@@ -212,9 +165,9 @@ def _of_the_measured(measured: Provenance, paths: Bounds) -> Any:
     return last_rows.assign(value=last_rows["value"] * norm)
 
 
-def _long(measured: Sensitivity) -> Any:
+def _long(measured: Sensitivity) -> Frame:
     """A row a position, linearisation and norm of v^(0), with value, lower and upper."""
-    frame: Any = measured.frame
+    frame = frame_of(measured)
     frame = frame[frame["layer"] == 0]
     if frame.empty:
         raise InputError(
@@ -268,7 +221,7 @@ def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) ->
 
 
 def _summarise(
-    variant: str, group: Any, partner: Any, scaled: bool, rounding: float = 0.0
+    variant: str, group: Frame, partner: Frame, scaled: bool, rounding: float
 ) -> dict[str, object]:
     value, measured = group["value"].to_numpy(), partner["value"].to_numpy()
     kind = group["kind"].iloc[0]
@@ -290,7 +243,7 @@ def _summarise(
     }
 
 
-def _holds(value: np.ndarray, partner: Any, rounding: float) -> object:
+def _holds(value: np.ndarray, partner: Frame, rounding: float) -> object:
     """True: nowhere below the upper end; False: somewhere below the lower end; NA: the interval
     does not decide.
     """

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Linearisation, Method
+from ostools.ground.names import Method
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
@@ -34,7 +34,7 @@ from ostools.measure.passes.contexts import require_no_edits
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import ProfileShape, ends_over_texts
 
 KINDS = ("facts", "code", "digits", "story")
@@ -83,21 +83,17 @@ class PositionEffect(Result):
         interval over passages (Student's t) and a p-value; the number of passages; and the shape,
         which is named only where the intervals exclude 0.
         """
-        logs: Any = self.frame.assign(log=np.log10(self.frame["norm"].to_numpy(dtype=float)))
+        logs = frame_of(self).assign(log=np.log10(self.frame["norm"].to_numpy(dtype=float)))
         thirds = logs.pivot_table(
             index=["source", "passage"], columns="third", values="log", sort=False
         )
-        by_passage: Any = pd.DataFrame(
-            {end: thirds[end] - thirds["middle"] for end in ("start", "end")}
-        ).reset_index()
-        samples = {str(source): group for source, group in by_passage.groupby("source", sort=False)}
+        ends = thirds[["start", "end"]].sub(thirds["middle"], axis=0)
+        samples = {
+            str(source): group.to_numpy(dtype=float)
+            for source, group in ends.groupby("source", sort=False)
+        }
         if UNTRAINED in samples:
-            model_ends, untrained = (
-                samples[name][["start", "end"]].to_numpy() for name in (MODEL, UNTRAINED)
-            )
-            samples["model minus untrained"] = pd.DataFrame(
-                model_ends - untrained, columns=["start", "end"]
-            )
+            samples["model minus untrained"] = samples[MODEL] - samples[UNTRAINED]
         return pd.DataFrame([_contrast(source, group) for source, group in samples.items()])
 
     @property
@@ -124,7 +120,6 @@ def position_effect(
     texts: Sequence[str] | None = None,
     passages: int | None = None,
     tokens: int = 48,
-    linearisation: Linearisation = "full",
     method: Method = "auto",
     cotangents: int = COTANGENTS,
     untrained: bool = True,
@@ -140,7 +135,7 @@ def position_effect(
             `PASSAGES` (facts, code, story), which were written for this project.
         passages: how many of them, spread over the kinds; None: all.
         tokens: tokens of each passage that are rotated; a multiple of three.
-        linearisation, method, cotangents, seed: as in `ost.sensitivity`.
+        method, cotangents, seed: as in `ost.sensitivity`.
         untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the
             same prompts. What it shows too was not learnt. It needs the memory of a second model.
         shuffled: whether the model is measured on the passages' tokens in random order too, a
@@ -162,7 +157,7 @@ def position_effect(
         passages=len(passage_list),
         own_texts=texts is not None,
         tokens=tokens,
-        linearisation=linearisation,
+        linearisation="full",
         untrained=untrained,
         shuffled=shuffled,
         **options,
@@ -176,7 +171,7 @@ def position_effect(
     tables = []
     for index, (source, (subject, prompts)) in enumerate(subjects.items()):
         options["progress"] = part_of(progress, index, index + 1, len(subjects), units=100) or False
-        table = _norms(subject, prompts, linearisations=[linearisation], **options)
+        table = _norms(subject, prompts, linearisations=["full"], **options)
         table.insert(0, "source", source)
         tables.append(table)
     return PositionEffect(pd.concat(tables, ignore_index=True), provenance)
@@ -252,7 +247,7 @@ def _norms(
     measured = sensitivity(model, [prompt for prompt, _ in rotations], **options)
     tables = []
     for (_, columns), result in zip(rotations, measured.results, strict=True):
-        rows: Any = result.frame.iloc[-1 - len(columns["position"]) : -1]
+        rows: Frame = result.frame.iloc[-1 - len(columns["position"]) : -1]
         values = {
             "token_id": rows["token_id"].to_numpy(),
             "token": rows["token"].to_numpy(),
@@ -260,7 +255,7 @@ def _norms(
             "norm": rows["frobenius_norm"].to_numpy(dtype=float),
         }
         tables.append(pd.DataFrame({**columns, **values}))
-    table: Any = pd.concat(tables, ignore_index=True)
+    table: Frame = pd.concat(tables, ignore_index=True)
     if (zeros := int((table["norm"] == 0).sum())) > 0:
         raise InputError(
             f"position_effect: expected norms above zero, found {zeros} of {len(table)} that are zero: these tokens are out of "
@@ -269,10 +264,10 @@ def _norms(
     return table
 
 
-def _contrast(source: str, by_passage: Frame) -> dict[str, Any]:
+def _contrast(source: str, by_passage: Float[np.ndarray, "passage end"]) -> dict[str, object]:
     """Row of `PositionEffect.contrasts`."""
-    ends = ends_over_texts(by_passage[["start", "end"]].to_numpy(dtype=float))
-    row: dict[str, Any] = {"source": source, "passages": len(by_passage)}
+    ends = ends_over_texts(by_passage)
+    row: dict[str, object] = {"source": source, "passages": len(by_passage)}
     for name, tested in (("start", ends.start), ("end", ends.end)):
         row |= {name: tested.value, f"{name}_low": tested.low, f"{name}_high": tested.high}
         row |= {f"{name}_p": tested.p}

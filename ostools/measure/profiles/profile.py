@@ -10,7 +10,7 @@ are many others: what is said of the text is said of the user's own tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -111,7 +111,7 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
     reach), have no shape; their `verdict` says so. Raises `InputError` for an unknown norm, for
     operator norms of a sketch (bounds), and if rows of layer 0 are missing.
     """
-    rows: Any = measured.frame[measured.frame["layer"] == 0]
+    rows: Frame = measured.frame[measured.frame["layer"] == 0]
     if rows.empty:
         raise InputError(
             "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
@@ -123,8 +123,6 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
             "profile: a sketch knows bounds of the operator norms only; use norm='frobenius'"
         )
     values = rows[f"{norm}_norm"].to_numpy(dtype=float)
-    if "origin" not in rows:  # of a table that was made elsewhere
-        rows = rows.assign(origin=pd.array([None] * len(rows), dtype="str"))
     table = rows[[*named_by(rows), "linearisation", "method"]].assign(norm=norm, value=values)
     frozen = table.loc[table["linearisation"] == "frozen", "value"].to_numpy()
     parts, summary, shapes = [], [], []
@@ -183,13 +181,13 @@ def places(part: Frame, token_set: str) -> np.ndarray:
     return positions[0 if token_set == ALL else 1 : -1 if token_set == BETWEEN else None]
 
 
-def _shape(part: Frame, token_set: str) -> dict[str, Any]:
+def _shape(part: Frame, token_set: str) -> dict[str, float | str]:
     """The numbers of `theory.profiles.u_shape` as columns; a verdict in words where there can be
     none.
     """
     values = part["value"].to_numpy()[places(part, token_set)]
     zeros = int((values == 0).sum())
-    row: dict[str, Any] = {"kept": token_set}
+    row: dict[str, float | str] = {"kept": token_set}
     if token_set == OF_TEXT and part["origin"].isna().any():
         return row | {"verdict": "not tested: it is not known whose the tokens are"}
     if len(values) < theory.SHORTEST:

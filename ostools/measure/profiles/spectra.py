@@ -2,16 +2,15 @@
 patterns.
 
 Purpose: how fast the pattern alone, and its lazy version (A + I) / 2, would move all mass to the
-first token, and whether the measured sensitivity goes there too. Cost: one forward pass, the mean
+first token. Cost: one forward pass, the mean
 patterns (layers x n^2 numbers) and O(layers n^3) for their products. The model's heads differ; the
 mean over heads is the paper's alpha.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ from torch import Tensor
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import (
@@ -30,23 +28,17 @@ from ostools.measure.passes.contexts import (
     edits_beyond_patterns,
     full_precision,
 )
-from ostools.measure.profiles.compare import require_same_run
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory import lemmas as theory
-from ostools.theory import profiles
 
 MATRICES = ("pattern", "lazy")
 # Softmax rounds each weight; a row of n of them sums to 1 within a few roundings.
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
-_AGAINST = (
-    *("layer", "matrix", "linearisation", "norm", "method"),
-    *("rollout_first_share", "measured_first_share", "spearman"),
-)
 _Layers = dict[str, list[Float[Tensor, "query key"]]]
 
 
@@ -68,19 +60,12 @@ class Spectra(Result):
     whole stack) and `power`: remainder (1 - mass on the first token, of the last one),
     observed_rate (remainder / remainder one power before; NaN where nothing is left),
     predicted_rate (the second eigenvalue).
-
-    `against`, empty without a measured profile; one row a layer l below the top, matrix,
-    linearisation and norm (the operator norm only where it is exact), with the measurement's
-    method: rollout_first_share, the entry of token 1 in the last row of A_{L-1} ... A_l;
-    measured_first_share, its part of the sum of the measured norms of d y_n / d v_i^(l); spearman,
-    the rank correlation of the two profiles over all tokens.
     """
 
     tables: ClassVar = (TableHead("depth"),)
 
     depth: pd.DataFrame
     limit: pd.DataFrame
-    against: pd.DataFrame
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.spectra import spectra_chart
@@ -96,7 +81,6 @@ class Spectra(Result):
 @measurement(
     command="bounds spectra",
     examples=('--prompt "The capital of France is" --out spectra.png',),
-    python_only={"measured": "a result in memory, which a command line has not"},
     memory=["patterns"],
     in_chunks=True,
 )
@@ -104,7 +88,6 @@ def spectra(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    measured: Sensitivity | None = None,
     powers: int = 64,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
@@ -114,8 +97,6 @@ def spectra(
     limit of their powers.
 
     Args:
-        measured: a sensitivity of the same model and prompt with which the products are compared,
-            at the layers that it has.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
             rewrites, and the patterns are those under its hooks. It has to change the prompt or a
@@ -125,8 +106,8 @@ def spectra(
 
     Lemma B.6, B.7 and Proposition 5.2 (arXiv 2406.04267) are about row-stochastic triangular
     matrices. Raises `InputError` for patterns with rows that do not sum to 1 (an edit has cut
-    edges), for edits that the pattern does not show (ablated heads), for prompts of one token, for
-    numbers that are not finite, and for a measured profile of another run.
+    edges), for edits that the pattern does not show (ablated heads), for prompts of one token, and
+    for numbers that are not finite.
     """
     if powers < 2:
         raise InputError(
@@ -141,8 +122,6 @@ def spectra(
     provenance = Provenance.collect(
         model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.described(model)
     )
-    if measured is not None:
-        require_same_run("spectra", measured.provenance, provenance, "these patterns")
     work = full_precision(model, "spectra")
     with mitigated.acting(work):
         if unseen := edits_beyond_patterns(work):
@@ -152,22 +131,16 @@ def spectra(
             )
         rows, patterns = _patterns(work, tokens)
     layers = {"pattern": patterns, "lazy": [theory.lazy(pattern) for pattern in patterns]}
-    return Spectra(
-        pd.DataFrame(rows),
-        provenance,
-        depth=pd.DataFrame(_depth(layers)),
-        limit=_limit(layers, powers),
-        against=_against(layers, measured),
-    )
+    return Spectra(pd.DataFrame(rows), provenance, _depth(layers), _limit(layers, powers))
 
 
 def _patterns(
     model: TransformerBridge, tokens: Prompt
-) -> tuple[list[dict[str, Any]], list[Float[Tensor, "query key"]]]:
+) -> tuple[list[dict[str, object]], list[Float[Tensor, "query key"]]]:
     """Rows of every head and of their mean, and the mean patterns; one layer's heads are in memory
     at a time.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
 
     def reduce(tensor: Tensor, layer: int | None) -> Tensor:
         rounding = torch.finfo(tensor.dtype).eps
@@ -226,18 +199,20 @@ def _mass(matrix: Float[Tensor, "query key"]) -> dict[str, float]:
     }
 
 
-def _depth(layers: _Layers) -> list[dict[str, Any]]:
+def _depth(layers: _Layers) -> pd.DataFrame:
     """Lemma B.7: products of the patterns, block after block."""
-    return [
-        {"matrix": name, "blocks": blocks}
-        | _mass(product)
-        | {
+    rows = [
+        {
+            "matrix": name,
+            "blocks": blocks,
+            **_mass(product),
             "second_eigenvalue": float(theory.second_eigenvalue(product)),
             "defect": theory.defect(product),
         }
         for name in MATRICES
         for blocks, product in enumerate(theory.upward(layers[name]), start=1)
     ]
+    return pd.DataFrame(rows)
 
 
 def _limit(layers: _Layers, powers: int) -> pd.DataFrame:
@@ -256,30 +231,3 @@ def _limit(layers: _Layers, powers: int) -> pd.DataFrame:
             rates = {"observed_rate": observed_rate, "predicted_rate": rate}
             tables.append(table.assign(remainder=left, **rates))
     return pd.concat(tables, ignore_index=True)
-
-
-def _against(layers: _Layers, measured: Sensitivity | None) -> pd.DataFrame:
-    """The last row of the product above each layer beside the measured norms there; above the last
-    block both are trivial.
-    """
-    if measured is None:
-        return pd.DataFrame(columns=list(_AGAINST))
-    frame: Frame = measured.frame
-    products: Mapping[str, list[Tensor]] = {
-        name: theory.downward_row(layers[name]) for name in MATRICES
-    }
-    below = frame[frame["layer"] < len(layers["pattern"])]
-    rows = []
-    for (layer, linearisation), group in below.groupby(["layer", "linearisation"], sort=False):
-        for norm in ("operator", "frobenius"):
-            # An estimate knows a lower bound of the operator norm only.
-            if norm == "operator" and (group["method"] != "exact").any():
-                continue
-            norms = group.sort_values("position")[f"{norm}_norm"].to_numpy(dtype=float)
-            share = float(profiles.shares(norms)[0])
-            for name in MATRICES:
-                row = products[name][int(layer)].cpu().numpy()
-                spearman = profiles.rank_correlation(row, norms)
-                about = int(layer), name, linearisation, norm, group["method"].iloc[0]
-                rows.append((*about, float(row[0]), share, spearman))
-    return pd.DataFrame(rows, columns=list(_AGAINST))

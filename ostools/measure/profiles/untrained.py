@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Linearisation, Method, Position, distinct
+from ostools.ground.names import Linearisation, Method, distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.profile import NO_SINK, Profile, profile
-from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import Kind
-from ostools.results import Chart, Frame, Result
+from ostools.results import Chart, Frame, Result, frame_of
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
 
@@ -53,7 +52,7 @@ class UntrainedBaselines(Result):
 
     @property
     def band(self) -> Frame:
-        table: Any = self.frame
+        table = frame_of(self)
         of_baselines = table[table["source"] != TRAINED]
         grouped = of_baselines.groupby(["source", "position", "token"], sort=False)["share"]
         return grouped.agg(low="min", median="median", high="max").reset_index()
@@ -84,9 +83,6 @@ def untrained_baselines(
     seeds: Iterable[int] = range(3),
     linearisation: Linearisation = "full",
     method: Method = "auto",
-    max_memory: int | None = None,
-    position: int | Position | None = None,
-    mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> UntrainedBaselines:
@@ -100,7 +96,6 @@ def untrained_baselines(
         linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
             is the operator norm of exact Jacobians, else the Frobenius norm.
         method: how norms are taken, as in `ost.sensitivity`, for every profile.
-        max_memory, position, mitigation: as in `ost.sensitivity`, for every profile.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` while edits are active, because an untrained model does not have them.
@@ -110,19 +105,17 @@ def untrained_baselines(
     require_no_edits("untrained_baselines", model, "untrained models would not have it")
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kind_names for seed in seed_list]
-    options: dict[str, Any] = {
-        "linearisations": [linearisation],
-        "method": method,
-        "mitigation": mitigation,
-    }
-    options |= {"max_memory": max_memory, "position": position}
     profiles: list[Profile] = []
     for index, (source, seed) in enumerate(cases):
-        case_model = (
-            model if seed is None else untrained_model(model, cast(Kind, source), seed=seed)
+        subject = model if seed is None else untrained_model(model, cast(Kind, source), seed=seed)
+        norms = sensitivity(
+            subject,
+            prompt,
+            linearisations=[linearisation],
+            method=method,
+            progress=part_of(progress, index, index + 1, len(cases), units=100),
         )
-        case_progress = part_of(progress, index, index + 1, len(cases), units=100)
-        profiles.append(profile(sensitivity(case_model, prompt, **options, progress=case_progress)))
+        profiles.append(profile(norms))
     tables = [
         case_profile.frame.assign(source=source, seed=seed).astype({"seed": "Int64"})
         for (source, seed), case_profile in zip(cases, profiles, strict=True)
@@ -144,7 +137,7 @@ def untrained_baselines(
     return UntrainedBaselines(table, replace(provenance, parameters=parameters), summary)
 
 
-def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, Any]:
+def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, object]:
     """Shape and shares of one profile, and its rank correlation with the model's own."""
     shapes: Frame = case_profile.shapes
     shape = shapes[shapes["kept"] == NO_SINK].iloc[0]

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
@@ -23,7 +24,7 @@ from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.position import ANSWER, Position, read_at
+from ostools.measure.position import Position, read_at, reading
 from ostools.measure.task_prompt import (
     Elicitation,
     TaskPrompt,
@@ -40,6 +41,13 @@ from ostools.tasks import Task
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
 
 KEYS = ["quantity", "dtype", "length", "seed"]
+_MEASURED = {
+    "kind": "measured",
+    "value": math.nan,
+    "rounding": 0.0,
+    "status": ACTIVE,
+    "reason": "",
+}
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,7 @@ class StudyPlan:
     sensitivity_lengths: list[int]
     elicitation: Elicitation
     measures: tuple[str, ...]
-    batch_size: int | None = None
-    position: Position = ANSWER
+    position: Position
 
 
 @dataclass
@@ -91,7 +98,6 @@ class Arm:
                 for n, seed in keys
             ],
             self.mitigation,
-            batch_size=plan.batch_size,
             probability="log_probability" in plan.measures,
         )
         self.read = {
@@ -106,28 +112,40 @@ class Arm:
     def frame(self) -> pd.DataFrame:
         return pd.DataFrame(self.rows).astype({"dtype": "str"})
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """Provenance entries: what was asked, how, and where it was read."""
+        plan, first = self.plan, next(iter(self.questions.values()))
+        read = {}
+        if self.read:
+            read["read_at"] = reading(self.model, list(self.read.values()))
+            read["next_tokens"] = self.next_tokens
+        return {
+            "task": tasks.label(plan.form),
+            "lengths": plan.lengths,
+            "seeds": plan.seeds,
+            "dtypes": list(plan.dtypes),
+            "elicitation": plan.elicitation,
+            "sensitivity_lengths": plan.sensitivity_lengths,
+            "measures": list(plan.measures),
+            "answer_tokens": self.asked.room,
+            "chat": first.chat,
+            **first.prompt.provenance,
+            **read,
+        }
+
     def _add(
-        self,
-        quantity: str,
-        dtype: str | None,
-        question: tuple[int, int],
-        value: float,
-        status: str = ACTIVE,
-        *,
-        rounding: float = 0.0,
-        reason: str = "",
-        kind: str = "measured",
+        self, quantity: str, dtype: str | None, question: tuple[int, int], **columns: object
     ) -> None:
-        """Add a number. `rounding`: below which size it is rounding; the others as in a `Study`."""
-        length, seed = question
-        key = {"quantity": quantity, "dtype": dtype, "length": length, "seed": seed}
-        columns = {"kind": kind, "value": value, "rounding": rounding}
-        self.rows.append(key | columns | {"status": status, "reason": reason})
+        """Add a number. `columns`: value, rounding (below which it is rounding), and others of a
+        `Study`."""
+        key = {"quantity": quantity, "dtype": dtype, "length": question[0], "seed": question[1]}
+        self.rows.append(key | _MEASURED | columns)
 
     def _refuse(self, quantity: str, dtypes: Iterable[str | None], reason: str) -> None:
         for dtype in dtypes:
             for question in self.questions:
-                self._add(quantity, dtype, question, math.nan, REFUSED, reason=reason)
+                self._add(quantity, dtype, question, status=REFUSED, reason=reason)
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         how: dict[str, Any] = {"mitigation": self.mitigation, **self.plan.encoding}
@@ -158,10 +176,9 @@ class Arm:
         quantities += ["log_probability"] if self.asked.scored else []
         for row in _answer_rows(self.asked):
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
-            for quantity in (*quantities, "tokens"):
-                self._add(
-                    quantity, None, (row["length"], row["seed"]), float(row[quantity]), status
-                )
+            for quantity in quantities:
+                question, value = (row["length"], row["seed"]), float(row[quantity])
+                self._add(quantity, None, question, value=value, status=status)
         if self.asked.probability and self.asked.task_prompts[0].counts:
             reason = "the model writes counts before the answer line, which has no probability right after the prompt"
             self._refuse("log_probability", [None], reason)
@@ -192,18 +209,19 @@ class Arm:
         self.next_tokens += next_tokens(result)
         for dtype, reason in result.overflowing().items():
             self._refuse("collapse_distance", [dtype], reason)
-        exact: Frame = reference_at_y(result.reference)
-        at_y = result.measured().query("site == 'y' and per == 'vector' and norm == 'l2'")
-        tables = {"float64": exact.assign(mean=exact["distance"], pair_noise=exact["rounding"])}
-        tables |= dict(iter(at_y[at_y["dtype"] != "float64"].groupby("dtype")))
-        columns = ["length", "seed", "mean", "pair_noise"]
-        for dtype, table in tables.items():
-            statuses = self._pair_statuses(dtype)
-            for n, seed, distance, noise in table[columns].itertuples(index=False):
-                status, reason = statuses[n, seed]
-                value = math.nan if status == REFUSED else float(distance)
-                how: dict[str, Any] = {"rounding": float(noise), "reason": reason}
-                self._add("collapse_distance", dtype, (int(n), int(seed)), value, status, **how)
+        exact = reference_at_y(result.reference).assign(dtype="float64")
+        rounded: Frame = result.summary.rename(columns={"noise": "rounding"})
+        rounded = rounded[rounded["dtype"] != "float64"].sort_values("dtype", kind="stable")
+        names = ["dtype", "length", "seed", "distance", "rounding"]
+        distances: Frame = pd.concat([exact[names], rounded[names]])
+        for dtype, rows in distances.groupby("dtype", sort=False):
+            statuses = self._pair_statuses(str(dtype))
+            for row in rows.drop(columns="dtype").to_dict("records"):
+                question = int(row["length"]), int(row["seed"])
+                status, reason = statuses[question]
+                value = math.nan if status == REFUSED else row["distance"]
+                how = {"rounding": row["rounding"], "status": status, "reason": reason}
+                self._add("collapse_distance", str(dtype), question, value=value, **how)
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and
@@ -246,8 +264,8 @@ class Arm:
                 status, reason = REFUSED, str(error)
         elif not reason:
             reason = "not measured again: the mitigation changed nothing here"
-        about: dict[str, Any] = {"rounding": rounding, "reason": reason, "kind": kind}
-        self._add("sensitivity", None, (n, seed), value, status, **about)
+        about = {"rounding": rounding, "status": status, "reason": reason, "kind": kind}
+        self._add("sensitivity", None, (n, seed), value=value, **about)
 
 
 @in_smaller_chunks

@@ -10,23 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import pandas as pd
 
 from ostools import mitigations as m
 from ostools import tasks
-from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position, checked_list, distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.answers.answers import require_batch_size
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
-from ostools.measure.position import checked_position, reading
+from ostools.measure.position import checked_position
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.arms import Arm, StudyPlan, beside, within_training
 from ostools.measure.study.verdicts import About
@@ -60,7 +58,7 @@ class Study(Result):
     Quantities: correct (1 or 0) and log_probability (natural, of the right line), both of the model
     in its own dtype, as people run it; collapse_distance (L2 at y between the questions of n and n
     + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
-    answer; above d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
+    answer; above d_model = 256 the Frobenius norm of a sketch, estimated).
 
     `effects` and `verdicts`: see `ostools.measure.study.verdicts`.
     """
@@ -112,7 +110,6 @@ def study(
     position: Position | None = None,
     level: float = 0.95,
     sensitivity_lengths: int = 12,
-    batch_size: int | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Study:
@@ -133,7 +130,6 @@ def study(
         position: where distances and sensitivity are measured, as in `collapse`.
         level: level of the intervals of the effects; all verdicts hold together at it.
         sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured.
-        batch_size: prompts that are answered together, as in `evaluate`.
 
     How questions are encoded: `EncodingOptions`.
 
@@ -142,34 +138,28 @@ def study(
     that the tokenizer merges, a prompt that does not fit the context with n + 1 items or with its
     answer, and a layer that is not there.
     """
-    if not isinstance(level, int | float) or not 0 < level < 1:
-        raise InputError(
-            f"study: expected a level between 0 and 1, found {level!r}; for example 0.95"
-        )
-    if isinstance(mitigations, str | Mitigation):
-        mitigations = [mitigations]
-    names = checked_list("mitigations", mitigations, "['separator:every=3']")
+    names = [mitigations] if isinstance(mitigations, str | Mitigation) else mitigations
+    names = checked_list("mitigations", names, "['separator:every=3']")
     mitigation_by_name = {m.label(value): value for value in map(m.mitigation, names)}
     form, length_list = tasks.task(task), checked_lengths(lengths)
-    measure_names = judging.ABOUT if measures is None else distinct("measures", measures)
-    seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
-    if "sensitivity" not in measure_names:
-        close_lengths = []
-    require_batch_size(batch_size)
-    precisions = () if dtypes in ((), []) else checked_precisions(dtypes)
-    dtype_list = tuple(precision.name for precision in precisions)
-    trained = metadata_of(model).trained_lengths
-    resolved = elicitation_for(form, model.tokenizer, trained, elicitation, encoding.get("chat"))
+    close_lengths = _spread(length_list, sensitivity_lengths)
+    measure_names = judging.ABOUT if measures is None else tuple(distinct("measures", measures))
+    verdict_level = judging.corrected(level, len(mitigation_by_name) * len(measure_names))
     plan = StudyPlan(
         form,
         length_list,
-        seed_list,
-        dtype_list,
+        seeds_of(form, seeds),
+        tuple(precision.name for precision in checked_precisions(dtypes)) if dtypes else (),
         encoding,
-        close_lengths,
-        resolved,
-        tuple(measure_names),
-        batch_size,
+        close_lengths if "sensitivity" in measure_names else [],
+        elicitation_for(
+            form,
+            model.tokenizer,
+            metadata_of(model).trained_lengths,
+            elicitation,
+            encoding.get("chat"),
+        ),
+        measure_names,
         checked_position(position),
     )
     work = full_precision(model, "study") if "sensitivity" in measure_names else model
@@ -177,7 +167,6 @@ def study(
     arms = {
         name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()
     }
-    verdict_level = judging.corrected(level, len(arms) * len(plan.measures))
     for index, arm in enumerate((plain, *arms.values())):
         arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
     tables = [beside(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()]
@@ -185,28 +174,15 @@ def study(
     frame["within_training"] = within_training(model, form, frame["length"])
     frame = frame[COLUMNS]
     effects = judging.effects(frame, level, verdict_level)
-    first = plain.questions[length_list[0], seed_list[0]]
-    settings: dict[str, Any] = {
-        "task": tasks.label(form),
-        "mitigations": list(arms),
-        "lengths": length_list,
-        "seeds": seed_list,
-        "dtypes": list(dtype_list),
-        "elicitation": resolved,
-        "sensitivity_lengths": close_lengths,
-        "level": level,
-        "verdict_level": verdict_level,
-        "measures": list(plan.measures),
-        "batch_size": batch_size,
-        "answer_tokens": plain.asked.room,
-        "chat": first.chat,
-        **first.prompt.provenance,
-        "resamples": judging.RESAMPLES,
-    }
-    if plain.read:
-        settings["read_at"] = reading(model, list(plain.read.values()))
-        settings["next_tokens"] = plain.next_tokens
-    provenance = Provenance.collect(model, measurement="study", **settings)
+    provenance = Provenance.collect(
+        model,
+        measurement="study",
+        mitigations=list(arms),
+        level=level,
+        verdict_level=verdict_level,
+        resamples=judging.RESAMPLES,
+        **plain.described,
+    )
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
 

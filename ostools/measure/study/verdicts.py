@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from ostools.ground.errors import InputError
 from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
@@ -56,15 +57,14 @@ class Quantity:
     """A number that is measured with and without a mitigation.
 
     scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
-    effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged.
-    words: for a reader.
+    effect (in float64, where there are dtypes) is the verdict. words: for a reader.
     margin: an effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a
         ratio x1.1.
     """
 
     name: str
     scale: str
-    about: str | None
+    about: str
     words: str
     margin: float = 0.0
 
@@ -81,7 +81,6 @@ QUANTITIES = {
             "collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH
         ),
         Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens", _TENTH),
-        Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
     )
 }
 
@@ -118,7 +117,7 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
     changed = None
     if quantity.name == "correct":
         changed = int((change == 1).sum()), int((change == -1).sum()), len(used)
-    judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
+    judged = bool(pd.isna(dtype) or dtype == "float64")
     low, high = _interval(of_length, changed, level)
     verdict_low, verdict_high, p_value = np.nan, np.nan, np.nan
     if judged and len(of_length):
@@ -187,8 +186,12 @@ def _interval(
 
 def corrected(level: float, verdict_count: int) -> float:
     """The level of each verdict's interval, so that all of them hold together at `level`
-    (Bonferroni).
+    (Bonferroni). Raises `InputError` for a level that is not between 0 and 1.
     """
+    if not 0 < level < 1:
+        raise InputError(
+            f"study: expected a level between 0 and 1, found {level!r}; for example 0.95"
+        )
     return 1 - (1 - level) / verdict_count
 
 

@@ -11,17 +11,14 @@ import pandas as pd
 from ostools.measure.probes.failure_stage import (
     NOT_READ,
     READ,
-    SAME_VECTOR,
-    UNDECIDED,
     UNDECODABLE,
-    UNTESTED,
     FailureStage,
 )
 from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.scores import TESTS
 from ostools.mitigations.named import NONE
-from ostools.reporting.forms import SQUARE, bars, word_cells
+from ostools.reporting.forms import SQUARE, bars
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
 
@@ -30,32 +27,23 @@ _MOST_LINES, _LETTERS = 3, 135
 """Most lines below a title, and letters in one."""
 _LENGTH, _PLACES = "length n (items of the sequence)", "v^(l), z after attention, y"
 _SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
-_VERDICTS = _SHARES | {SAME_VECTOR: "float64", UNDECIDED: "none", UNTESTED: "none"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
 _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "float64"}
 _ALONE = "length alone"
 
 
 def failure_stage_chart(result: FailureStage) -> Chart:
-    """Lengths by verdict: under mitigations first a grid of verdicts, lengths by mitigations, a
-    panel a dtype; then the shares of prompts whose answer is read, decodable and unread, and not
-    decodable, without a mitigation (and under one, where it is the only one); below them layers by
-    decodability. Of one mitigation the verdicts of all lengths are named in the notes."""
+    """Lengths by verdict, a panel a dtype: the shares of prompts whose answer is read, decodable and
+    unread, and not decodable; below them layers by decodability. The verdicts of all lengths are
+    named in the notes."""
     frame = frame_of(result)
-    arm_count = frame["mitigation"].nunique()
-    panels: list[Any] = [
-        _grid(group, f"{dtype}: the verdict (and the share answered right)")
-        for dtype, group in frame.groupby("dtype", sort=False)
-        if arm_count > 1
-    ]
+    panels: list[Any] = []
     for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
         under = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
-        if arm_count < 3 or not under:
-            panels.append(_failure_stage_bars(group, f"{dtype}{under}"))
+        panels.append([_failure_stage_bars(group, f"{dtype}{under}")])
     places = [] if result.probes.frame.empty else _places(result.probes)
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
-    notes = result.findings() if arm_count == 1 else result.probes.findings()
-    return _figure([*([panel] for panel in panels), *places], title, notes)
+    return _figure([*panels, *places], title, result.findings())
 
 
 def probe_chart(result: Decodability) -> Chart:
@@ -75,7 +63,6 @@ def intervention_chart(result: ProbeIntervention) -> Chart:
         columns = {
             "intervention": "value",
             "direction": "series",
-            "cosine": "cosine",
             "followed": "followed",
         }
         rows = group[list(columns)].rename(columns=columns).assign(name=places_named(group))
@@ -98,22 +85,6 @@ def _figure(panels: list[Any], title: str, sentences: list[str]) -> Chart:
         wrapped.pop()
     notes = [line for lines in wrapped for line in lines]
     return draw.figure(panels, title, notes, spacing=18, between=14, color="independent")
-
-
-def _grid(group: Frame, name: str) -> Any:
-    """A cell a length and mitigation, in the colour of its verdict."""
-    rows = group[["verdict", "status"]].assign(
-        n=group["length"].astype(str),
-        name=group["mitigation"].astype(str).map(theme.inert),
-        said=group["answered"].map("{:.0%}".format),
-    )
-    order = [str(length) for length in sorted(set(group["length"]))]
-    arms = list(dict.fromkeys(rows["name"]))
-    present = {name: look for name, look in _VERDICTS.items() if name in set(rows["verdict"])}
-    column = axes.names(order, alt.X, _LENGTH, "n", labelAngle=0)
-    row = axes.names(arms, field="name", labelLimit=220)
-    marks = word_cells(rows, column, row, draw.hue("verdict", present, **SQUARE), "said")
-    return draw.panel(marks, _WIDTH, 26 * len(arms), name)
 
 
 def _failure_stage_bars(group: Frame, name: str) -> Any:

@@ -8,7 +8,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.names import METHOD_KINDS
 from ostools.ground.words import number, title_of
 from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.jacobian.hops import ALL, MORE, Hops
@@ -24,25 +23,13 @@ _COLUMNS = ["place", "series", "quantity", "value"]
 
 
 def spectra_chart(result: Spectra) -> Chart:
-    """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2); the
-    measured share of token 1.
-    """
-    against: Frame = result.against
-    norm = "operator" if (against["norm"] == "operator").any() else "frobenius"
-    against = against[against["norm"] == norm]
-    against = against.assign(kind=against["method"].map(METHOD_KINDS))
-    linearisations = list(
-        dict.fromkeys(zip(against["kind"], against["linearisation"], strict=True))
-    )
+    """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2)."""
     colours = {words: name for name, words in _MATRICES.items()}
-    colours |= {theme.series(kind, name): name for kind, name in linearisations}
     panels = [
         _eigenvalues(frame_of(result), colours),
         _depth(result.depth, colours),
         _powers(result.limit, colours),
     ]
-    if linearisations:
-        panels.append(_shares_by_layer(against, colours))
     title = "Spectra of the attention patterns, mean over heads"
     options: dict[str, Any] = {
         "spacing": 30,
@@ -50,21 +37,7 @@ def spectra_chart(result: Spectra) -> Chart:
         "color": "shared",
         "strokeDash": "shared",
     }
-    return draw.figure(draw.in_rows(panels, 2), title, _agreement(against), **options)
-
-
-def _agreement(against: Any) -> list[str]:
-    """How the last row of the whole product ranks the tokens, beside the measured profile of the
-    embeddings.
-    """
-    embeddings = against[against["layer"] == 0]
-    return [
-        f"Rank correlation of the last row with the {kind} {name} profile of the embeddings: "
-        + ", ".join(
-            f"{_MATRICES[row['matrix']]}: {row['spearman']:.2f}" for row in group.to_dict("records")
-        )
-        for (kind, name), group in embeddings.groupby(["kind", "linearisation"], sort=False)
-    ]
+    return draw.figure(draw.in_rows(panels, 2), title, [], **options)
 
 
 def _spectra_panel(
@@ -125,26 +98,6 @@ def _powers(limit: Any, colours: dict[str, str]) -> alt.LayerChart:
     )
     title = "How fast the rest vanishes if the stack is repeated"
     return _spectra_panel(rows, "power k of the whole product", y, colours, title, 0)
-
-
-def _shares_by_layer(against: Any, colours: dict[str, str]) -> alt.LayerChart:
-    rollout = against.assign(
-        series=against["matrix"].map(_MATRICES), value=against["rollout_first_share"]
-    )
-    source_names = [
-        theme.series(kind, name)
-        for kind, name in zip(against["kind"], against["linearisation"], strict=True)
-    ]
-    real = against.assign(series=source_names, value=against["measured_first_share"])
-    rows: Frame = (
-        pd.concat([rollout, real]).drop_duplicates(["layer", "series"]).assign(quantity=_LAST)
-    )
-    rows, y = log_rows(
-        rows.rename(columns={"layer": "place"})[_COLUMNS], "share of the first token"
-    )
-    return _spectra_panel(
-        rows, "layer l", y, colours, "From layer l to the top: products, and the sensitivity"
-    )
 
 
 _WIDTH, _HEIGHT = 290, 170

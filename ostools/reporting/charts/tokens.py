@@ -17,7 +17,6 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import MINUS
-from ostools.measure.attention.attention import ATTENTION
 from ostools.measure.attention.baselines import AttentionBaselines
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.attribution import Attribution
@@ -76,13 +75,11 @@ def attention_baselines_chart(result: AttentionBaselines) -> Chart:
 
 
 def comparison_chart(result: Comparison) -> Chart:
-    """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
+    """Measured, certified and the paper's profiles on one log axis per norm."""
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
     symbol, words = theme.differentiated(result.provenance.parameters)
-    against = "attention" if ATTENTION in set(rows["name"]) else "the path sums"
-    return _profiles(
-        rows, f"Sensitivity of {words} against {against}", symbol, _not_believed(result.summary)
-    )
+    title = f"Sensitivity of {words} against the path sums"
+    return _profiles(rows, title, symbol, _not_believed(result.summary))
 
 
 def measured_rows(frame: Frame) -> Frame:
@@ -102,12 +99,10 @@ def measured_rows(frame: Frame) -> Frame:
 
 
 def path_rows(frame: Frame) -> Frame:
-    """A path-sum table with the columns of the others; what has no scale (attention too) gets a
-    panel of its own.
-    """
+    """A path-sum table with the columns of the others; what has no scale gets a panel of its own."""
     from ostools.measure.bounds.variants import VARIANTS
 
-    unscaled = [ATTENTION, *(name for name, variant in VARIANTS.items() if not variant.scaled)]
+    unscaled = [name for name, variant in VARIANTS.items() if not variant.scaled]
     norm = frame["norm"].astype(str).where(~frame["variant"].isin(unscaled), SHAPE)
     return frame.rename(columns={"variant": "name"}).assign(norm=norm)
 

@@ -18,7 +18,7 @@ from ostools.measure.answers.paired import (
     AnswerDifference,
 )
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
-from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
 from ostools.reporting.findings import MOST, first_few, present, together
 from ostools.reporting.style import theme
@@ -56,12 +56,9 @@ def evaluation_notes(result: Evaluation) -> list[str]:
     """
     frame, settings = frame_of(result), result.provenance.parameters
     summary: Frame = result.summary
-    temperature = settings.get("temperature")
-    drawn = "greedy" if temperature == 0 else f"drawn at temperature {temperature}"
-    how = f"{drawn}, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
-    kinds = set(summary["interval_of"]) - {NOT_SAMPLED}
-    over = "prompts" if PROMPTS in kinds else "the samples of the one prompt"
-    intervals = f"Intervals: Wilson's, 95%, over {over}." if kinds else ""
+    how = f"greedy, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
+    is_drawn = summary["wilson_low"].notna().any()
+    intervals = "Intervals: Wilson's, 95%, over prompts." if is_drawn else ""
     thoughts = frame.get("reasoning_tokens", pd.Series(dtype=float)).dropna()
     thoughts = thoughts[thoughts > 0]
     inactive = int((frame["status"] == "inactive").sum())

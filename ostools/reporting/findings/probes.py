@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
-from ostools.measure.mitigated_prompts import ACTIVE
 from ostools.measure.probes.failure_stage import (
-    BREAKS,
-    REPAIRS,
     UNDECODABLE,
     VERDICTS,
     best_probe,
@@ -38,9 +34,9 @@ UNDECODABLE_WORDS = (
 
 
 def error_verdict(result: FailureStage) -> ErrorVerdict:
-    """Where wrong answers fall, in the first dtype and without a mitigation."""
+    """Where wrong answers fall, in the first dtype."""
     dtype = str(result.provenance.parameters["dtypes"][0])
-    stages, answers = (_of(table, dtype, NONE) for table in (frame_of(result), result.answers))
+    stages, answers = (_of(table, dtype) for table in (frame_of(result), result.answers))
     right = answers.groupby("length")["correct"].sum()
     wrong = answers.groupby("length")["correct"].count() - right
     hidden = stages.set_index("length")["indistinguishable"].astype(bool)
@@ -48,8 +44,8 @@ def error_verdict(result: FailureStage) -> ErrorVerdict:
     return explain_errors(right.to_dict(), wrong.to_dict(), hidden.to_dict(), reads)
 
 
-def _of(table: Frame, dtype: str, mitigation: str) -> Frame:
-    return table[(table["dtype"] == dtype) & (table["mitigation"] == mitigation)]
+def _of(table: Frame, dtype: str) -> Frame:
+    return table[table["dtype"] == dtype]
 
 
 def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
@@ -66,34 +62,33 @@ def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
 
 def failure_stage_findings(result: FailureStage) -> list[str]:
     """Whether answers are wrong where the last token still tells n from n + 1; how it was asked;
-    then verdicts and probes of the first dtype, and what mitigations change."""
+    then verdicts and probes of the first dtype."""
     frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
-    first, *others = map(str, frame["mitigation"].unique())
-    rows, under_it = frame[frame["mitigation"] == first], "" if first == NONE else f" under {first}"
-    probes = result.probes if first == NONE else result.under.get(first)
+    mitigation, answered = (
+        str(frame["mitigation"].iloc[0]),
+        len(result.answers) > 0,
+    )  # none of a sweep
+    under_it = "" if mitigation == NONE else f" under {mitigation}"
     of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
-    answered = len(result.answers) > 0  # rows of a sweep have none
     verdicts = [
         f"{name}{under_it}: {_verdicts(group)}."
-        for name, group in rows.groupby("dtype", sort=False)
+        for name, group in frame.groupby("dtype", sort=False)
     ]
-    undecodable = UNDECODABLE_WORDS if (rows["verdict"] == UNDECODABLE).any() else ""
-    changes = [mitigation_changes(result, name) for name in others if first == NONE]
+    undecodable = UNDECODABLE_WORDS if (frame["verdict"] == UNDECODABLE).any() else ""
     return present(
-        f"{of_dtype}{error_verdict(result).sentence}" if answered and first == NONE else "",
-        _answer_counts(result, dtype, first) if answered else "",
+        f"{of_dtype}{error_verdict(result).sentence}" if answered else "",
+        _answer_counts(result, dtype) if answered else "",
         together([*verdicts, undecodable]),
-        "" if probes is None or probes.frame.empty else _probe_words(probes, dtype, under_it),
-        together(changes),
+        "" if result.probes.frame.empty else _probe_words(result.probes, dtype, under_it),
     )
 
 
-def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
+def _answer_counts(result: FailureStage, dtype: str) -> str:
     """How many answers in a dtype are right, how many a probe says, the task, and the token that
     was read.
     """
     parameters = result.provenance.parameters
-    answers, frame = (_of(table, dtype, mitigation) for table in (result.answers, frame_of(result)))
+    answers, frame = (_of(table, dtype) for table in (result.answers, frame_of(result)))
     tested, decoded = frame["prompts"].sum(), (frame["decoded"] * frame["prompts"]).sum()
     probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
     read_at = parameters.get("read_at")
@@ -113,32 +108,11 @@ def _verdicts(rows: Frame) -> str:
     )
 
 
-def mitigation_changes(result: FailureStage, name: str) -> str:
-    """Which verdicts a mitigation repairs and breaks."""
-    frame, changes = frame_of(result), result.repaired()
-    status = frame[frame["mitigation"] == name]["status"]
-    if not (status == ACTIVE).any():
-        return f"{name} is {status.iloc[0]}: it changed nothing."
-    words = []
-    for change in (REPAIRS, BREAKS):
-        rows: Any = changes[(changes["mitigation"] == name) & (changes["change"] == change)]
-        parts = [
-            f"{before} to {after} at n = {', '.join(map(str, group['length']))} ({dtype})"
-            for (dtype, before, after), group in rows.groupby(
-                ["dtype", "before", "after"], sort=False
-            )
-        ]
-        words += [f"{change} {'; '.join(parts)}"] if parts else []
-    return f"{name}: {', and '.join(words) or 'changes no verdict'}."
-
-
 # --- probes
 
 
 def probe_findings(result: Decodability) -> list[str]:
-    """Where the prompt was read; for each dtype the best place, its controls, and the sublayers
-    that write and overwrite.
-    """
+    """Where the prompt was read; for each dtype the best place and its controls."""
     dtypes = [str(name) for name in frame_of(result)["dtype"].unique() if name != "none"]
     places = [_probe_words(result, dtype) for dtype in dtypes]
     return present(where_read(result.provenance.parameters), *first_few(places, MOST - 1))
@@ -146,7 +120,7 @@ def probe_findings(result: Decodability) -> list[str]:
 
 def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
     """The place where the probe is right most often, its share right by test, and those of its
-    controls; then the sublayers between which the share rises and falls most.
+    controls.
     """
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
@@ -158,8 +132,7 @@ def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
         for test in TESTS
         if len(rows := frame[at_best & (frame["test"] == test)])
     ]
-    words = f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
-    return together([words, *_steps(probes, dtype, under_it)])
+    return f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
 
 
 def _test_words(test: str, rows: Frame, alone: Mapping[str, float]) -> str:
@@ -172,23 +145,6 @@ def _test_words(test: str, rows: Frame, alone: Mapping[str, float]) -> str:
         interval = "(too few to say within what interval)"
     right = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
     return f"{right} ({controls})" if controls else right
-
-
-def _steps(result: Decodability, dtype: str, under_it: str) -> list[str]:
-    """The sublayer with the largest step up, of those whose interval is above 0; and the largest
-    down.
-    """
-    table: Frame = result.steps
-    rows = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
-    up, down = rows[rows["low"] > 0], rows[rows["high"] < 0]
-    steps = [("rises", up.loc[up["step"].idxmax()])] if len(up) else []
-    steps += [("falls", down.loc[down["step"].idxmin()])] if len(down) else []
-    return [
-        f"{dtype}{under_it}: the share that is decoded {words} most at the {row['sublayer']}"
-        + ("" if row["sublayer"] == "final norm" else f" of block {row['block']}")
-        + f", from {row['before']:.0%} before it to {row['behind']:.0%} after it."
-        for words, row in steps
-    ]
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:

@@ -134,8 +134,8 @@ def attribution_findings(result: Attribution) -> list[str]:
 
 
 def change_findings(result: Change) -> list[str]:
-    """The median ratio of each source, the tokens that changed most, what differs, and which tokens
-    have no ratio.
+    """The median ratio of each source, the tokens that changed most, what differs, and how many
+    tokens have no ratio.
     """
     table, every = frame_of(result), result.summary
     summary: Frame = every[
@@ -146,18 +146,14 @@ def change_findings(result: Change) -> list[str]:
         f"{int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")
     ]
-    paired = table[table["second_position"].notna()]
-    left_out = int(paired["ratio"].isna().sum())
-    alone = table["position"].nunique() - paired["position"].nunique()
-    missing = present(
-        f"ratios left out, where the first norm is rounding: {left_out}" if left_out else "",
-        f"tokens without a partner in the second: {alone}" if alone else "",
-    )
+    left_out = int(table["ratio"].isna().sum())
     return present(
         *first_few(ratios, MOST - 3),
         _changed_most(table, summary),
         f"The two differ in: {', '.join(result.provenance.parameters['differ']) or 'neither model nor edits'}.",
-        f"No ratio: {'; '.join(missing)}." if missing else "",
+        f"No ratio: ratios left out, where the first norm is rounding: {left_out}."
+        if left_out
+        else "",
     )
 
 

@@ -22,7 +22,6 @@ _DECODED = (
     "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
     "was not trained on. Beside it stand the same probes with shuffled labels and on the same architecture with random weights."
 )
-_READ = "A representation is moved so that the probe there says the next answer. By how much does the output's answer move?"
 _PROFILES = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes."
@@ -121,7 +120,6 @@ LOOKS: dict[str, Look] = {
     ),
     "failure-stage": Look(FAILURE_STAGE.title, FAILURE_STAGE.lead, ("seed",)),
     "probe": Look("What do probes decode?", _DECODED, ("mitigation", "seed")),
-    "probe-intervention": Look("Is it read?", _READ, ("mitigation", "seed")),
     "collapse": Look(
         COLLAPSE.title,
         COLLAPSE.lead,

@@ -4,17 +4,15 @@ answers of known texts.
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import torch
-from scipy.stats import chisquare
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import Answer, NextToken, answers
+from ostools.measure.answers.answers import Answer, answers
 from ostools.models import encode
 from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
@@ -173,55 +171,6 @@ def test_refuses(options: dict, words: str) -> None:
     model = tiny_model("gemma")
     with pytest.raises(InputError, match=words):
         answers(model, **({"prompts": ["1111111"], "max_new_tokens": 4} | options))
-
-
-LOGITS = torch.tensor([1.0, -2.0, 0.5, float("-inf"), 0.0, 3.0])
-
-
-@pytest.mark.parametrize("temperature", [0.5, 2.5])
-def test_draws_with_the_probabilities_of_the_softmax(temperature: float) -> None:
-    n = 4000
-    drawn = NextToken(temperature, range(n), n)(LOGITS.expand(n, -1), range(n))
-    counts = torch.bincount(drawn, minlength=len(LOGITS)).double()
-    expected = n * torch.softmax(LOGITS.double() / temperature, dim=-1)
-    assert counts[3] == 0
-    possible = expected > 0
-    assert chisquare(counts[possible].numpy(), expected[possible].numpy()).pvalue > 1e-3
-
-
-def test_each_prompt_draws_from_its_own_stream_and_a_low_temperature_is_greedy() -> None:
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
-    together, alone = NextToken(1.0, (5, "b", 7), 3), NextToken(1.0, ("b",), 1)
-    drawn = torch.stack([together(logits, [0, 1, 2]) for _ in range(10)])
-    assert drawn[:, 1].tolist() == [int(alone(logits[1:2], [0])) for _ in range(10)]
-    for temperature in (0, 1e-6, 1e-300):
-        assert torch.equal(NextToken(temperature, range(3), 3)(logits, range(3)), logits.argmax(-1))
-
-
-def test_never_a_token_without_probability(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 0.1, float("-inf")]])
-    choose = NextToken(1.0, (0,), 1)
-    for number, token in ((0.0, 1), (math.nextafter(1.0, 0.0), 3), (1.0, 3)):
-        monkeypatch.setattr(choose.streams[0], "random", lambda number=number: number)
-        assert choose(logits, [0]).tolist() == [token]
-
-
-@pytest.mark.parametrize(
-    ("temperature", "seeds", "words"),
-    [
-        *(
-            (wrong, (0, 1), f"temperature of 0 .greedy. or more, found {wrong}")
-            for wrong in (-1.0, math.nan, math.inf)
-        ),
-        (1.0, None, "one seed for each of the 2 prompts at temperature 1.0, found 0"),
-        (1.0, (0,), "found 1"),
-    ],
-)
-def test_refuses_what_nothing_can_be_drawn_by(
-    temperature: float, seeds: tuple | None, words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
-        NextToken(temperature, seeds, 2)
 
 
 def test_the_answers_of_one_batch_are_told_as_they_end() -> None:

@@ -13,7 +13,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_scores, line_ends
+from ostools.measure.answers.probability import answer_log_probability, line_ends
 from ostools.measure.task_prompt import (
     EXAMPLES,
     elicit,
@@ -78,26 +78,20 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     assert posed.prompt.text is not None
     assert posed.prompt.text.endswith(posed.prefill)
     assert posed.prefill + answer_text(posed) == posed.line
-    (score,) = answer_scores(model, [posed.prompt], [answer_text(posed)])
+    (score,) = answer_log_probability(model, [posed.prompt], [answer_text(posed)])
     line = line_ids(model, posed.prompt, answer_text(posed))
-    logits = step_logits(model, posed.prompt.ids.tolist(), line)
-    wanted = [
-        *(logits[at, token] for at, token in enumerate(line)),
-        logits[-1, sorted(line_ends(model))].max(),
-    ]
-    assert score.rank == max(
-        1 + int((row > value).sum()) for row, value in zip(logits, wanted, strict=True)
-    )
+    logits = step_logits(model, posed.prompt.ids.tolist(), line).double().log_softmax(-1)
+    by_hand = sum(float(logits[at, token]) for at, token in enumerate(line))
+    by_hand += float(logits[-1, sorted(line_ends(model))].logsumexp(0))
+    assert score == pytest.approx(by_hand, rel=1e-5)
     found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
     frame: Any = found.frame
     assert frame["elicitation"].tolist() == ["few-shot"] * 2
-    assert frame["rank"].iloc[0] == score.rank
-    assert frame["log_probability"].iloc[0] == pytest.approx(score.log_probability)
+    assert frame["log_probability"].iloc[0] == pytest.approx(score)
     assert found.provenance.parameters["examples"] == EXAMPLES
     bare: Any = ost.evaluate(
         model, form, lengths=[4], elicitation="zero-shot", max_new_tokens=4
     ).frame
-    assert bare["rank"].isna().all()
     assert bare["tokens"].iloc[0] < frame["tokens"].iloc[0]
 
 

@@ -166,7 +166,6 @@ def test_what_tells_the_two_apart_is_named() -> None:
             asked([True] * 3, columns={"key": "7"}),
             "found 2 items with seed 0 and the right answer '2' in one",
         ),
-        (asked([True] * 3, columns={"sample": 1}), "found several samples of a prompt"),
         (asked([None] * 3), "found none that both answered"),
     ],
 )
@@ -183,5 +182,3 @@ def test_an_evaluation_beside_another_kind_of_result_is_refused() -> None:
     for pair in ((evaluation, profile), (profile, evaluation)):
         with pytest.raises(InputError, match="or two results of one kind, found"):
             ost.compare(*pair)
-    with pytest.raises(InputError, match="found Evaluation and Evaluation"):
-        ost.compare(evaluation, evaluation, corresponding=True)

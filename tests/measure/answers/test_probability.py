@@ -20,7 +20,7 @@ from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task
-from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits
 from tests.sets import quick
 
@@ -60,29 +60,6 @@ def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> Non
         assert both[: len(ids)] == ids
         expected = one_by_one(model, ids, both[len(ids) :], ends_of(model))
         assert log_p == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-10)
-
-
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_rank_1_is_what_greedy_decoding_writes_all_of_it(family: Family) -> None:
-    """The line that the model writes, until an end is the most likely token, has rank 1. With
-    another last token, or cut before the end, its first token is still the likeliest, and its rank
-    is that of the token that is missed."""
-    model = tiny_model(family, seed=3, scale=1.5)
-    ends, prompt, line = ends_of(model), encode(model, TEXTS[0]), []
-    for _ in range(3):
-        line.append(int(step_logits(model, prompt.ids.tolist(), line)[-1].argmax()))
-    logits = step_logits(model, prompt.ids.tolist(), line)
-    assert not set(line) & ends
-    end_rank = 1 + int((logits[-1] > logits[-1, sorted(ends)].max()).sum())
-    second = int(logits[2].topk(2).indices[1])
-    cases = {(*line,): end_rank, (*line[:2], second): 2, (line[0], second): 2}
-    for ids, least in cases.items():
-        own = step_logits(model, prompt.ids.tolist(), ids)
-        after = 1 + int((own[-1] > own[-1, sorted(ends)].max()).sum())
-        ranks = [1 + int((own[at] > own[at, token]).sum()) for at, token in enumerate(ids)]
-        found = module._score(own, torch.tensor(ids), torch.tensor(sorted(ends)))
-        assert found.rank == max(*ranks, after) >= least
-        assert ranks[0] == 1
 
 
 def test_the_batch_and_the_edits_count() -> None:

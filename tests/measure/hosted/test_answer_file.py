@@ -21,9 +21,7 @@ from ostools.tasks import Question
 MATHS = "The final answer to your maths question is: "
 OWN = {
     "reasoning_tokens",
-    "rank",
     "tokens",
-    "seconds",
     "log_probability",
     "within_training",
     "ended",
@@ -100,8 +98,8 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
     assert found.frame["ended"].tolist() == ["stop", "stop", *["unanswered"] * 4]
     assert found.frame["correct"].isna().tolist() == [False, False, *[True] * 4]
     assert found.frame["tokens"].isna().tolist() == [False, *[True] * 5]
-    counts = ["prompts", "asked", "right", "unanswered", "trials"]
-    assert found.summary[counts].to_numpy().tolist() == [[3, 2, 1, 1, 2], [3, 0, 0, 3, 0]]
+    counts = ["prompts", "asked", "right", "unanswered"]
+    assert found.summary[counts].to_numpy().tolist() == [[3, 2, 1, 1], [3, 0, 0, 3]]
     assert found.summary["accuracy"].fillna(-1).tolist() == [0.5, -1]
     assert found.provenance.parameters["unanswered"] == 4
     assert "4 of 6 prompts have no answer" in json.dumps(found.plot().to_dict())

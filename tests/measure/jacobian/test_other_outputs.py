@@ -151,6 +151,3 @@ def test_another_output_stands_beside_nothing_of_y_n() -> None:
     ):
         with pytest.raises(ost.InputError, match=words):
             compare(first, second)
-    for narrowed in (logit, early):
-        with pytest.raises(ost.InputError, match="expected a profile of all of y_n"):
-            ost.measure.spectra(model, prompt, measured=narrowed)

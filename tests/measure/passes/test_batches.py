@@ -113,23 +113,18 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
                 rows.keep([1, 2, 4])
 
 
-@pytest.mark.parametrize("temperature", quick([0.0, 1.3], 1.3))
 @pytest.mark.parametrize("family", EVERY_TEXT_FAMILY)
-def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
-    model = tiny_model(
-        family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True
-    )
+def test_batched_answers_are_those_of_each_prompt_alone(family: Family) -> None:
+    model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float64, fresh=True)
     without_ends(model)
     prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
-    seeds = list(range(len(prompts)))
-    options: Any = {"max_new_tokens": STEPS, "temperature": temperature}
     assert padding(model).allowed
-    together = answers(model, prompts, seeds=seeds, **options)
+    together = answers(model, prompts, max_new_tokens=STEPS)
     assert len({answer.ids for answer in together}) > 2
-    for prompt, seed, answer in zip(prompts, seeds, together, strict=True):
-        assert answers(model, [prompt], seeds=[seed], **options) == [answer]
+    for prompt, answer in zip(prompts, together, strict=True):
+        assert answers(model, [prompt], max_new_tokens=STEPS) == [answer]
     # Whatever the company: another order, another batch.
-    assert answers(model, prompts[::-1], seeds=seeds[::-1], **options) == together[::-1]
+    assert answers(model, prompts[::-1], max_new_tokens=STEPS) == together[::-1]
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2"])

@@ -9,7 +9,7 @@ import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.probes.intervention import along, arrived, largest_cosine, moved_answers
+from ostools.measure.probes.intervention import along, arrived, moved_answers
 from ostools.results import frame_of
 from tests.checkpoints import tiny_model
 
@@ -27,13 +27,12 @@ def logits(y: torch.Tensor) -> torch.Tensor:
     return 50 * (y @ unembedding().T - NUMBERS.double() ** 2 / 2)
 
 
-def test_a_planted_direction_that_is_read_has_its_cosine_and_its_answer_follows() -> None:
+def test_the_answer_follows_a_planted_direction_that_is_read() -> None:
     right = torch.tensor([0, 1, 2, 3])
     y = torch.stack([right.double(), torch.zeros(4).double()], dim=1)
     read = torch.tensor([2.0, 0.0]).double()  # a probe that says 2 y_0
     step = along(y, read, "probe")
     assert torch.equal(step, torch.tensor([0.5, 0.0]).double())
-    assert largest_cosine(step[None], unembedding()).item() == 1
     moved = moved_answers(logits(y), logits(y + 2 * step), NUMBERS, right)
     assert moved["followed"] == 1
     assert moved["asked"] == 4
@@ -46,7 +45,6 @@ def test_a_planted_orthogonal_direction_is_probe_and_unread() -> None:
     y = torch.stack([right.double(), right.double()], dim=1)
     unread = torch.tensor([0.0, 1.0]).double()
     step = along(y, unread, "probe")
-    assert largest_cosine(step[None], unembedding()).item() == 0
     moved = moved_answers(logits(y), logits(y + step), NUMBERS, right)
     assert (moved["intervention"], moved["log_odds"], moved["followed"]) == (0, 0, 0)
 
@@ -83,21 +81,10 @@ def test_every_dtype_is_read_for_itself() -> None:
         ost.measure.probe_intervention(model, "count-ones-bernoulli:tidy=true", **asked)
     )
     assert found["site"].tolist() == ["residual", "residual", "residual", "residual", "y", "y"] * 3
-    assert found["random_low"].between(0, 1).all()
     assert (found["predicted"] == 1).all()
     assert (found["moved"] < found["prompts"]).all()
-    # Behind the last block the lens is the output itself.
-    at_y, behind = (
-        found[found["site"] == "y"],
-        found[(found["layer"] == 2) & (found["site"] == "residual")],
-    )
-    assert at_y["rank"].tolist() == behind["rank"].tolist()
-    gap = np.abs(at_y["log_probability"].to_numpy() - behind["log_probability"].to_numpy())
-    assert (
-        gap <= at_y["dtype"].map({"float32": 1e-5, "bfloat16": 1e-2, "float64": 1e-9}).to_numpy()
-    ).all()
     by_dtype = {str(dtype): rows.reset_index(drop=True) for dtype, rows in found.groupby("dtype")}
-    for name in ("cosine", "intervention", "log_odds", "log_probability"):
+    for name in ("intervention", "log_odds"):
         # Sums in two precisions; a probe's weights divide by what may be small.
         np.testing.assert_allclose(
             by_dtype["float32"][name], by_dtype["float64"][name], rtol=2e-2, atol=1e-4
@@ -129,6 +116,6 @@ def test_answers_of_several_tokens_are_known_by_their_first(embedded) -> None:
 def test_what_cannot_be_read_is_refused() -> None:
     model = tiny_model("llama")
     with pytest.raises(InputError, match="whose answer is a number"):
-        ost.measure.probe_intervention(model, "copy-last:uniform=true", lengths=[3, 4])
+        ost.measure.probe_intervention(model, "copy:uniform=true", lengths=[3, 4])
     with pytest.raises(InputError, match="unknown dtype 'float31'"):
         ost.measure.probe_intervention(model, "count-ones", lengths=[1, 2], dtypes=["float31"])

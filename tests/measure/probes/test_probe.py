@@ -90,7 +90,7 @@ def test_every_place_is_the_models_own(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
+def test_the_copied_digit_is_decoded_and_rows_say_what_they_are(embedded) -> None:
     found = ost.probe(
         embedded,
         "copy-last:uniform=true",
@@ -120,14 +120,9 @@ def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
         ),
         ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
         (
-            "copy-last:uniform=true",
-            {"target": "number"},
-            "expected a task whose answer is a number",
-        ),
-        (
-            "count-ones",
-            {"target": "tokens"},
-            "target: expected .*, found 'tokens': did you mean 'token'",
+            "copy:uniform=true",
+            {"seeds": range(6)},
+            "expected a task whose answer is a number or one digit, found the answer '[0-9]{2}",
         ),
         ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),

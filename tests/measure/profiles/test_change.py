@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 import ostools as ost
 from ostools.measure import Change
 from ostools.measure.prompts import partners
-from ostools.models import Prompt
-from tests.checkpoints import tiny_model
 from tests.measure.profiles.test_compare import path, profile
-
-IDS = [1, 5, 9, 4, 9]
 
 
 def test_ratios_are_second_over_first_and_joined_on_norm_and_source() -> None:
@@ -86,36 +82,6 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
     ):
         with pytest.raises(ost.InputError, match=words):
             compare(*pair)
-
-
-def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
-    model = tiny_model("llama", seed=1)
-    one, other = ([1, 5, 9, 4, 9], [1, 5, 7, 7, 4, 9])  # they begin with 1 5, and end with 4 9
-    ids = [Prompt.from_ids(model, row) for row in (one, other)]
-    for measured in (
-        [ost.sensitivity(model, each, linearisations=("full",)) for each in ids],
-        [ost.bounds(model, each, variants="local") for each in ids],
-    ):
-        compare: Any = ost.compare
-        found: Any = compare(*measured, corresponding=True)
-        assert found.provenance.parameters["differ"] == ["tokens"]
-        norm = "operator"
-        rows = found.frame[found.frame["norm"] == norm].sort_values("position")
-        assert rows["second_position"].tolist() == [0, 1, pd.NA, 4, 5]
-        column = "value" if "value" in measured[0].frame else "operator_norm"
-        first, second = (result.frame[column].to_numpy() for result in measured)
-        assert rows["first"].tolist() == first.tolist()
-        expected = [second[b] / first[a] for a, b in ((0, 0), (1, 1), (3, 4), (4, 5))]
-        assert rows["ratio"].dropna().tolist() == expected
-        assert (
-            rows["ratio"].isna().tolist()
-            == rows["second"].isna().tolist()
-            == [False, False, True, False, False]
-        )
-        assert found.summary["tokens"].tolist() == [4] * len(found.summary)
-        assert "tokens without a partner in the second: 1." in str(
-            found.plot().to_dict(validate=False)["title"]
-        )
 
 
 @given(first=st.text("ab", max_size=6), second=st.text("ab", max_size=6))

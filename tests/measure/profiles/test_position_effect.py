@@ -57,9 +57,7 @@ def test_a_third_of_equal_tokens_is_no_effect_of_position() -> None:
 
 
 def test_every_token_stands_once_in_each_third_and_y_is_of_one_token() -> None:
-    result = position_effect(
-        tiny_model("llama"), passages=3, tokens=12, linearisation="frozen", untrained=False
-    )
+    result = position_effect(tiny_model("llama"), passages=3, tokens=12, untrained=False)
     frame: Any = result.frame
     for _, passage in frame.groupby("passage"):
         thirds = passage.groupby("text_position")["third"].agg(lambda values: sorted(values))
@@ -101,7 +99,7 @@ def test_shuffled_tokens_are_a_control_beside_the_text() -> None:
     """
     model, options = (
         tiny_model("llama"),
-        {"passages": 3, "tokens": 12, "linearisation": "frozen", "untrained": False},
+        {"passages": 3, "tokens": 12, "untrained": False},
     )
     plain: Any = position_effect(model, **options).frame
     result = position_effect(model, shuffled=True, seed=4, **options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -13,7 +12,6 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure import Sensitivity
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -85,33 +83,6 @@ def test_products_and_powers_against_dense_products(family: Family) -> None:
         )
 
 
-def test_each_layer_stands_beside_the_product_above_it() -> None:
-    """Rows made by hand: at each layer the measured norms are the product's own row, so that both
-    agree exactly.
-    """
-    model = tiny_model("gemma", n_layers=3, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
-    mean = patterns(model, prompt).mean(1)
-    rows, tables = np.eye(len(IDS))[-1], []
-    for layer in range(3, -1, -1):
-        tables.append(measured.frame.assign(layer=layer, operator_norm=rows, frobenius_norm=rows))
-        rows = rows @ mean[layer - 1]
-    frame = pd.concat(tables, ignore_index=True)
-    against: Any = ost.measure.spectra(
-        model, prompt, measured=Sensitivity(frame, measured.provenance)
-    ).against
-    assert sorted(set(against["layer"])) == [0, 1, 2], "above the last block nothing is multiplied"
-    same = against[against["matrix"] == "pattern"]
-    assert same["rollout_first_share"].to_numpy() == pytest.approx(
-        same["measured_first_share"].to_numpy(), abs=1e-6
-    )
-    assert same["spearman"].to_numpy() == pytest.approx(1.0, abs=1e-6)
-    estimated = Sensitivity(frame.assign(method="estimate"), measured.provenance)
-    against = ost.measure.spectra(model, prompt, measured=estimated).against
-    assert set(zip(against["norm"], against["method"], strict=True)) == {("frobenius", "estimate")}
-
-
 def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
@@ -129,18 +100,7 @@ def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
-    measure: Any = ost.measure.spectra
-    for asked, ids, options, words in (
-        (model, [2], {}, "at least two tokens"),
-        (model, IDS, {"powers": 1}, "powers of at least 2, found 1"),
-        (model, IDS[:-1], {"measured": measured}, "different prompts"),
-        (tiny_model("llama", seed=1, **TINY), IDS, {"measured": measured}, "different models"),
-    ):
-        with pytest.raises(InputError, match=words):
-            measure(asked, Prompt.from_ids(asked, ids), **options)
-    with (
-        pytest.raises(InputError, match="different edits of the forward pass"),
-        hooks.scale_scores(model, 0.5),
-    ):
-        ost.measure.spectra(model, prompt, measured=measured)
+    with pytest.raises(InputError, match="at least two tokens"):
+        ost.measure.spectra(model, Prompt.from_ids(model, [2]))
+    with pytest.raises(InputError, match="powers of at least 2, found 1"):
+        ost.measure.spectra(model, prompt, powers=1)

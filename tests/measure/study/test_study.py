@@ -79,7 +79,7 @@ def test_every_number_is_that_of_its_own_measurement(
         said = evaluate(
             model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot"
         ).frame
-        for quantity in ("log_probability", "tokens", "correct"):
+        for quantity in ("log_probability", "correct"):
             np.testing.assert_allclose(
                 rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5
             )
@@ -155,7 +155,7 @@ def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
             cycles=[48 + 4 * n for n in lengths],
         )
     assert taken == len(passes) > 0
-    assert set(result.frame["quantity"]) == {"correct", "tokens"}
+    assert set(result.frame["quantity"]) == {"correct"}
     for column in ("value", "baseline", "status"):
         pd.testing.assert_series_equal(
             rows(result, "separator", "correct")[column],
@@ -251,7 +251,6 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
         ),
         ({"measures": ["answer"]}, "measures: expected .*, found 'answer': did you mean 'answers'"),
         ({"measures": []}, "measures: expected at least one, found none"),
-        ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, found 0"),
     ],
 )
 def test_refusals_come_before_any_measurement(

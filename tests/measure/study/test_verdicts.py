@@ -191,8 +191,6 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     row, said = judged("sensitivity", **some)
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
     refused = {"status": "refused", "value": float("nan")}
-    _, said = judged("tokens", **refused, reason="cannot be told")
-    assert [said[about] for about in judging.ABOUT] == ["not measured"] * 4
     row, said = judged(**refused, reason="ends in its sequence")
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
     assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]

@@ -13,7 +13,7 @@ import ostools as ost
 from ostools.ground.words import number
 from ostools.reporting import charts
 from ostools.results import Result
-from tests.reporting.every import EVERY, model, prompt
+from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
 
 
@@ -48,17 +48,6 @@ def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_table
     values = paths.frame[paths.frame["variant"] == "local"]["value"]
     assert f"from {number(values.min())} at token" in paths.findings()[0]
     assert f"to {number(values.max())} at token" in paths.findings()[0]
-
-
-def test_the_attention_beside_each_linearisation_is_told_with_the_words_of_its_row() -> None:
-    measured: Any = EVERY["Sensitivity"]()
-    compared: Any = ost.compare(measured, ost.attention(model(), prompt()))
-    _, said = compared.findings()
-    assert len(compared.summary) == 2
-    assert all(
-        f"`{row['variant']}` is {row['words']}." in said
-        for row in compared.summary.to_dict("records")
-    )
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:
@@ -99,6 +88,7 @@ def test_the_first_plot_of_a_sensitivity_loads_at_most_fifteen_modules() -> None
     frame = made_sensitivity({"full": [1.0, 2.0], "frozen": [2.0, 1.0]}).frame.to_dict("list")
     code = f"""
 import pandas as pd, ostools.measure
+from math import nan
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.reporting import charts
 from ostools.results import Provenance

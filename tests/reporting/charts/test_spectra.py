@@ -1,8 +1,7 @@
-"""The chart of the spectra holds the four tables' numbers."""
+"""The chart of the spectra holds the three tables' numbers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ IDS = [2, 40, 50, 60, 60, 61]
 def found() -> Any:
     model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24)
     prompt = Prompt.from_ids(model, IDS)
-    return ost.measure.spectra(model, prompt, measured=ost.sensitivity(model, prompt), powers=8)
+    return ost.measure.spectra(model, prompt, powers=8)
 
 
 def test_every_panel_holds_its_table(found: Any) -> None:
@@ -35,17 +34,8 @@ def test_every_panel_holds_its_table(found: Any) -> None:
     kinds = {row["quantity"] for row in rows}
     assert kinds == {"last token", "mean over all tokens", "second eigenvalue of the whole product"}
     drawn = np.array([row["value"] for row in rows])
-    against = found.against[found.against["norm"] == "operator"]["measured_first_share"]
-    for column in (found.depth["first_mass_last"], found.depth["first_mass_mean"], against):
+    for column in (found.depth["first_mass_last"], found.depth["first_mass_mean"]):
         assert np.isclose(drawn, column.to_numpy()[:, None], rtol=1e-5).any(1).all(), column.name
-
-
-def test_an_estimated_profile_is_not_called_measured(found: Any) -> None:
-    against = found.against[found.against["norm"] == "frobenius"].assign(method="estimate")
-    words = words_of(spectra_chart(replace(found, against=against)))
-    assert "estimated: full" in words
-    assert "with the estimated frozen profile" in words
-    assert "measured:" not in words
 
 
 def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:

@@ -215,7 +215,7 @@ ASKED = {
     "mitigations": ["none", "sliding-window:window=4,sinks=1"],
     "measurements": [
         {"name": "evaluate", "max_new_tokens": 4},
-        {"name": "evaluate", "max_new_tokens": 4, "temperature": 1.0, "samples": 2},
+        {"name": "evaluate", "max_new_tokens": 6},
         {"name": "collapse", "dtypes": "bfloat16"},
         "sensitivity",
         {"name": "bounds", "variants": ["local", "theorem-5.1"]},

@@ -30,7 +30,6 @@ _TITLES = {
     "log_probability": "log p of the right line (nats)",
     "collapse_distance": "distance of n and n + 1 at y, {dtype}",
     "sensitivity": "sensitivity of the answer's tokens",
-    "tokens": "tokens of the prompt",
 }
 NOT_JUDGED = "no verdict"
 _LOOKS = {
