@@ -27,11 +27,6 @@ _OF_A_MODEL = (
         "NAME",
         "The dtype to load the model in, such as float32; else the one that its file stores.",
     ),
-    (
-        "--device-map",
-        "[auto|disk]",
-        "For a model larger than the memory. Default: all on the device.",
-    ),
     ("--max-memory", "SIZE", "What the work may take beside the model (4GiB); else what is free."),
     (
         "--max-time",

@@ -77,7 +77,7 @@ _SCALED = {
     "original_max_position_embeddings": 8192,
 }
 _LLAMA_31 = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, **_SCALED}}
-_TIED = ("gemma", "gemma2", "gemma3_text", "cohere", "falcon", "bloom", "starcoder2")
+_TIED = ("gemma", "gemma2", "gemma3_text", "cohere")
 _HEADS = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
@@ -85,11 +85,8 @@ _HEADS = {
     "num_key_value_heads": 1,
 }
 _GEMMA_3 = {"num_hidden_layers": 6, "sliding_window": 5, "final_logit_softcapping": None}
-_PHI_3 = {"original_max_position_embeddings": 256}
 _WITHOUT_BOS = {"add_bos_token": False}
 _SPM = {"prefix": False, "said": {"add_bos_token": True}}
-_PIECES_OF_PHI = {"prefix": True, "strip_right": True}
-_FALCON = {"multi_query": True, "layer_norm_epsilon": 1e-3}
 
 
 def _pieces(**options: Any) -> Callable[[], Vocabulary]:
@@ -149,23 +146,6 @@ TYPES: tuple[GgufType, ...] = (
         },
         said={"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0},
     ),
-    GgufType("Phi-3, with its window", "phi3", "phi3", _pieces(**_PIECES_OF_PHI), _PHI_3 | {"sliding_window": 5}),
-    GgufType("Phi-3, window 0", "phi3", "phi3", _pieces(**_PIECES_OF_PHI), _PHI_3),
-    GgufType(
-        "Phi-3 mini 4k of before July 2024 (no window: 2,047)", "phi3", "phi3", _pieces(**_PIECES_OF_PHI),
-        {"num_hidden_layers": 32, "max_position_embeddings": 4096, "sliding_window": 2047},
-        unsaid=["attention.sliding_window"], length=2100,
-    ),
-    GgufType(
-        "another Phi-3 without a window", "phi3", "phi3", _pieces(**_PIECES_OF_PHI), _PHI_3,
-        unsaid=["attention.sliding_window"],
-    ),
-    GgufType("Falcon 7B", "falcon", "falcon", _cut("falcon", **_WITHOUT_BOS), _FALCON),
-    GgufType("BLOOM", "bloom", "bloom", _cut("bloom"), {"layer_norm_epsilon": 1e-3}),
-    GgufType("GPT-2", "gpt2", "gpt2", _cut("gpt-2"), {"n_positions": 256, "n_inner": 48, "tie_word_embeddings": True}),
-    GgufType("StarCoder 2", "starcoder2", "starcoder2", _cut("starcoder"), {"norm_epsilon": 1e-3}),
-    GgufType("StableLM", "stablelm", "stablelm", _cut("gpt-2"), {"use_qkv_bias": True, "layer_norm_eps": 1e-3}),
-    GgufType("Nemotron", "nemotron", "nemotron", _cut("gpt-2"), {"norm_eps": 1e-3, "head_dim": 8}),
     GgufType("Command R", "cohere", "command-r", _cut("command-r")),
     GgufType("OLMo 2", "olmo2", "olmo2", _cut("gpt-2")),
 )  # fmt: skip

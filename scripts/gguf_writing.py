@@ -123,17 +123,6 @@ def _published(
             ],
             "tekken": [pre_tokenizers.Split(Regex(_TEKKEN), "isolated"), byte_level],
             "smollm": [pre_tokenizers.Digits(individual_digits=True), with_words],
-            "starcoder": [pre_tokenizers.Digits(individual_digits=True), with_words],
-            "bloom": [
-                pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"),
-                byte_level,
-            ],
-            "falcon": [
-                pre_tokenizers.Punctuation("contiguous"),
-                with_words,
-                pre_tokenizers.Digits(individual_digits=False),
-                pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
-            ],
         }
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps[pre])
     tokenizer.post_processor = None
@@ -146,14 +135,9 @@ def _published(
     return lambda text: [*first, *tokenizer.encode(text, add_special_tokens=False).ids, *last]
 
 
-def of_pieces(
-    *, prefix: bool, strip_right: bool = False, said: dict[str, Any] | None = None
-) -> Vocabulary:
+def of_pieces(*, prefix: bool, said: dict[str, Any] | None = None) -> Vocabulary:
     """A SentencePiece vocabulary, trained on the texts; `prefix`: a blank is put in front of each
     text.
-
-    `strip_right`: special tokens swallow the blanks behind them, as Phi-3's do but for <unk> and
-        <s>.
     """
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -207,7 +191,6 @@ def of_pieces(
             ids += processor.encode(rest[:place]) if place else []
             ids += [index] if index >= 0 else []
             rest = rest[place + len(SPECIAL[index]) :] if index >= 0 else ""
-            rest = rest.lstrip() if strip_right and index >= 2 else rest
         return ids
 
     return Vocabulary(size, settings, encode)
@@ -221,18 +204,10 @@ _ROPE_BASE = (
     "qwen3",
     "qwen3moe",
     "gemma3",
-    "phi3",
-    "starcoder2",
     "olmo2",
     "command-r",
     "gemma",
 )
-_ROPE_WIDTH = {"llama": 1.0, "phi3": 1.0, "stablelm": 0.25, "nemotron": 0.5}
-_WIDTHS = {
-    "gpt2": "n_inner",
-    "falcon": "ffn_hidden_size",
-    "bloom": "no setting: four times the model's",
-}
 _HEADS_SAID = ("qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "llama")
 
 
@@ -244,48 +219,36 @@ def settings_of(config: Any, architecture: str) -> dict[str, Any]:
         "context_length": getattr(config, "max_position_embeddings", 256),
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
-        "feed_forward_length": getattr(
-            config, _WIDTHS.get(architecture, "intermediate_size"), 4 * config.hidden_size
-        ),
+        "feed_forward_length": config.intermediate_size,
         "attention.head_count": heads,
+        "attention.head_count_kv": getattr(config, "num_key_value_heads", heads),
     }
-    if architecture != "gpt2":
-        grouped = {"falcon": 1, "bloom": heads}.get(architecture) or getattr(
-            config, "num_key_value_heads", heads
-        )
-        said["attention.head_count_kv"] = grouped
     rms = getattr(config, "rms_norm_eps", None)
-    names = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
-    eps = next((getattr(config, name) for name in names if hasattr(config, name)), None)
     said |= (
-        {"attention.layer_norm_rms_epsilon": rms} if rms else {"attention.layer_norm_epsilon": eps}
+        {"attention.layer_norm_rms_epsilon": rms}
+        if rms
+        else {"attention.layer_norm_epsilon": config.layer_norm_eps}
     )
     rope = getattr(config, "rope_parameters", None) or {}
     if architecture in _ROPE_BASE:
         said["rope.freq_base"] = float(rope.get("full_attention", rope)["rope_theta"])
-    if architecture in _ROPE_WIDTH:
-        said["rope.dimension_count"] = int(head * rope.get("partial_rotary_factor", 1.0))
+    if architecture == "llama":
+        said["rope.dimension_count"] = head
     if architecture in _HEADS_SAID:
         said |= {"attention.key_length": head, "attention.value_length": head}
-    if architecture in ("gemma2", "gemma3", "phi3"):
+    if architecture in ("gemma2", "gemma3"):
         said["attention.sliding_window"] = config.sliding_window or 0
     if architecture == "gemma2":
         said |= {
             name: getattr(config, name)
             for name in ("attn_logit_softcapping", "final_logit_softcapping")
         }
-    if architecture == "phi3":
-        said["rope.scaling.original_context_length"] = config.original_max_position_embeddings
-    if architecture == "stablelm":
-        said["use_parallel_residual"] = config.use_parallel_residual
     if architecture in ("qwen3moe", "llama") and (
         experts := getattr(config, "num_local_experts", 0)
     ):
         said |= {"expert_count": experts, "expert_used_count": config.num_experts_per_tok}
     if architecture == "qwen3moe":
         said["expert_feed_forward_length"] = config.moe_intermediate_size
-    if architecture == "falcon":
-        said["tensor_data_layout"] = "jploski"
     if architecture == "command-r":
         said["logit_scale"] = config.logit_scale
     return said
@@ -302,30 +265,16 @@ def as_converted(architecture: str, config: Any, path: str, weight: Tensor) -> T
         return _interleaved(weight, config.num_attention_heads)
     if architecture == "llama" and "k_proj" in path:
         return _interleaved(weight, config.num_key_value_heads)
-    if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and path.endswith("norm.weight"):
+    if architecture in ("gemma", "gemma2", "gemma3") and path.endswith("norm.weight"):
         return weight + 1
-    if architecture == "gpt2" and any(
-        f"{name}.weight" in path for name in ("c_attn", "c_proj", "c_fc")
-    ):
-        return weight.T.contiguous()
-    if (
-        architecture == "bloom" and "query_key_value" in path
-    ):  # heads of q, k, v by turns: all q, all k, all v
-        return (
-            weight.unflatten(0, (config.num_attention_heads, 3, -1))
-            .transpose(0, 1)
-            .flatten(0, 2)
-            .contiguous()
-        )
     return weight
 
 
-def _separate(model: PreTrainedModel, architecture: str) -> Iterator[tuple[str, Tensor]]:
+def _separate(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """The weights by the names that the converter's table knows; gates and values of experts one by
     one.
     """
     for path, weight in model.state_dict().items():
-        path = path.removeprefix("transformer.") if architecture == "bloom" else path
         if path.endswith("experts.gate_up_proj"):
             for name, half in zip(("gate_proj", "up_proj"), weight.chunk(2, 1), strict=True):
                 yield path.replace("gate_up_proj", f"{name}.weight"), half
@@ -373,7 +322,7 @@ def write(
         kinds[list] = writer.add_array
         kinds[type(value)](key, value)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for path, weight in _separate(model, architecture):
+    for path, weight in _separate(model):
         if path == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stored = names.get_name(path, try_suffixes=(".weight", ".bias"))

@@ -32,8 +32,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ostools.models.lens.adapting import adapting
-from ostools.models.load import unpatched
+from ostools.models.load import adapting, unpatched
 from ostools.models.precision.scores import put_scores
 from tests import traces
 from tests.families import FIRST, OTHERS, REFUSED, architecture, named_config

@@ -16,13 +16,6 @@ def _alternating(settings: dict[str, Any]) -> list[str]:
     return ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
 
 
-def _local(settings: dict[str, Any]) -> list[Any]:
-    """The same in GPT-Neo's words."""
-    return [
-        [["global" if kind == "full_attention" else "local" for kind in _alternating(settings)], 1]
-    ]
-
-
 _TIED: dict[str, Any] = {"tie_word_embeddings": True}
 _WINDOWS: dict[str, Any] = {
     "sliding_window": lambda settings: settings["window"],
@@ -69,9 +62,6 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon": ("Falcon", {"multi_query": True, "bias": False}),
     "bloom": ("Bloom", {}),
     "mpt": ("Mpt", {}),
-    "opt": ("OPT", {}),
-    "gptj": ("GPTJ", {"rotary_dim": 4}),
-    "neo": ("GPTNeo", {"window_size": 5, "attention_types": _local}),
     "starcoder2": ("Starcoder2", {"sliding_window": 5, "norm_epsilon": 1e-3}),
     "stablelm": ("StableLm", {"partial_rotary_factor": 0.5}),
     "stablelm-parallel": (
@@ -98,7 +88,6 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 function makes one from the sizes."""
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "opt-350m": ("OPT", {"do_layer_norm_before": False}),
     "falcon-alibi": (
         "Falcon",
         {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
@@ -111,10 +100,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 Hugging Face computes.
 """
 
-SLOW = ("olmo3", "granite", "opt", "gptj", "neo", "gpt-oss")
+SLOW = ("olmo3", "granite", "gpt-oss")
 """Families of which one law is in the quick set, and all are in the slow one."""
 
-NOT_EAGER = ("olmo2", "olmo3", "opt", "gptj", "neo")
+NOT_EAGER = ("olmo2", "olmo3")
 EXPERTS = ("gpt-oss", "mixtral", "olmoe", "qwen3-moe")
 
 _ONE_WIDTH: dict[str, str | None] = {"num_key_value_heads": None, "head_dim": None}
@@ -128,10 +117,7 @@ _GPT: dict[str, str | None] = {
 }
 _SPELLINGS: dict[str, dict[str, str | None]] = {
     "GPT2": _GPT | {"pad_token_id": None},
-    "GPTJ": _GPT,
     "GPTNeoX": _ONE_WIDTH,
-    "GPTNeo": _ONE_WIDTH | {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
-    "OPT": _ONE_WIDTH | {"intermediate_size": "ffn_dim"},
     "Falcon": _ONE_WIDTH | {"intermediate_size": "ffn_hidden_size"},
     "Bloom": _GPT
     | {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ostools.ground.errors import InputError
 
@@ -21,7 +21,6 @@ class GlobalOptions:
     size: str | float | None = None
     device: str | None = None
     load_dtype: str | None = None
-    device_map: Literal["auto", "disk"] | None = None
     max_memory: int | None = None
     max_time: float | None = None
     dry_run: bool = False
@@ -29,7 +28,7 @@ class GlobalOptions:
     @property
     def of_a_loaded_model(self) -> list[str]:
         """The options of commands that load a model that were given."""
-        names = ("device", "load_dtype", "device_map", "dry_run")
+        names = ("device", "load_dtype", "dry_run")
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
 
 

@@ -151,7 +151,6 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
             source,
             asked or source.stored_dtype,
             resolved.type,
-            GLOBALS.device_map,
             GLOBALS.max_memory,
         )
         _ = unloaded.shape, unloaded.held_bytes
@@ -197,7 +196,7 @@ def _require_memory(forecast: Forecast, free: Free) -> None:
     if forecast.needed > free.bytes:
         raise InsufficientMemoryError(
             f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
-            f"work begins, found {free}: {_WAYS}, or leave weights on disk with --device-map auto"
+            f"work begins, found {free}: {_WAYS}"
         )
 
 

@@ -134,7 +134,7 @@ def _loaded_and_at_work(
     with within_time(), within_limits(device, forecast):
         if terminal.shows_bar():
             terminal.note(f"loading {model}")
-        loaded = load_model(model, dtype=dtype, device=device, device_map=GLOBALS.device_map)
+        loaded = load_model(model, dtype=dtype, device=device)
         if one_is_enough(loaded):
             torch.set_num_threads(1)
         with terminal.progress(doing) as progress:

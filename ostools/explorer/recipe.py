@@ -170,7 +170,6 @@ def code(request: ViewRequest, recipe_result: RecipeResult) -> str:
 def _loaded(result: Result) -> str:
     model: Mapping[str, Any] = result.provenance.model
     options = {"dtype": str(model["dtype"]), "device": str(model["device"])}
-    options |= {"device_map": model["device_map"]} if model.get("device_map") else {}
     words = "".join(f", {name}={value!r}" for name, value in options.items())
     return f"ost.load_model({stored_at(model)!r}{words})"
 

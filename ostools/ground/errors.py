@@ -7,7 +7,8 @@ and what to do, and the command line prints just that line and exits with code 2
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 OF_A_LEFT_HOOK = "; hooks.clear(model) removes one that an interrupted call left"
 """The end of every refusal of an edit that is active: the user may have no block to leave."""
@@ -36,6 +37,25 @@ def short_repr(value: object) -> str:
     """A value as an error message may quote it: on one line, and short."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def one_line(error: object) -> str:
+    """Another library's error in one line that fits behind ours."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+@contextmanager
+def refusal(expected: str, remedy: str = "") -> Iterator[None]:
+    """Refuse, with what was expected and then the library's own words, whatever another library
+    raises within the block.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"expected {expected}: {one_line(in_words(error)).rstrip(': ')}{remedy}") from None
 
 
 def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputError:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel as PreTrainedModel
     from transformers import PreTrainedTokenizerBase as PreTrainedTokenizerBase
     from transformers.cache_utils import Cache as Cache
-    from transformers.models.gptj.modeling_gptj import GPTJAttention as GPTJAttention
     from transformers.pytorch_utils import Conv1D as Conv1D
 else:
 
@@ -67,7 +66,6 @@ else:
         ("transformers.modeling_utils", "PreTrainedModel"),
         ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase"),
         ("transformers.cache_utils", "Cache"),
-        ("transformers.models.gptj.modeling_gptj", "GPTJAttention"),
         ("transformers.pytorch_utils", "Conv1D"),
     ):
         globals()[_name] = _Named(_name, (), {"home": _home})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,14 +43,8 @@ def title_of(model: Mapping[str, Any]) -> str:
 
 
 def computed_on(model: Mapping[str, Any]) -> str:
-    """The dtype and the device of a provenance's model, and how many of its modules lie where else."""
-    counts = Counter((model.get("device_map") or {}).values())
-    lying = ", ".join(
-        f"{place} ({count} module{'s' * (count > 1)})" for place, count in counts.items()
-    )
-    return f"{model.get('dtype')} on {model.get('device')}" + (
-        f", weights on {lying}" if counts else ""
-    )
+    """The dtype and the device of a provenance's model."""
+    return f"{model.get('dtype')} on {model.get('device')}"
 
 
 def runs(lengths: Sequence[int]) -> str:

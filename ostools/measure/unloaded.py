@@ -10,7 +10,7 @@ Cost: reading a configuration and a tokenizer, once a model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,13 +18,11 @@ from typing import Any, Unpack
 import torch
 
 from ostools import tasks
-from ostools.ground.memory import available_memory
 from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.mitigations import Mitigation, optional
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_dtypes
 from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.offload import DISK, SHARE
 from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
@@ -64,25 +62,21 @@ class LongestPrompt:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a
-    device map. `limit`: bytes that the work may take beside it, where the work can be fitted to
-    that. `encoding`: how texts are put to it. A directory with a configuration and a tokenizer, and
-    without weights, is enough: its parameters are then counted from its shape. Raises `InputError`
-    as loading would."""
+    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"). `limit`: bytes
+    that the work may take beside it, where the work can be fitted to that. `encoding`: how texts
+    are put to it. A directory with a configuration and a tokenizer, and without weights, is enough:
+    its parameters are then counted from its shape. Raises `InputError` as loading would."""
 
     source: Checkpoint
     dtype: torch.dtype
     kind: str
-    device_map: str | None = None
     limit: int | None = None
     encoding: EncodingOptions = field(default_factory=EncodingOptions, hash=False)
 
     @property
     def shape(self) -> Shape:
-        """Weights that may lie on disk are made where they are read, a large table in one piece."""
-        mapped = self.device_map is not None
-        shape = _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
-        return replace(shape, cast=mapped, one_piece=mapped)
+        """Shape by the configuration."""
+        return _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""
@@ -154,12 +148,8 @@ class Unloaded:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
-        all_bytes = self._weights[0] * self.dtype.itemsize
-        if self.device_map is None:
-            return all_bytes
-        free = available_memory(torch.device(self.kind))
-        return 0 if self.device_map == DISK else min(all_bytes, int(SHARE * free))
+        """Bytes of the loaded weights."""
+        return self._weights[0] * self.dtype.itemsize
 
     def forecast(self, work: int) -> Forecast:
         """What loading it takes, and so many bytes of work beside it."""
@@ -168,7 +158,7 @@ class Unloaded:
         held = self.held_bytes + _OF_WORD * self.shape.d_vocab
         # Weights are read through a mapping of the files, whose pages count as the process's own
         # until all are read.
-        stored = self._weights[1] if self.device_map is None else 0
+        stored = self._weights[1]
         return Forecast(LIBRARIES + held + max(stored, work), work, held + work)
 
 

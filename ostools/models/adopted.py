@@ -1,31 +1,29 @@
 """Take a model that a user has in memory, and check it as a loaded one.
 
-Nothing of the user's object is changed. A second model is built around the same weights, as
-`load_model` would build it from their files: no weight is copied. Whatever else the user's object
-computes with (its modules, their settings, its buffers, its logits) is held against that second
-model, and a difference is refused. So the numbers of an adopted model are those of the same weights
-saved with `save_pretrained` and loaded.
+Nothing of the user's object is changed. A second model is built of its configuration, as
+`load_model` would build it, and given the same weights: none is copied. Whatever else the user's
+object computes with (its modules, their settings, its buffers) is held against that second model,
+and a difference is refused. So the numbers of an adopted model are those of the same weights saved
+with `save_pretrained` and loaded.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import FunctionType, MethodType
+from typing import cast
 
 import torch
 import transformers
-from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers.initialization import no_init_weights
 
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import InputError, refusal
 from ostools.ground.lens import (
-    GeneralizedComponent,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -40,27 +38,31 @@ from ostools.models.describe import (
     remember,
     require_numbers,
 )
-from ostools.models.families import ALWAYS_FLOAT32_SCORES, Family
-from ostools.models.files.build import build, fitting
+from ostools.models.devices import resolve_device
+from ostools.models.families import Family
 from ostools.models.files.checks import (
     check_finite,
     check_tied,
     check_tokenizer,
-    one_line,
     require_own_functions,
     without_negative_ids,
 )
-from ostools.models.files.config import family_of_settings, quiet, without_saved, without_unread
-from ostools.models.files.offload import fill, placeholders
+from ostools.models.files.config import (
+    built,
+    family_of_settings,
+    quiet,
+    without_saved,
+    without_unread,
+)
 from ostools.models.load import check_same, give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import check_arithmetic, is_eager
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.versions import check_versions
 
 Modules = Mapping[str, nn.Module]
 
-_WRAPPER = re.compile(r"\b(_original_component|_orig_mod)\.")
-"""What TransformerLens and torch.compile put between the names of modules."""
-_WRAPPERS = ("transformer_lens", "torch._dynamo")
+_WRAPPER = re.compile(r"\b_original_component\.")
+"""What TransformerLens puts between the names of modules."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OBSERVERS = (
     "transformers.utils.output_capturing.",
@@ -73,8 +75,6 @@ modules: no number changes.
 _NOT_COMPUTED_WITH = {"training", "gradient_checkpointing", "vocab_size"}
 """Settings of modules that change no logits. `resize_token_embeddings` leaves the old vocab_size on
 the inner model, where transformers reads none but for a loss."""
-_CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
-"""Where a configuration in memory holds the names of the functions that it computes with."""
 _HINT = ": merge adapters, dequantise, and undo what replaced modules before it is adopted"
 
 
@@ -89,12 +89,11 @@ def adopt(
     same weights without a copy.
 
     Args:
-        model: a Hugging Face model of a family that `ostools list models` lists, in any mode, with
-            any attention that is transformers' own. Or a raw `TransformerBridge`; nnsight's
-            `LanguageModel` or `TransformersModel`; or what `torch.compile` made of a model. It is
-            not changed: it trains, generates and saves as before.
+        model: a Hugging Face model that `load_model` would load, in any mode, with any attention
+            that is transformers' own; or a raw `TransformerBridge`. It is not changed: it trains,
+            generates and saves as before.
         tokenizer: the tokenizer of a Hugging Face model; None: the model takes token ids alone. For
-            a bridge or a `LanguageModel`, None is its own.
+            a bridge, None is its own.
         name: what results call the model.
 
     What comes back reads the same memory: an edit of a weight in place is an edit of both. A weight
@@ -104,36 +103,42 @@ def adopt(
 
     Raises `InputError` for whatever `load_model` refuses; for compatibility mode and processed
     weights; for hooks and replaced methods on a module; for attention, masks and experts that
-    others registered; for modules, settings, buffers and logits that differ from those that its
-    configuration and weights give (adapters that are not merged, quantised layers, rotations that
-    `.half()` has rounded); and for weights on several devices. Cost: four tiny forward passes.
+    others registered; for modules, settings and buffers that differ from those that its
+    configuration gives (adapters that are not merged, quantised layers, rotations that `.half()`
+    has rounded); and for weights on several devices. Cost: three tiny forward passes.
     """
+    check_versions()
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
         return model
-    source, tokenizer = _unwrapped(model, tokenizer)
+    source = _raw(model)
     is_bridge = isinstance(source, TransformerBridge)
-    user_model: Any = source.original_model if is_bridge else source
+    user_model = cast(PreTrainedModel, source.original_model) if is_bridge else source
+    tokenizer = tokenizer or (source.tokenizer if is_bridge else None)  # pyright: ignore[reportAssignmentType]
     modules = _modules(user_model)
-    _refuse_hooks(source, modules)
+    _refuse_hooks(source)
     family = family_of_settings(user_model.config.to_dict(), f"the configuration of {name}")
     require_own_functions(name, *_configs(user_model))
-    dtype = user_model.get_input_embeddings().weight.dtype
+    dtype = cast(Tensor, user_model.get_input_embeddings().weight).dtype
     rounds_scores = (
         is_eager(source) if is_bridge else user_model.config._attn_implementation == "eager"
     )
-    has_choice = dtype in SIXTEEN_BITS and family.not_eager != ALWAYS_FLOAT32_SCORES
-    eager = has_choice and rounds_scores
+    eager = dtype in SIXTEEN_BITS and rounds_scores
     check_arithmetic(family, eager)
     with quiet():
-        rebuilt_model = _rebuilt(user_model, modules, family, dtype, name)
-        _require_same_parts(modules, rebuilt_model, name)
-        probe = probe_of(rebuilt_model)
-        user_logits = _logits(source, rebuilt_model.config, probe, name)
-        if not is_bridge:
-            _require_equal(user_logits, _logits(rebuilt_model, None, probe, name), name)
-        bridge = wrapped(rebuilt_model, family, name, eager)
-        if isinstance(source, TransformerBridge):
-            check_same(user_logits, bridge(probe), name)
+        rebuilt_model = _rebuilt(user_model, family, dtype, name)
+        _share(modules, rebuilt_model, name)
+        if not is_bridge and (more := modules.keys() - _modules(rebuilt_model).keys()):
+            raise InputError(
+                f"expected the modules of a {type(user_model).__name__} in {name}, found "
+                f"{min(more)} too{_HINT}"
+            )
+        check_tied(rebuilt_model, Path(name))
+        check_finite(rebuilt_model, Path(name))
+        bridge = wrapped(rebuilt_model.eval(), family, name, eager)
+        if is_bridge:
+            probe = probe_of(rebuilt_model)
+            with torch.no_grad():
+                check_same(cast(Tensor, source(probe)), bridge(probe), name)
             _require_same_copies(source, bridge, name)
     if tokenizer is not None:
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -148,33 +153,15 @@ def adopt(
     return bridge
 
 
-def _unwrapped(
-    model: Any, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[PreTrainedModel | TransformerBridge, PreTrainedTokenizerBase | None]:
-    """The Hugging Face model or raw bridge, and its tokenizer. `InputError` for anything else."""
-    if isinstance(getattr(model, "_module", None), PreTrainedModel):  # nnsight's, around a model
-        if any(envoy._edits for envoy in _envoys(model)):
-            raise InputError(
-                "expected a model of nnsight without edits, found one that has some: "
-                "model.clear_edits()"
-            )
-        tokenizer = tokenizer or getattr(model, "tokenizer", None)
-        model = model._module
-    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+def _raw(model: object) -> PreTrainedModel | TransformerBridge:
+    """The model, which is a Hugging Face model or a raw bridge. `InputError` for anything else."""
     if isinstance(model, PreTrainedModel):
-        return model, tokenizer
+        return model
     if not isinstance(model, TransformerBridge):
-        remedy = ""
-        if hasattr(model, "merge_and_unload"):
-            remedy = ": merge its adapter first, model.merge_and_unload()"
-        if type(model).__name__ == "HookedTransformer":
-            remedy = (
-                ": its weights are folded and centred; give the Hugging Face model that it was "
-                "made of"
-            )
         raise InputError(
             "expected a Hugging Face model (PreTrainedModel) or a TransformerBridge, found "
-            f"{type(model).__name__}{remedy}"
+            f"{type(model).__name__}: give the Hugging Face model that it was made of; of one with "
+            "an adapter, merge its adapter first, model.merge_and_unload()"
         )
     refuse_processed(model)
     if model._weights_processed:
@@ -182,39 +169,19 @@ def _unwrapped(
             "expected a raw TransformerBridge, found one whose weights were processed (folded or "
             "centred), where y_n means something else: load it again without processing"
         )
-    return model, tokenizer or model.tokenizer  # pyright: ignore[reportReturnType]
-
-
-def _envoys(envoy: Any) -> Iterator[Any]:
-    """nnsight's handle of a module, and those of the modules in it."""
-    yield envoy
-    for child in envoy._children:
-        yield from _envoys(child)
+    return model
 
 
 # ---- what a model in memory is made of
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The Hugging Face modules by their names there, also where TransformerLens or torch.compile
-    has wrapped them.
-    """
+    """The Hugging Face modules by their names there, also where TransformerLens has wrapped them."""
     module_by_name: dict[str, nn.Module] = {}
     for name, part in model.named_modules(remove_duplicate=False):
-        if not any(kind.__module__.startswith(_WRAPPERS) for kind in type(part).__mro__):
+        if not any(kind.__module__.startswith("transformer_lens") for kind in type(part).__mro__):
             module_by_name.setdefault(_WRAPPER.sub("", f"{name}.").rstrip("."), part)
     return module_by_name
-
-
-def _saved_tensors(modules: Modules) -> dict[str, Tensor]:
-    """Every parameter, and every buffer that is saved with them, by every name that it has."""
-    return {
-        f"{path}.{name}".lstrip("."): tensor
-        for path, part in modules.items()
-        for tensors in (part._parameters, part._buffers)
-        for name, tensor in tensors.items()
-        if tensor is not None and name not in part._non_persistent_buffers_set
-    }
 
 
 def _configs(model: nn.Module) -> list[PreTrainedConfig]:
@@ -223,59 +190,43 @@ def _configs(model: nn.Module) -> list[PreTrainedConfig]:
     return list({id(it): it for it in configs if isinstance(it, PreTrainedConfig)}.values())
 
 
-def _refuse_hooks(model: nn.Module, modules: Modules) -> None:
+def _refuse_hooks(model: nn.Module) -> None:
     """Refuse hooks and methods that the user put on a module: they would be lost, or would act on
     the user's object alone.
     """
     for name, part in model.named_modules():
-        # TransformerLens' own hooks, which show what enters and leaves an MLP that is no module
-        # (OPT).
-        mirrors = {
-            handle.hook.id
-            for handle in getattr(part, "fwd_hooks", ())
-            if getattr(handle.user_hook, "__module__", "").endswith(".component_setup")
-        }
         for kind in _HOOKS:
-            for key, hook in getattr(part, kind).items():
+            for hook in getattr(part, kind).values():
                 origin = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}"
-                if key not in mirrors and not origin.startswith(_OBSERVERS):
+                if not origin.startswith(_OBSERVERS):
                     raise InputError(
                         f"expected a model without hooks, found one on {name or 'the model'} "
                         f"({kind.strip('_')}): remove it, adopt the model, and edit what comes "
                         "back with ostools' own hooks"
                     )
-    # TransformerLens itself replaces methods.
-    for name, part in () if isinstance(model, TransformerBridge) else modules.items():
-        _refuse_forward(part, name)
-
-
-def _refuse_forward(part: nn.Module, name: str) -> None:
-    """Refuse another forward than the class's own. nnsight puts one around it, which runs as it is
-    outside of a trace.
-    """
-    forward = vars(part).get("forward")
-    original = getattr(getattr(forward, "state", None), "original", None)
-    is_nnsights = original is type(part).forward and "_hf_hook" not in vars(part)
-    if forward is not None and not is_nnsights:
-        raise InputError(
-            f"expected modules with their own forward, found another put into "
-            f"{name or 'the model'}: adopt the model without it (accelerate puts one there for "
-            "a device map)"
-        )
+        for method, function in vars(part).items():
+            is_replaced = isinstance(function, FunctionType | MethodType) and isinstance(
+                getattr(type(part), method, None), FunctionType
+            )
+            # TransformerLens itself replaces methods.
+            if is_replaced and not isinstance(model, TransformerBridge):
+                raise InputError(
+                    f"expected modules with their own {method}, found another put into "
+                    f"{name or 'the model'}: adopt the model without it (accelerate puts one there "
+                    "for a device map)"
+                )
 
 
 # ---- the second model, around the same weights
 
 
 def _rebuilt(
-    user_model: PreTrainedModel,
-    modules: Modules,
-    family: Family,
-    dtype: torch.dtype,
-    name: str,
+    user_model: PreTrainedModel, family: Family, dtype: torch.dtype, name: str
 ) -> PreTrainedModel:
-    """The model of the user's configuration, as loading builds it, around the user's weights."""
-    kind, where = type(user_model), Path(name)
+    """The model of the user's configuration, as loading builds it, with weights that take no
+    memory: nothing has been written to them.
+    """
+    kind = type(user_model)
     if kind is not getattr(transformers, family.module):
         raise InputError(
             f"expected a {family.module} of transformers, found {kind.__module__}.{kind.__name__}: "
@@ -285,57 +236,20 @@ def _rebuilt(
     config = type(user_model.config).from_dict(settings)
     config.architectures = [family.architecture]
     without_unread(config, family)
-    with torch.device("meta"):
-        described = kind(config)
-    weights = _saved_tensors(modules)
-    if any(isinstance(part, GeneralizedComponent) for part in user_model.modules()):
-        # TransformerLens adds what it makes of a joint weight, and biases of zeros.
-        weights = {path: weights[path] for path in described.state_dict() if path in weights}
-    for path, tied_path in described.all_tied_weights_keys.items():
-        if weights.get(path) is weights.get(tied_path):
-            weights.pop(path, None)
-    device = _device_of(weights)
-    tensor_by_path = {path: weight.detach() for path, weight in weights.items()}
-    holders = placeholders(tensor_by_path)
-    with fitting(where):
-        rebuilt_model = build(family, config, holders, dtype, where)
-        fill(rebuilt_model, holders, device, lambda stored, path: tensor_by_path[stored])
-    check_tied(rebuilt_model, where)
-    check_finite(rebuilt_model, where)
+    with refusal(f"a configuration from which {name} can be built"), no_init_weights():
+        rebuilt_model = built(config, family, dtype)
     rebuilt_model.generation_config = copy.deepcopy(user_model.generation_config)
     without_negative_ids(rebuilt_model.generation_config)
-    return rebuilt_model.eval()
+    return rebuilt_model
 
 
-def _device_of(weights: Mapping[str, Tensor]) -> torch.device:
-    """The device of all weights, which are plain tensors."""
-    require_numbers(weights.values())
-    for name, weight in weights.items():
-        is_plain = type(weight) in (nn.Parameter, Tensor) and weight.layout is torch.strided
-        is_number = weight.is_floating_point() and weight.dtype.itemsize > 1
-        is_buffer = type(weight) is Tensor and not weight.is_floating_point()
-        if not is_plain or not (is_number or is_buffer):
-            raise InputError(
-                "expected weights that are plain floating-point tensors, found "
-                f"{type(weight).__name__} of {weight.dtype} in {name}: dequantise the model first"
-            )
-    devices = {weight.device for weight in weights.values()}
-    if len(devices) != 1:
-        raise InputError(
-            "expected all weights in memory, of one device, found "
-            f"{', '.join(sorted(map(str, devices)))}: move the whole model there with "
-            "model.to(...), or save it and use load_model"
-        )
-    return devices.pop()
-
-
-# ---- the two held against each other
-
-
-def _require_same_parts(modules: Modules, rebuilt_model: PreTrainedModel, name: str) -> None:
-    """Refuse modules, settings or buffers that are not those of the configuration: they compute
-    something else, perhaps beyond the few tokens of the probe.
+def _share(modules: Modules, rebuilt_model: PreTrainedModel, name: str) -> None:
+    """Put the user's weights into the rebuilt model. Refuse modules, settings, weights or buffers
+    that are not those of the configuration: they compute something else, perhaps beyond the few
+    tokens on which a bridge is tried.
     """
+    shared: dict[int, nn.Parameter] = {}
+    device = _device_of(modules)
     for path, rebuilt_part in _modules(rebuilt_model).items():
         part = modules.get(path)
         if part is None or type(part) is not type(rebuilt_part):
@@ -344,26 +258,83 @@ def _require_same_parts(modules: Modules, rebuilt_model: PreTrainedModel, name: 
                 f"says, found {type(part).__name__}{_HINT}"
             )
         for setting, value in _settings_of(rebuilt_part).items():
-            if (user_value := vars(part).get(setting, value)) != value:
+            if (user_value := _settings_of(part).get(setting, value)) != value:
                 raise InputError(
                     f"expected {setting} = {value!r} in {path or name}, as its configuration says, "
                     f"found {user_value!r}: set it in the configuration before the model is built"
                 )
-        for buffer, value in rebuilt_part._buffers.items():
-            if value is not None and not _are_equal(part._buffers.get(buffer), value):
+        for key, weight in rebuilt_part._parameters.items():
+            if weight is not None:
+                user_weight = _like(part._parameters.get(key), weight, f"{path}.{key}")
+                own = nn.Parameter(user_weight.detach(), requires_grad=False)
+                rebuilt_part._parameters[key] = shared.setdefault(id(user_weight), own)
+        for key, buffer in rebuilt_part._buffers.items():
+            user_buffer = part._buffers.get(key)
+            if buffer is None:
+                continue
+            if key not in rebuilt_part._non_persistent_buffers_set and user_buffer is not None:
+                rebuilt_part._buffers[key] = user_buffer
+                continue
+            rebuilt_part._buffers[key] = buffer.to(device)
+            if not _are_equal(user_buffer, buffer):
                 raise InputError(
-                    f"expected {path}.{buffer} as the configuration says, found other numbers "
+                    f"expected {path}.{key} as the configuration says, found other numbers "
                     "(`.half()` and `.to(dtype)` round it): load the model with dtype=..., or save "
                     "it and use load_model"
                 )
 
 
-def _settings_of(part: nn.Module) -> dict[str, bool | int | float]:
-    """Settings with which a module computes, beside its tensors."""
+def _device_of(modules: Modules) -> torch.device:
+    """The device of all weights, which are plain tensors."""
+    weights = dict(_saved_tensors(modules))
+    require_numbers(weights.values())
+    devices = {weight.device for weight in weights.values()}
+    if len(devices) != 1:
+        raise InputError(
+            "expected all weights in memory, of one device, found "
+            f"{', '.join(sorted(map(str, devices)))}: move the whole model there with "
+            "model.to(...), or save it and use load_model"
+        )
+    return resolve_device(devices.pop())
+
+
+def _saved_tensors(modules: Modules) -> Iterable[tuple[str, Tensor]]:
+    """Every parameter, and every buffer that is saved with them, by every name that it has."""
+    for path, part in modules.items():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and name not in part._non_persistent_buffers_set:
+                    yield f"{path}.{name}".lstrip("."), tensor
+
+
+def _like(user_weight: Tensor | None, weight: Tensor, path: str) -> Tensor:
+    """The user's weight, of the dtype and the shape that loading gives it. Others are refused: in
+    few bits, where numbers stand for others; or rounded by `.half()`.
+    """
+    is_plain = type(user_weight) in (nn.Parameter, Tensor)
+    # transformers keeps some weights in float32 whatever dtype it is asked for.
+    dtypes = (weight.dtype, torch.float32)
+    if user_weight is None or not is_plain or user_weight.dtype not in dtypes:
+        raise InputError(
+            f"expected {path} in {str(weight.dtype).removeprefix('torch.')}, in which transformers "
+            f"computes with it, found {type(user_weight).__name__} of "
+            f"{getattr(user_weight, 'dtype', None)}: dequantise the model first, move all of it "
+            "there with model.to(...), or save it and use load_model"
+        )
+    if user_weight.shape != weight.shape:
+        raise InputError(
+            f"expected {path} of shape {tuple(weight.shape)}, as its configuration says, found "
+            f"{tuple(user_weight.shape)}{_HINT}"
+        )
+    return user_weight
+
+
+def _settings_of(part: nn.Module) -> dict[str, object]:
+    """Settings with which a module computes, beside its tensors; of a function its place."""
     return {
-        name: value
+        name: f"{value.__module__}.{value.__qualname__}" if callable(value) else value
         for name, value in vars(part).items()
-        if isinstance(value, bool | int | float)
+        if isinstance(value, bool | int | float | str | FunctionType)
         and not name.startswith("_")
         and name not in _NOT_COMPUTED_WITH
     }
@@ -373,50 +344,6 @@ def _are_equal(first: Tensor | None, second: Tensor) -> bool:
     if first is None or first.dtype != second.dtype:
         return False
     return torch.equal(first.to(second.device), second)
-
-
-def _logits(
-    model: PreTrainedModel | TransformerBridge,
-    config: PreTrainedConfig | None,
-    probe: Int[Tensor, "1 pos"],
-    name: str,
-) -> Float[Tensor, "1 pos d_vocab"]:
-    """The model's logits in eval mode, with the functions that `config` names; afterwards the model
-    is as it was.
-
-    Without gradients even of weights: torch multiplies in another order where a weight asks for
-    one, also under `no_grad`. What was compiled computes as it was written.
-    """
-    options = {} if isinstance(model, TransformerBridge) else {"use_cache": False}
-    with ExitStack() as stack, torch.no_grad():
-        for part in model.modules():
-            stack.callback(setattr, part, "training", part.training)
-        for weight in model.parameters():
-            stack.callback(weight.requires_grad_, weight.requires_grad)
-            weight.requires_grad_(False)
-        for user_config in _configs(model) if config is not None else ():
-            own_choices = {choice: vars(user_config).get(choice) for choice in _CHOICES}
-            stack.callback(vars(user_config).update, own_choices)
-            vars(user_config).update({each: getattr(config, each, None) for each in _CHOICES})
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        try:
-            output = model.eval()(probe, **options)
-        except Exception as error:
-            raise InputError(
-                f"expected a model that computes, found {name}: {one_line(in_words(error))}"
-            ) from None
-    return output if isinstance(output, Tensor) else output.logits
-
-
-def _require_equal(user_logits: Tensor, rebuilt_logits: Tensor, name: str) -> None:
-    if not torch.equal(user_logits, rebuilt_logits):
-        check_same(user_logits, user_logits, name)  # says so where they are not finite
-        raise InputError(
-            f"expected {name} to compute what its weights compute when they are saved and loaded, "
-            f"found logits {float((user_logits - rebuilt_logits).abs().max()):.3g} apart: "
-            "something on it was replaced in memory; undo it"
-        )
 
 
 def _require_same_copies(
@@ -443,7 +370,7 @@ def _replacement_check(
     shared = {weight.data_ptr() for weight in (*bridge.parameters(), *bridge.buffers())}
 
     def state(model: PreTrainedModel) -> dict[str, object]:
-        weights = _saved_tensors(_modules(model))
+        weights = dict(_saved_tensors(_modules(model)))
         return {
             path: (weight.data_ptr(), weight.data_ptr() in shared or digest("", weight.detach()))
             for path, weight in weights.items()

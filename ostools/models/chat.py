@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ostools.ground.errors import InputError
-from ostools.models.files.checks import one_line
+from ostools.ground.errors import InputError, refusal
 from ostools.models.tokenizer_calls import (
     HARMLESS,
     Span,
@@ -40,7 +39,6 @@ _CHAT = ("chat", "system", "thinking", "dated")
 PROMPT_PROVENANCE = (
     *_CHAT,
     "markers_as_text",
-    "markers_as_tokens",
     "bos",
     "bos_not_added",
     "left_out",
@@ -150,10 +148,8 @@ def chat_ids(
 
 def _words_of_template(tokenizer: Any) -> frozenset[str]:
     """The words that the chat template uses, the names of its variables among them."""
-    try:
+    with refusal("one chat template, found several, none of them the default"):
         return frozenset(re.findall(r"\w+", str(tokenizer.get_chat_template())))
-    except ValueError as error:  # several, and none is the default
-        raise InputError(f"expected one chat template, found: {one_line(error)}") from None
 
 
 def _thinking(tokenizer: Any, words: frozenset[str], is_wanted: bool) -> tuple[str, dict[str, Any]]:
@@ -181,31 +177,15 @@ def _thinking(tokenizer: Any, words: frozenset[str], is_wanted: bool) -> tuple[s
 
 
 def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
-    """What the template writes of a message; `InputError` for a template that fails, and for one
-    that writes something else each time.
-    """
+    """What the template writes of a message; `InputError` for a template that fails."""
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    try:
-        written_text, again = (
-            tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **options
-            )
-            for _ in range(2)
+    what = "one user turn" if system is None else "a system prompt"
+    with refusal(f"a chat template that takes {what}, found"):  # templates raise what they like
+        return tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **options
         )
-    except Exception as error:  # templates are programs; they raise what they like
-        what = "one user turn" if system is None else "a system prompt"
-        raise InputError(
-            f"{'' if system is None else 'system: '}expected a chat template that takes {what}, "
-            f"found: {one_line(error)}"
-        ) from None
-    if written_text != again:
-        raise InputError(
-            "expected a chat template that writes the same text each time, found one that does "
-            "not: leave chat out"
-        )
-    return written_text
 
 
 def _spans(

@@ -56,8 +56,7 @@ class LoaderFacts:
 
     name: what the user asked for. revision: the hub's commit. trained_lengths: task -> longest
     length it was trained on, where its card says. quantisation: how the checkpoint was quantised
-    (None: in full precision). device_map: where which module's weights lie ("disk", "cpu"; None:
-    all on one device). null: which untrained model of which model it is (None: it is none).
+    (None: in full precision). null: which untrained model of which model it is (None: it is none).
     origin: "adopted" from memory (None: loaded as it is stored). title: what tables and charts call
     it: a directory's last part, a GGUF's name with its quantisation (None: the name).
     """
@@ -66,7 +65,6 @@ class LoaderFacts:
     revision: str | None = None
     trained_lengths: dict[str, int] | None = None
     quantisation: str | None = None
-    device_map: dict[str, str] | None = None
     null: Null | None = None
     origin: str | None = None
     title: str | None = None

@@ -7,15 +7,13 @@ import torch
 from ostools.ground.errors import InputError, unknown_name
 
 
-def resolve_device(device: str | torch.device, dtype: torch.dtype = torch.float32) -> torch.device:
-    """The torch device of a name; "auto" is cuda, else cpu: the formulas and references need
-    float64, which mps lacks.
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The torch device of a name, a CPU's or a CUDA GPU's; "auto": cuda if there is one.
+
+    No others: mps lacks float64, which formulas and references need, and multiplies some sizes
+    wrongly without a word (pytorch issues 116769, 161640, 180776, 189495, 193487, 195163).
     """
-    count = {
-        "cpu": 1,
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-    }
+    count = {"cpu": 1, "cuda": torch.cuda.device_count()}
     if device == "auto":
         return torch.device("cuda" if count["cuda"] else "cpu")
     try:
@@ -26,10 +24,6 @@ def resolve_device(device: str | torch.device, dtype: torch.dtype = torch.float3
     if (torch_device.index or 0) >= available:
         raise InputError(
             f"expected an available device, found {str(device)!r} on a machine with "
-            f"{count['cuda']} cuda and {count['mps']} mps devices: use device 'auto' or 'cpu'"
-        )
-    if torch_device.type == "mps" and dtype is torch.float64:
-        raise InputError(
-            "expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'"
+            f"{count['cuda']} cuda devices: use device 'auto' or 'cpu'"
         )
     return torch_device

@@ -41,8 +41,8 @@ class Family:
     make this the record, where one `model_type` stands for several kinds of model.
 
     The rest describes the block. Tests hold each word of it against the modules of a loaded model.
-    `norms`: where they stand about attention and MLP; `windows`: which layers may have one (by
-    place: counted in keys of the pass, whatever their positions); `sinks`: a learnt score a head
+    `norms`: where they stand about attention and MLP; `windows`: which layers may have one;
+    `sinks`: a learnt score a head
     joins the softmax, so that weights of keys sum to less than 1. `copied`: q, k and v are one
     weight of the checkpoint, of which TransformerLens computes with copies. `exact`: the
     logits are Hugging Face's to the bit; else they differ by the rounding of sums in another order.
@@ -63,7 +63,7 @@ class Family:
     parallel: bool = False
     positions: Literal["rotary", "rotary, part of a head", "ALiBi", "learned"] = "rotary"
     mlp: Literal["gated", "plain", "experts"] = "gated"
-    windows: Literal["none", "some layers", "some layers, by place", "all layers"] = "none"
+    windows: Literal["none", "some layers", "all layers"] = "none"
     sinks: bool = False
     copied: bool = False
     exact: bool = True
@@ -85,22 +85,13 @@ class Family:
     def routes(self) -> dict[str, bool]:
         """Routes of `ROUTES`, and whether this family has them."""
         described = self.mlp != "experts"
-        has = (
-            described,
-            described and not self.parallel and self.norms != "behind",
-            "by place" not in self.windows,
-            True,
-            described and not self.copied,
-        )
-        return dict(zip(ROUTES, has, strict=True))
+        sequential = not self.parallel and self.norms != "behind"
+        return {"certified": described, "paper's": described and sequential}
 
 
 ROUTES = {
     "certified": "`bounds`: upper bounds of the frozen and of the real derivative",
     "paper's": "`bounds`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
-    "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",
-    "padded": "`evaluate`: prompts of several lengths in one batch; without it of one length",
-    "device map": "weights that lie on disk or elsewhere",
 }
 """What a family may have, by name."""
 
@@ -119,7 +110,6 @@ _STABLE_LM: dict[str, Any] = {"positions": "rotary, part of a head"}
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
-ALWAYS_FLOAT32_SCORES = "transformers computes its scores in float32 whatever the weights are"
 _GEMMA_3N = (
     "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
     "through which alone y_n depends on a token"
@@ -264,47 +254,6 @@ FAMILIES: tuple[Family, ...] = (
             Setting("attn_config.attn_type", "multihead_attention", "multihead_attention"),
         ),
         **_ALIBI,
-    ),
-    Family(
-        "opt",
-        "OPTForCausalLM",
-        "OPT",
-        when=(
-            Setting("do_layer_norm_before", True, True),
-            Setting("_remove_final_layer_norm", False, False),
-            Setting("layer_norm_elementwise_affine", True, True),
-        ),
-        positions="learned",
-        exact=False,
-        not_eager="transformers multiplies its queries before their products with keys, TransformerLens after",
-        **_LAYER,
-    ),
-    Family(
-        "opt",
-        "OPTForCausalLM",
-        "OPT 350M",
-        when=(Setting("do_layer_norm_before", False, True),),
-        refused="its norms stand behind the sums of the residual stream, and none before the output layer: it has no y_n",
-    ),
-    Family(
-        "gptj",
-        "GPTJForCausalLM",
-        "GPT-J",
-        parallel=True,
-        positions="rotary, part of a head",
-        exact=False,
-        not_eager=ALWAYS_FLOAT32_SCORES,
-        **_LAYER,
-    ),
-    Family(
-        "gpt_neo",
-        "GPTNeoForCausalLM",
-        "GPT-Neo",
-        positions="learned",
-        windows="some layers, by place",
-        exact=False,
-        not_eager=ALWAYS_FLOAT32_SCORES,
-        **_LAYER,
     ),
     Family(
         "starcoder2",

@@ -1,7 +1,7 @@
 """A weight that is made where it is read, without a second copy of it.
 
 A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to
-float64, or one that lies on disk or on another device. It holds the stored numbers themselves,
+float64, or one rounded to 8 bits. It holds the stored numbers themselves,
 shared with whoever owns them. Each operation makes the numbers that it reads, and uses them once:
 of an embedding the rows that were asked for, of a product with a large matrix a part at a time, of
 anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy
@@ -16,12 +16,12 @@ numbers are made again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
@@ -65,26 +65,16 @@ _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.u
 
 
 class LazyCast(Tensor):
-    """Numbers that `read` makes of `parts`, element by element: all parts have the shape of the
-    tensor.
-
-    They are made on `device`, that of the parts by default. `one_piece`: a product reads a large
-    matrix in one piece, so that its sums go in the order that they have without a `LazyCast`.
+    """Numbers that `read` makes of `parts`, element by element: all parts have the shape and the
+    device of the tensor.
     """
 
     parts: tuple[Tensor, ...]
     read: Callable[..., Tensor]
-    one_piece: bool
 
     @staticmethod
     def __new__(
-        cls,
-        read: Callable[..., Tensor],
-        parts: tuple[Tensor, ...],
-        dtype: torch.dtype,
-        *,
-        device: torch.device | None = None,
-        one_piece: bool = False,
+        cls, read: Callable[..., Tensor], parts: tuple[Tensor, ...], dtype: torch.dtype
     ) -> LazyCast:
         like = parts[0]
         self = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
@@ -93,9 +83,9 @@ class LazyCast(Tensor):
             strides=like.stride(),
             storage_offset=0,
             dtype=dtype,
-            device=device or like.device,
+            device=like.device,
         )
-        self.parts, self.read, self.one_piece = parts, read, one_piece
+        self.parts, self.read = parts, read
         return self
 
     def dense(self) -> Tensor:
@@ -106,36 +96,30 @@ class LazyCast(Tensor):
         ]
         return self.read(*(part[tuple(once)] for part in self.parts)).expand(self.shape)
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """The rows of a table, of which no others are made."""
-        return self._map_parts(lambda part: part.index_select(0, ids.to(part.device))).dense()
-
-    def product(self, function: Any, operands: list[Tensor], **kwargs: Any) -> Tensor:
+    def product(
+        self, function: Callable[..., Tensor], operands: Sequence[Tensor], **kwargs: float
+    ) -> Tensor:
         """A product with this matrix, its last argument: of a large one a part at a time; without
         rows none.
         """
         shape = (*operands[-1].shape[:-1], self.shape[-1])
         if 0 in shape:
             return operands[-1].new_empty(shape)
-        if self.is_cast and not self.one_piece and not kwargs:
+        if self.is_cast and not kwargs:
             return self._cast_product(function, operands, shape)
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         # What is no cast is read by rows of what is stored: only those are made without the others.
-        can_split = self.stride(-2) <= self.stride(-1)
-        if self.shape[-1] <= columns or self.one_piece or not can_split:
+        if self.shape[-1] <= columns or self.stride(-2) > self.stride(-1):
             return function(*operands, self.dense(), **kwargs)
         output = operands[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
             block = slice(start, start + columns)
-            bias = [
-                operand if operand.shape[-1] == 1 else operand[..., block]
-                for operand in operands[:-1]
-            ]
+            bias = (_columns(operand, block) for operand in operands[:-1])
             output[..., block] = function(*bias, operands[-1], dense(self[..., block]), **kwargs)
         return output
 
     def _cast_product(
-        self, function: Any, operands: list[Tensor], shape: tuple[int, ...]
+        self, function: Callable[..., Tensor], operands: Sequence[Tensor], shape: tuple[int, ...]
     ) -> Tensor:
         """A product with a cast matrix, of which `PART` bytes are made at a time, in one place that
         the thread keeps.
@@ -166,7 +150,7 @@ class LazyCast(Tensor):
             if adds_up:
                 output.addmm_(x[:, part], numbers)
             else:
-                of_part = [each if each.shape[-1] == 1 else each[..., part] for each in bias]
+                of_part = (_columns(operand, part) for operand in bias)
                 output[:, part] = function(*of_part, x, numbers.T)
         return output
 
@@ -197,19 +181,8 @@ class LazyCast(Tensor):
         if value is not self:
             raise _refusal("data")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        clone: Tensor = self._of(tuple(part.clone() for part in self.parts))
-        clone = nn.Parameter(clone, self.requires_grad) if isinstance(self, nn.Parameter) else clone
-        memo[id(self)] = clone
-        return clone
-
     def _map_parts(self, view: Callable[[Tensor], Tensor]) -> LazyCast:
-        return self._of(tuple(view(part) for part in self.parts))
-
-    def _of(self, parts: tuple[Tensor, ...]) -> LazyCast:
-        """Tensor that the same reading makes of other parts."""
-        options: Any = {"device": self.device, "one_piece": self.one_piece}
-        return LazyCast(self.read, parts, self.dtype, **options)
+        return LazyCast(self.read, tuple(view(part) for part in self.parts), self.dtype)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
@@ -219,26 +192,28 @@ class LazyCast(Tensor):
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function in _SPLITS:
-            parts = zip(
-                *(function(part, *args[1:], **kwargs) for part in args[0].parts), strict=True
-            )
-            return [args[0]._of(views) for views in parts]
-        if function in _VIEWS:
-            return args[0]._map_parts(lambda part: _viewed(function, part, *args[1:], **kwargs))
-        if function is _aten.embedding.default and isinstance(args[0], LazyCast):
-            table, ids = args[:2]
-            return table.rows(ids.flatten()).view(*ids.shape, table.shape[-1])
-        if function in _PRODUCTS:
-            *operands, weight = args
-            operands = _dense(operands)
-            if isinstance(weight, LazyCast):
-                return weight.product(function, operands, **kwargs)
-            return function(*operands, weight, **kwargs)
-        written = _written_arguments(function, args, kwargs)
-        if any(isinstance(argument, LazyCast) for argument in written):
+        first = args[0] if args else None
+        if function in _SPLITS and isinstance(first, LazyCast):
+            parts = (function(part, *args[1:], **kwargs) for part in first.parts)
+            return [LazyCast(first.read, views, first.dtype) for views in zip(*parts, strict=True)]
+        if function in _VIEWS and isinstance(first, LazyCast):
+            return first._map_parts(lambda part: _viewed(function, part, *args[1:], **kwargs))
+        if function is _aten.embedding.default and isinstance(first, LazyCast):
+            ids: Tensor = args[1]  # the rows that are asked for, of which no others are made
+            rows = first._map_parts(lambda part: part.index_select(0, ids.flatten()))
+            return rows.dense().view(*ids.shape, first.shape[-1])
+        if function in _PRODUCTS and isinstance(args[-1], LazyCast):
+            return args[-1].product(function, _dense(args[:-1]), **kwargs)
+        # Operations write to their first argument, or to `out`.
+        written = tree_leaves((first, kwargs.get("out")))
+        if function._schema.is_mutable and any(isinstance(it, LazyCast) for it in written):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
+
+
+def _columns(operand: Tensor, block: slice) -> Tensor:
+    """The columns of a bias; of one that is the same in every column, its one."""
+    return operand if operand.shape[-1] == 1 else operand[..., block]
 
 
 _rooms = threading.local()
@@ -281,20 +256,8 @@ def _dense(value: Any) -> Any:
     return tree_map_only(LazyCast, dense, value)
 
 
-def _written_arguments(function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that the operation writes to."""
-    if not function._schema.is_mutable:
-        return []
-    schema = function._schema.arguments
-    names = [
-        argument.name for argument in schema if argument.alias_info and argument.alias_info.is_write
-    ]
-    by_name = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
-    return tree_flatten([by_name.get(name) for name in names])[0]
-
-
 def _refusal(what: str) -> InputError:
     return InputError(
         f"{what}: expected a weight of the model itself to write to, found one that is made where it is read (a view in "
-        "another dtype, a weight on disk, an int8 weight): load the model whole and in full precision, and write there"
+        "another dtype, an int8 weight): load the model whole and in full precision, and write there"
     )

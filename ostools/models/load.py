@@ -20,22 +20,24 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, in_words
-from ostools.ground.lens import PreTrainedModel, TransformerBridge
+from ostools.ground.errors import InputError, refusal
+from ostools.ground.lens import PreTrainedConfig, PreTrainedModel, TransformerBridge
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.describe import Metadata, remember
 from ostools.models.devices import resolve_device
 from ostools.models.families import Family
-from ostools.models.files.build import load_in_places, load_whole
-from ostools.models.files.checks import check_tokenizer, one_line
+from ostools.models.files.build import load_whole
+from ostools.models.files.checks import check_tokenizer
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
-from ostools.models.lens import build_bridge_from_module, detect_tokenizer_bos_eos
-from ostools.models.lens.adapting import adapting
-from ostools.models.precision.products import CHECKED, check_products
+from ostools.models.lens import (
+    ArchitectureAdapter,
+    build_bridge_from_module,
+    detect_tokenizer_bos_eos,
+)
 from ostools.models.precision.scores import (
     AUTO,
     arithmetic_named,
@@ -48,6 +50,7 @@ from ostools.models.precision.scores import (
 )
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import frame
+from ostools.models.versions import check_versions
 
 
 @checked_arguments(InputError)
@@ -58,7 +61,6 @@ def load_model(
     *,
     dtype: str | torch.dtype = AUTO,
     device: str | torch.device = "auto",
-    device_map: Literal["auto", "disk"] | None = None,
     revision: str | None = None,
     route: Literal["auto", "generic"] = "auto",
 ) -> TransformerBridge:
@@ -77,7 +79,6 @@ def load_model(
             "float16-eager": rounded, as transformers' eager attention does. Derivatives, distances
             and bounds of a 16-bit model are computed in float32 all the same.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
-        device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
         route: "generic": v^(l) and y are found by structure and proven (`models.generic`). "auto":
             by its family's record, and that way where there is none.
@@ -86,25 +87,16 @@ def load_model(
     transformers, to `dtype`, into a cache (needs `gguf`); `describe(model)` says so in
     `quantisation`.
 
-    With `device_map` each operation brings the weights that it reads to `device`. "auto" fills 0.6
-    of what is free, block by block, on all devices; the rest lies on disk. "disk" puts all of it
-    there. The numbers are those of the model loaded whole, to the bit on a CPU. Such weights are
-    not written to, not saved, and not moved by torch.
-
     Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite,
     truncated or pickled weights, remote code, a tokenizer that does not fit, attention that is not
-    causal, an mps device that multiplies wrongly.
+    causal, a version of torch or transformers that was not tried.
     """
+    check_versions()
     asked, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
-    torch_device = resolve_device(device, asked or torch.float32)
+    torch_device = resolve_device(device)
     checkpoint = locate(name, revision, asked)
     family = check_config(checkpoint, route == "generic")
-    if family.generic and device_map is not None:
-        raise InputError(
-            f"device_map: expected a model of a known family, found {family.module}: load it whole"
-        )
     check_arithmetic(family, eager)
-    place_by_module = None
     with quiet():
         config = read_config(checkpoint, family)
         tokenizer = read_tokenizer(checkpoint)
@@ -112,11 +104,8 @@ def load_model(
             check_tokenizer(tokenizer, config.vocab_size, checkpoint.directory)
             # What a large vocabulary was read from; the weights would stand beside it.
             return_freed_memory()
-        model = (checkpoint, family, config, asked or checkpoint.stored_dtype, torch_device)
-        if device_map is None:
-            module = load_whole(*model)
-        else:
-            module, place_by_module = load_in_places(*model, device_map)
+        stored_dtype = asked or checkpoint.stored_dtype
+        module = load_whole(checkpoint, family, config, stored_dtype, torch_device)
         bridge = wrapped(module, family, checkpoint.name, eager)
     give_tokenizer(bridge, tokenizer)
     noted = Metadata(
@@ -125,7 +114,6 @@ def load_model(
         title=checkpoint.title,
         quantisation=checkpoint.quantisation,
         trained_lengths=checkpoint.trained_lengths,
-        device_map=place_by_module,
     )
     remember(bridge, noted)
     return bridge
@@ -136,13 +124,8 @@ def unpatched(bridge: TransformerBridge) -> TransformerBridge:
     TransformerLens puts into Falcon's.
 
     They hold the module that they were made for, so that a copy of the model (`view_in`) would
-    compute with its weights. So do the hooks with which it shows what enters and leaves OPT's MLP,
-    which is no module of its own.
+    compute with its weights.
     """
-    for block in bridge.blocks:
-        if block.mlp.name is None:
-            for point in (getattr(block.mlp, "in").hook_in, block.mlp.out.hook_out):
-                point.remove_hooks(including_permanent=True)
     for module in bridge.modules():
         if isinstance(vars(module).get("forward"), FunctionType):
             del module.forward
@@ -157,8 +140,6 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
     torch's generator is put back.
     """
     probe = probe_of(module)
-    if probe.device.type in CHECKED:
-        check_products(probe.device, name)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         with attention_of(module, reference_attention(module, eager)):
             reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
@@ -179,9 +160,21 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
     return bridge
 
 
+def adapting(config: PreTrainedConfig) -> Callable[[ArchitectureAdapter], None]:
+    """What `build_bridge_from_module(..., post_adapter_hook=...)` does for a model of this
+    configuration: TransformerLens reads four spellings of eps, and not StarCoder 2's.
+    """
+
+    def set_eps(adapter: ArchitectureAdapter) -> None:
+        adapter.cfg.eps = getattr(config, "norm_epsilon", adapter.cfg.eps)
+
+    return set_eps
+
+
 def _recorded_bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
     """TransformerLens' bridge around a module of a known family, raw and frozen."""
-    try:
+    what = f"a model that TransformerLens can wrap, found {name}"
+    with refusal(what, "; it does not know one of its settings"):
         bridge = build_bridge_from_module(
             module,
             family.module,
@@ -189,11 +182,6 @@ def _recorded_bridge(module: PreTrainedModel, family: Family, name: str) -> Tran
             model_name=name,
             post_adapter_hook=adapting(module.config),
         )
-    except Exception as error:  # bare ones, of a library that does not know a setting
-        raise InputError(
-            f"expected a model that TransformerLens can wrap, found {name}: "
-            f"{one_line(in_words(error)).rstrip(':')}; it does not know one of its settings"
-        ) from None
     bridge.eval().requires_grad_(False)
     for block in bridge.blocks if family.copied else ():
         # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
@@ -240,20 +228,15 @@ def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
     bridge.tokenizer = tokenizer
 
 
-def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
+def _first_pass(run: Callable[[], Tensor], name: str) -> Tensor:
     """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each
     other only in part.
     """
-    try:
+    with refusal(f"a config.json with which {name} computes, found one that ends its first pass"):
         return run()
-    except Exception as error:
-        raise InputError(
-            f"expected a config.json with which {name} computes, found one that ends its first pass: "
-            f"{one_line(in_words(error))}"
-        ) from None
 
 
-def check_same(reference: torch.Tensor, bridged: torch.Tensor, what: str) -> None:
+def check_same(reference: Tensor, bridged: Tensor, what: str) -> None:
     """The bridge computes what the checkpoint computes: bit for bit, or (GPT-2) up to the order of
     additions.
 

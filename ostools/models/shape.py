@@ -35,10 +35,9 @@ SMALL = 20_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `parallel`: it reads what
-    attention reads; `element`: bytes of one of its numbers; `cast`: they are made where they are
-    read, of numbers of another dtype (`models.view_in`) or that lie elsewhere (a device map);
-    `one_piece`: a large table is then made in one piece."""
+    """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its
+    numbers; `cast`: they are made where they are read, of numbers of another dtype
+    (`models.view_in`)."""
 
     n_layers: int
     d_model: int
@@ -47,25 +46,19 @@ class Shape:
     d_head: int
     d_mlp: int
     d_vocab: int
-    context: int
     gated: bool
     element: int
     device: str
-    cast: bool
-    one_piece: bool = False
-    parallel: bool = False
+    cast: bool = False
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
         """Shape of a loaded model, on its device and in its dtype."""
         like = next(model.parameters())
-        recast_weights = [weight for weight in model.parameters() if isinstance(weight, LazyCast)]
-        one_piece = any(
-            weight.one_piece and weight.numel() * like.dtype.itemsize > BLOCK
-            for weight in recast_weights
-        )
         shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
-        return replace(shape, cast=bool(recast_weights), one_piece=one_piece)
+        return replace(
+            shape, cast=any(isinstance(weight, LazyCast) for weight in model.parameters())
+        )
 
     @classmethod
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
@@ -91,23 +84,20 @@ class Shape:
         cls, config: Any, family: Family | None, dtype: torch.dtype, device: str
     ) -> Shape:
         d_model = int(config.hidden_size)
-        n_heads = int(_first_setting(config, "num_attention_heads") or 1)
-        key_value_names = ("num_key_value_heads", "num_kv_heads")
+        n_heads = _first_setting(config, "num_attention_heads") or 1
+        key_value_heads = _first_setting(config, "num_key_value_heads", "num_kv_heads")
         has_one = getattr(config, "multi_query", False)
         return cls(
             n_layers=int(config.num_hidden_layers),
             d_model=d_model,
             n_heads=n_heads,
-            n_key_value_heads=1 if has_one else _first_setting(config, *key_value_names) or n_heads,
+            n_key_value_heads=1 if has_one else key_value_heads or n_heads,
             d_head=_first_setting(config, "head_dim") or d_model // n_heads,
             d_mlp=_d_mlp(config) or 4 * d_model,
             d_vocab=int(config.vocab_size),
-            context=context(config),
             gated=family is None or family.mlp != "plain",
             element=dtype.itemsize,
             device=device,
-            cast=False,
-            parallel=family is not None and family.parallel,
         )
 
     @property
@@ -126,7 +116,7 @@ class Shape:
         table = self.d_vocab * self.d_model * element
         if max(matrix, table) <= SMALL_WEIGHT:
             return self.parameters * element
-        return max(matrix, table if self.one_piece else min(table, BLOCK))
+        return max(matrix, min(table, BLOCK))
 
     @property
     def parameters(self) -> int:
@@ -189,8 +179,7 @@ def enough_threads(models: Iterable[TransformerBridge]) -> Iterator[None]:
     where one is not.
     """
     before = torch.get_num_threads()
-    model_list = list(models)
-    if model_list and all(one_is_enough(model) for model in model_list):
+    if all(map(one_is_enough, models)):
         torch.set_num_threads(1)
     try:
         yield

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
-from ostools.ground.errors import InputError, in_words, short_repr
+from ostools.ground.errors import InputError, refusal, short_repr
 
 Span = tuple[int, int]
 HARMLESS = "a"
 """Any text that is certainly no special token."""
 
 
-@contextmanager
-def _tokenizing(what: object) -> Iterator[None]:
+def _tokenizing(what: object) -> AbstractContextManager[None]:
     """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an "
-            f"error ({short_repr(in_words(error))}): copy the model's own tokenizer there, or give "
-            "token ids (ost.Prompt.from_ids, --ids)"
-        ) from None
+    return refusal(
+        f"a tokenizer that can read {short_repr(what)}, found one that ends in an error",
+        "; copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)",
+    )
 
 
 def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
@@ -100,8 +93,6 @@ def _control_ids(
 
 def markers_in(tokenizer: Any, text: str) -> int:
     """Number of the tokenizer's markers that a text contains, in letters."""
-    if tokenizer is None:
-        return 0
     names = {str(tokenizer.convert_ids_to_tokens(index)) for index in control_ids(tokenizer)}
     # Of Gemma's 6,000 names only those in the text: to compile a pattern of all takes a second.
     marks = sorted((name for name in names if len(name) > 2 and name in text), key=len)

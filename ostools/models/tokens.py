@@ -17,23 +17,18 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError, refusal
 from ostools.ground.lens import TransformerBridge
-from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins, render
+from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins
 from ostools.models.describe import IN_WORDS
-from ostools.models.files.checks import one_line
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import (
-    HARMLESS,
-    control_ids,
     frame,
     ids_and_places,
     lead,
     markers_in,
     note_once,
-    refuse_unknown,
     required,
-    template_ids,
     text_ids,
     token_ids,
     token_text,
@@ -79,7 +74,6 @@ class Prompt:
             come from.
         chat: how the chat template was asked; None where it was not used.
         markers: how many markers of the tokenizer the text holds that were read as plain text.
-        markers_as_tokens: whether markers in the text were read as tokens.
         chosen_bos: `bos=` of `encode`; None: the tokenizer's own way, or a prompt that is no plain
             text.
         bos_not_added: the tokenizer's BOS, as text, where it has one and by itself puts none before
@@ -96,7 +90,6 @@ class Prompt:
     origins: tuple[str, ...] | None = None
     chat: Chat | None = None
     markers: int = 0
-    markers_as_tokens: bool = False
     chosen_bos: bool | None = None
     bos_not_added: str | None = None
     left_out: tuple[str, ...] = ()
@@ -109,7 +102,6 @@ class Prompt:
         """
         values = {
             "markers_as_text": self.markers or None,
-            "markers_as_tokens": self.markers_as_tokens or None,
             "bos": self.chosen_bos,
             "bos_not_added": self.bos_not_added,
             "left_out": self.left_out or None,
@@ -141,33 +133,6 @@ class Prompt:
         return replace(self, text=None, ids=self.ids[order], tokens=tokens, order=seed)
 
     @classmethod
-    def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
-        """The prompt of a text that a chat template wrote, whose markers (`<|im_start|>`,
-        `<start_of_turn>`) become tokens.
-
-        The special tokens before it (BOS) are added where the template itself writes them and the
-        text lacks them. `origins` are None.
-
-        Raises `InputError` for text without a marker, and as `encode` does for empty text, unknown
-        tokens and a long prompt.
-        """
-        tokenizer = tokenizer_of(model)
-        _require_text(text)
-        ids, (before, _) = template_ids(tokenizer, text), frame(tokenizer)
-        if not set(ids) & control_ids(tokenizer):
-            raise InputError(
-                f"expected text with markers of the chat template, found none in {text[:40]!r}: "
-                "use ost.encode(model, text)"
-            )
-        refuse_unknown(tokenizer, ids, text)
-        start = before
-        if tokenizer.chat_template:
-            start = template_ids(tokenizer, render(tokenizer, HARMLESS).harmless)[: len(before)]
-        if start == before and ids[: len(before)] != before:
-            ids = [*before, *ids]
-        return replace(_prompt(model, text, ids), markers_as_tokens=True)
-
-    @classmethod
     def from_ids(cls, model: TransformerBridge, ids: Int[Tensor, " pos"] | Sequence[int]) -> Prompt:
         """The prompt of given token ids, for a model with or without a tokenizer. Special tokens
         are not added.
@@ -194,16 +159,17 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     and `bos` with one; and for a template that rewrites the message.
     """
     require_chat(**encoding)
-    _require_text(text)
+    if not text:
+        raise InputError("expected a prompt, found empty text: give it at least one character")
     tokenizer = tokenizer_of(model)
     if markers := markers_in(tokenizer, text):
         count = "1 marker" if markers == 1 else f"{markers} markers"
         note_once(
-            f"the text {text[:40]!r} holds {count} of the chat template, read as plain text; use "
-            "ost.Prompt.from_chat_text(model, text) where they are meant as tokens"
+            f"the text {text[:40]!r} holds {count} of the chat template, read as plain text; give "
+            "the user's words alone, with chat=True"
         )
     if encoding.get("chat"):
-        rendered, ids = _chat_ids(tokenizer, text, encoding)
+        rendered, ids = chat_ids(tokenizer, text, *_chat_options(encoding))
         prompt = _prompt(
             model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat
         )
@@ -222,14 +188,8 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     )
 
 
-def _chat_ids(tokenizer: Any, text: str, encoding: EncodingOptions) -> tuple[Rendered, list[int]]:
-    return chat_ids(tokenizer, text, encoding.get("system"), encoding.get("thinking", False))
-
-
-def _require_text(text: object) -> None:
-    if not isinstance(text, str) or not text:
-        wrong = "empty text" if isinstance(text, str) else short_repr(text)
-        raise InputError(f"expected a prompt, found {wrong}: give it at least one character")
+def _chat_options(encoding: EncodingOptions) -> tuple[str | None, bool]:
+    return encoding.get("system"), encoding.get("thinking", False)
 
 
 def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
@@ -261,7 +221,7 @@ def count_tokens(tokenizer: Any, text: str, **encoding: Unpack[EncodingOptions])
     """
     require_chat(**encoding)
     if encoding.get("chat"):
-        return len(_chat_ids(tokenizer, text, encoding)[1])
+        return len(chat_ids(tokenizer, text, *_chat_options(encoding))[1])
     return len(prompt_ids(tokenizer, text, encoding.get("bos")))
 
 
@@ -280,21 +240,17 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
     return replace(prompt, ids=own_prompt.ids, tokens=own_prompt.tokens, bos=own_prompt.bos)
 
 
-def _whole_numbers(ids: Any) -> list[int]:
+def _whole_numbers(ids: object) -> list[int]:
     """One row of integers, whatever the user gave."""
-    try:
+    with refusal(f"one row of token ids, found {type(ids).__name__}"):
         tensor = torch.as_tensor(ids)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"expected one row of token ids, found {type(ids).__name__}: {one_line(error)}"
-        ) from None
     # An empty list has no integers in it, but it is refused for being empty.
     if tensor.ndim != 1 or (tensor.numel() and tensor.dtype not in _INTEGERS):
         raise InputError(
             f"expected one row of whole numbers, found shape {tuple(tensor.shape)} of "
             f"{tensor.dtype}"
         )
-    return [int(index) for index in tensor.tolist()]
+    return tensor.tolist()
 
 
 def one_token(model: TransformerBridge, token: str | int) -> int:

@@ -31,18 +31,16 @@ from ostools.models.describe import (
     remember,
 )
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
-from ostools.models.files.config import experts_one_by_one, family_of_settings, quiet
+from ostools.models.files.config import built, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
 from ostools.models.precision.scores import is_eager
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import Shape
 
-Kind = Literal["initialised", "shuffled", "embeddings-kept"]
+Kind = Literal["initialised", "shuffled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 _PIECE = 1 << 20
-_BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
-"""The parts of a bridge that make v^(0) of tokens."""
 
 
 @checked_arguments(InputError, IN_WORDS)
@@ -55,11 +53,9 @@ def untrained_model(
 
     Args:
         kind: "initialised": fresh weights, drawn as the architecture's own code in transformers
-            (`_init_weights`) draws them before training. "embeddings-kept": the same, except for
-            what makes v^(0) of a token (its row, a learned position, a norm of both). These are the
-            ones of `model`, so v^(0) is the same to the bit, and so is an output layer that is tied
-            to the rows. "shuffled": the entries of each weight of `model` in a random order, each
-            weight by itself. Of training only the sizes of the numbers are left.
+            (`_init_weights`) draws them before training. "shuffled": the entries of each weight of
+            `model` in a random order, each weight by itself. Of training only the sizes of the
+            numbers are left.
         seed: a whole number from 0. The weights are the same on every machine: they are drawn in
             float64 on the CPU, rounded to float32, and from there to the model's dtype.
 
@@ -78,11 +74,8 @@ def untrained_model(
     _require_memory(described.n_parameters, next(model.parameters()))
     name = f"{described.name} (null: {kind}, seed {seed})"
     null = _bridge(model, family, name, None if kind == "shuffled" else seed)
-    with torch.no_grad():
-        if kind == "shuffled":
-            _shuffle(model, null, seed)
-        elif kind == "embeddings-kept":
-            _keep_embeddings(model, null)
+    if kind == "shuffled":
+        _shuffle(model, null, seed)
     if config_hash(null) != described.config_hash:
         raise InputError(
             f"untrained model: expected the configuration of {described.name}, found that loading "
@@ -148,7 +141,7 @@ def _bridge(
     original = cast(PreTrainedModel, model.original_model)
     with quiet(), torch.random.fork_rng(devices=[]):
         if seed is None:
-            module = _built(original.config, family, like.dtype)
+            module = built(original.config, family, like.dtype)
         else:
             module = _drawn(original.config, family, seed, like.dtype)
         module.generation_config = copy.deepcopy(original.generation_config)
@@ -156,18 +149,6 @@ def _bridge(
         null = wrapped(module, family, name, is_eager(model))
     give_tokenizer(null, model.tokenizer)
     return null
-
-
-def _built(config: PreTrainedConfig, family: Family, dtype: torch.dtype) -> PreTrainedModel:
-    """The Hugging Face model of a configuration, whose own object is left as it is."""
-    import transformers
-
-    own_config = copy.deepcopy(config)
-    experts_one_by_one(own_config, family)
-    with torch.device("cpu"):
-        return getattr(transformers, family.module)._from_config(
-            own_config, dtype=dtype, attn_implementation="eager"
-        )
 
 
 def _drawn(
@@ -178,7 +159,7 @@ def _drawn(
 
     with _undrawn_is_nan(), _DrawnInFloat64():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
-        drawn = _built(config, family, torch.float32)
+        drawn = built(config, family, torch.float32)
     for name, weight in drawn.named_parameters():
         if not bool(torch.isfinite(weight).all()):
             raise InputError(
@@ -190,7 +171,7 @@ def _drawn(
         return drawn
     # Not `.to(dtype)`, which would round rotary frequencies too.
     with no_init_weights():
-        module = _built(config, family, dtype)
+        module = built(config, family, dtype)
     module.tie_weights()
     for weight, source in zip(module.parameters(), drawn.parameters(), strict=True):
         weight.data.copy_(source)
@@ -222,12 +203,8 @@ class _DrawnInFloat64(TorchDispatchMode):
 @contextmanager
 def _undrawn_is_nan() -> Iterator[None]:
     """Within the block torch fills what it hands out uninitialised with NaN: a weight that nobody
-    draws is seen.
+    draws is seen. `default_torch_state` puts the caller's own settings back.
     """
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
     settings: Any = torch.utils.deterministic
     filled, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, True
     torch.use_deterministic_algorithms(True)
@@ -235,9 +212,10 @@ def _undrawn_is_nan() -> Iterator[None]:
         yield
     finally:
         settings.fill_uninitialized_memory = filled
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.use_deterministic_algorithms(False)
 
 
+@torch.no_grad()
 def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> None:
     """Every weight of `null` a permutation of the entries of the model's own."""
     generator = torch.Generator().manual_seed(seed)
@@ -253,24 +231,4 @@ def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> No
             entries[torch.randperm(len(entries), generator=generator).to(entries.device)].view(
                 weight.shape
             )
-        )
-
-
-def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
-    """Copy what makes v^(0) of tokens, as it is in `model`. Refuse where more than that makes it:
-    positions that a model by the generic route has learnt.
-    """
-    from ostools.models.load import probe_of
-
-    for part, component in null.named_children():
-        if part in _BEFORE_BLOCKS:
-            own_parameters = dict(getattr(model, part).named_parameters())
-            for name, weight in component.named_parameters():
-                weight.copy_(dense(own_parameters[name]))
-    probe = probe_of(cast(PreTrainedModel, model.original_model))
-    if not torch.equal(model.input_to_embed(probe)[0], null.input_to_embed(probe)[0]):
-        raise InputError(
-            "untrained model: expected a model whose v^(0) is made of the embedding alone, found "
-            f"{model.cfg.architecture}, which adds something else: take kind='initialised' or "
-            "'shuffled'"
         )

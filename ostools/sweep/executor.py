@@ -43,13 +43,11 @@ class Job:
 @dataclass(frozen=True)
 class Terms:
     """What every cell is measured under: the device, the hash of each model's checkpoint, the
-    version of the code; and where those weights lie that are not on the device, on which no number
-    depends."""
+    version of the code."""
 
     device: str
     checkpoints: Mapping[str, str]
     code: str
-    device_map: str | None = None
 
     @property
     def kind(self) -> str:
@@ -67,9 +65,7 @@ def source_of(cell: Cell) -> Checkpoint:
     return locate(cell.model, None, weights_dtype(cell))
 
 
-def forecast(
-    cell: Cell, source: Checkpoint, device: str, device_map: str | None = None
-) -> Forecast:
+def forecast(cell: Cell, source: Checkpoint, device: str) -> Forecast:
     """What measuring `cell` on the model at `source` will hold, the loaded model included.
 
     Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have)
@@ -77,7 +73,7 @@ def forecast(
     """
     kind = device.partition(":")[0]
     try:
-        model = Unloaded(source, weights_dtype(cell), kind, device_map)
+        model = Unloaded(source, weights_dtype(cell), kind)
         return model.forecast(_work(cell, model))
     except Exception:  # of a plugin or a broken checkpoint: it is for the cell to fail
         return Forecast(LIBRARIES if kind == "cpu" else 0)
@@ -166,6 +162,5 @@ class Bench:
                 raise InputError(
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )
-            where = {"device": self.terms.device, "device_map": self.terms.device_map}
-            self._loaded = loads, load_model(name, dtype=dtype, **where)
+            self._loaded = loads, load_model(name, dtype=dtype, device=self.terms.device)
         return self._loaded[1]

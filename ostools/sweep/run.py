@@ -73,7 +73,7 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     by_width = sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)
     located = {cell.model: source_of(cell) for cell in by_width}  # the widest is the last
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
-    terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
+    terms = Terms(executor.device(sweep.device), hashes, code_version())
     keyed_cells = [
         KeyedCell(cell, base_key(cell, hashes[cell.model], terms.kind)) for cell in cells
     ]
@@ -89,7 +89,7 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
         if (failure := failure_by_key.get((missing_cell.base, cell.lengths))) is not None:
             failed.append(failure)
             continue
-        memory = forecast(cell, located[cell.model], terms.device, terms.device_map)
+        memory = forecast(cell, located[cell.model], terms.device)
         pending.append(Job(missing_cell, memory))
     return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 

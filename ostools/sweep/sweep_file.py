@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union
+from typing import Annotated, Any, ClassVar, TypeAlias, Union
 
 import yaml
 from pydantic import (
@@ -73,7 +73,6 @@ class Sweep(Strict):
     can be loaded in.
     `device`: a kind of device, with or without a number; the executor says whether it is there, as
         workers have their own.
-    `device_map`: "auto" or "disk", for models that are larger than the memory (`load_model`).
     """
 
     models: Names = ("embedded",)
@@ -83,8 +82,7 @@ class Sweep(Strict):
     mitigations: Names = ("none",)
     seeds: Annotated[tuple[_Seed, ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
-    device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda|mps)(:\d{1,3})?)$")] = "auto"
-    device_map: Literal["auto", "disk"] | None = None
+    device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda)(:\d{1,3})?)$")] = "auto"
 
     @model_validator(mode="after")
     def _names_exist(self) -> Sweep:

@@ -75,10 +75,6 @@ BY_THE_MODEL = [
     ("sensitivity --prompt a --position last-item", ["position"]),
     ("evaluate counting --seed -1", ["expected a whole number of at least 0, found -1"]),
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found nothing there"]),
-    (
-        "sensitivity --prompt a --device-map dsik",
-        ["device_map: expected 'auto', 'disk' or None, found 'dsik'"],
-    ),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --position 400", ["position"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),

@@ -258,17 +258,6 @@ def test_runs_are_subtracted_where_tokens_correspond(run, directory: str) -> Non
     } == {0.0}
 
 
-def test_a_device_map_changes_no_number_and_is_said(run, directory: str) -> None:
-    command = ("attention", "--prompt", "abc", "--model", directory, "--device", "cpu", "--json")
-    plain = json.loads(run(*command)[1])
-    assert plain["provenance"]["model"]["device_map"] is None
-    for name, place in (("auto", "cpu"), ("disk", "disk")):
-        code, out, _ = run(*command, "--device-map", name)
-        found = json.loads(out)
-        assert (code, found["rows"]) == (0, plain["rows"])
-        assert set(found["provenance"]["model"]["device_map"].values()) == {place}
-
-
 # --- lists and the doctor
 
 

@@ -5,8 +5,6 @@ object stays as it was.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -227,7 +225,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "adapter": (
         lambda model: setattr(_mlp(model), "up_proj", Adapter(_mlp(model).up_proj)),
-        r"found 1 missing \(model\.layers\.0\.mlp\.up_proj\.weight\)",
+        r"expected Linear in model\.layers\.0\.mlp\.up_proj, as its configuration says, found Adapter",
     ),
     "subclass": (
         lambda model: setattr(_mlp(model).up_proj, "__class__", Doubled),
@@ -243,12 +241,12 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "quantised": (
         lambda model: setattr(_mlp(model).up_proj, "weight", _in_eight_bits(_mlp(model).up_proj.weight)),
-        r"plain floating-point tensors, found Parameter of torch\.uint8 in model\.layers\.0\.mlp\.up_proj\.weight: dequantise",
+        r"expected model\.layers\.0\.mlp\.up_proj\.weight in float32, .* found Parameter of torch\.uint8: dequantise",
     ),
     "meta": (lambda model: model.to("meta"), r"expected a model with weights, found one on torch's meta device"),
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
-        r"expected only weights of LlamaForCausalLM .* model\.extra\.weight",
+        r"expected the modules of a LlamaForCausalLM in mine, found model\.extra too",
     ),
     "tied": (
         lambda model: setattr(model.config, "tie_word_embeddings", True),
@@ -331,49 +329,6 @@ def test_an_adapter_that_peft_merged_is_adopted() -> None:
     assert not torch.allclose(found, plain)
 
 
-NNSIGHT = """
-import nnsight, torch, warnings
-import ostools as ost
-from ostools.ground.errors import InputError
-from tests.checkpoints import make_model, make_tokenizer
-
-def refused(model):
-    try:
-        ost.adopt(model)
-    except InputError as error:
-        return str(error)
-
-warnings.simplefilter("ignore")
-ids, tokenizer = torch.tensor([[2, 40, 50, 60, 60, 7]]), make_tokenizer()
-expected = ost.adopt(make_model("llama"))(ids)
-for kind in (nnsight.LanguageModel, nnsight.TransformersModel):
-    traced = kind(make_model("llama"), tokenizer=tokenizer)
-    with traced.trace(ids):
-        inside = traced.model.layers[1].output.save()
-    traced.model.layers[0].mlp.source  # which instruments its forward
-    adopted = ost.adopt(traced)
-    assert torch.equal(adopted(ids), expected) and adopted.tokenizer is tokenizer
-    assert torch.equal(ost.adopt(traced._module)(ids), expected)
-    with traced.edit(inplace=True):
-        traced.model.layers[0].output[:] = 0
-    assert "without edits" in refused(traced), refused(traced)
-own = make_model("llama")
-mlp = own.model.layers[0].mlp
-mlp.forward = lambda x: x
-assert "with their own forward" in refused(nnsight.LanguageModel(own, tokenizer=tokenizer))
-"""
-
-
-@pytest.mark.slow
-def test_a_model_of_nnsight() -> None:
-    """In a process of its own: nnsight gives every object of Python a method when it is imported."""
-    pytest.importorskip("nnsight", reason="is in the test extra")
-    ran = subprocess.run(
-        [sys.executable, "-c", NNSIGHT], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-
-
 def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:
     """The router's correction of DeepSeek V3 and dots1 is a buffer, and saved with the weights."""
     model = generic_model("dots1")
@@ -400,16 +355,6 @@ def test_a_vocabulary_that_was_resized(tmp_path: Path) -> None:
     assert_same(ost.adopt(model.eval()), _saved(model, tmp_path), MEASURED[:1])
 
 
-def test_a_compiled_model_is_the_model_that_was_compiled() -> None:
-    """Also where a block of it, or a module in one, was compiled in place."""
-    expected = ost.adopt(make_model("llama"))(torch.tensor([IDS]))
-    model: Any = make_model("llama")
-    model.model.layers[0] = torch.compile(model.model.layers[0], backend="eager")
-    model.model.layers[1].mlp.compile(backend="eager")
-    compiled = torch.compile(model, backend="eager")
-    assert torch.equal(ost.adopt(compiled)(torch.tensor([IDS])), expected)
-
-
 def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_path: Path) -> None:
     """torch folds a batch into one product, or not, by whether a weight asks for a gradient, also
     under `no_grad`.
@@ -423,9 +368,7 @@ def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EVERY_TEXT_FAMILY, *(f"generic {kind}" for kind in GENERIC)])
-def test_every_family_as_it_is_built_resized_reloaded_and_compiled(
-    name: str, tmp_path: Path
-) -> None:
+def test_every_family_as_it_is_built_resized_and_reloaded(name: str, tmp_path: Path) -> None:
     """What `load_model` takes of the saved model `adopt` takes in memory, with the same numbers.
 
     Up to the order of additions where the weights of a reloaded model begin at other places in
@@ -442,21 +385,16 @@ def test_every_family_as_it_is_built_resized_reloaded_and_compiled(
 
     made().save_pretrained(tmp_path / "first")
     reload: Any = partial(type(made()).from_pretrained, tmp_path / "first")
-    for case, make, wrap, dtype in (
-        ("built", made, None, "float32"),
-        ("grown", partial(resized, 4), None, "float32"),
-        ("shrunk", partial(resized, -8), None, "float32"),
-        ("reloaded", reload, None, "float32"),
-        ("bfloat16", partial(reload, dtype=torch.bfloat16), None, "bfloat16"),
-        ("compiled", made, partial(torch.compile, backend="eager"), "float32"),
+    for case, make, dtype in (
+        ("built", made, "float32"),
+        ("grown", partial(resized, 4), "float32"),
+        ("shrunk", partial(resized, -8), "float32"),
+        ("reloaded", reload, "float32"),
+        ("bfloat16", partial(reload, dtype=torch.bfloat16), "bfloat16"),
     ):
         model = make().eval()
-        if (
-            dtype == "bfloat16"
-            and model.config._attn_implementation == "eager"
-            and not name.endswith(("gptj", "neo"))
-        ):
-            dtype = "bfloat16-eager"  # as transformers loads what has no sdpa; GPT-J's and GPT-Neo's own has float32 scores
+        if dtype == "bfloat16" and model.config._attn_implementation == "eager":
+            dtype = "bfloat16-eager"  # as transformers loads what has no sdpa
         try:
             loaded = _saved(model, tmp_path / case, dtype=dtype)
         except InputError as error:
@@ -468,7 +406,7 @@ def test_every_family_as_it_is_built_resized_reloaded_and_compiled(
             ):
                 ost.adopt(model)
             continue
-        adopted = ost.adopt(model if wrap is None else wrap(model))
+        adopted = ost.adopt(model)
         assert describe(adopted).weight_hash == describe(loaded).weight_hash, case
         mine, theirs = adopted(torch.tensor([IDS])), loaded(torch.tensor([IDS]))
         tolerance = 0.0 if case != "reloaded" else 1e-6 * float(theirs.abs().max())

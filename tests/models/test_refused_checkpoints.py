@@ -76,17 +76,6 @@ def _written(name: str, text: str) -> Spoil:
     return lambda directory: (directory / name).write_text(text)
 
 
-def _twice(name: str) -> Spoil:
-    """The same key two times in one object."""
-
-    def edit(directory: Path) -> None:
-        file = directory / name
-        text = file.read_text() if file.exists() else '{"eos_token_id": 1}'
-        file.write_text(f'{text.rstrip()[:-1]}, "eos_token_id": 5, "eos_token_id": 6}}')
-
-    return edit
-
-
 def _only_vision(weights: dict[str, torch.Tensor]) -> None:
     """The trap: the text class loads with random weights when the keys are not renamed."""
     for key in [key for key in weights if key.startswith("language_model")]:
@@ -130,8 +119,8 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
         "gemma", _weights(lambda weights: weights[UP][3, 4].fill_(torch.nan)),
         rf"found 1 NaN or infinite in {re.escape(UP)} \(float32\) of .*: the checkpoint is broken",
     ),
-    "truncated": ("gemma", _bytes(lambda content: content[:-1]), "model.safetensors truncated or corrupt"),
-    "corrupt": ("gemma", _bytes(lambda content: b"\xff" * 100 + content[100:]), "truncated or corrupt .*: fetch it again"),
+    "truncated": ("gemma", _bytes(lambda content: content[:-1]), "a whole safetensors file .model.safetensors. in"),
+    "corrupt": ("gemma", _bytes(lambda content: b"\xff" * 100 + content[100:]), "a whole safetensors file .*; fetch it again"),
     "a pointer": (
         "gemma", _bytes(lambda content: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
         "pointer: `git lfs pull`",
@@ -173,9 +162,6 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
     ),
     "no JSON": ("gemma", _written("config.json", "{"), "expected JSON in"),
     "a list": ("gemma", _written("config.json", "[1]"), "expected a JSON object in .*, found list"),
-    "an odd card": (
-        "gemma", _written("card.json", '{"trained_lengths": {"sum": "60"}}'), "to map tasks to whole numbers",
-    ),
     "no whole number": (
         "gemma", _json("generation_config.json", lambda content: content.update(eos_token_id=True)),
         "expected eos_token_id to be a token id, a list of ids or null, found True",
@@ -189,7 +175,6 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
         "transformers reads as MinistralForCausalLM",
     ),
     "more experts than there are": ("mixtral", _config(num_experts_per_tok=9), "ends its first pass"),
-    "OPT 350M": ("opt-350m", lambda directory: None, "found OPT 350M in .*it has no y_n"),
     "Falcon RW": ("falcon-alibi", lambda directory: None, "found Falcon RW in .*adds ALiBi twice"),
     # tokenizers
     "a broken tokenizer": ("gemma", _written("tokenizer.json", "{}"), "expected a tokenizer that transformers can read"),
@@ -204,12 +189,6 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
         "gemma", _json("tokenizer.json", lambda content: content["added_tokens"][-1].update(id=70)),
         r"expected the token '<end_of_turn>' with id 70 as .*tokenizer.json says, found it with id 5",
     ),
-    **{
-        f"a key twice in {name}": (
-            "gemma", _twice(name), "found something else: the key 'eos_token_id' twice in one object",
-        )
-        for name in ("config.json", "tokenizer.json", "generation_config.json")
-    },
 }  # fmt: skip
 
 
@@ -225,7 +204,7 @@ def test_what_is_refused(case: str, tmp_path: Path) -> None:
 )
 def test_few_bits_that_stay_on_disk(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     _stored(name, dtype)(write_checkpoint(tmp_path, "gemma"))
-    _refuses(_FEW_BITS, tmp_path, device_map="disk")
+    _refuses(_FEW_BITS, tmp_path)
 
 
 def test_weights_and_activations_too_large_for_the_dtype(tmp_path: Path) -> None:
@@ -273,7 +252,7 @@ def test_shards_load_as_one_file_does(
     assert torch.equal(load_model(sharded)(probe), load_model(whole)(probe))
     *_, last = sorted(sharded.glob("model-*.safetensors"))
     last.unlink()
-    _refuses(rf"expected the weights {last.name} in .*, found no such file", sharded)
+    _refuses(rf"a whole safetensors file '{last.name}' in .*: No such file", sharded)
 
 
 def test_a_tensor_in_two_files_or_in_another_than_the_index_says(sharded: Path) -> None:
@@ -282,20 +261,19 @@ def test_a_tensor_in_two_files_or_in_another_than_the_index_says(sharded: Path) 
         file for file in sorted(set(_places(sharded).values()), reverse=True) if file != right
     )
     _json(INDEX, lambda content: content["weight_map"].update({UP: other}))(sharded)
-    _refuses(rf"expected '{UP}' in {other} as .*index.json says, found it in {right}", sharded)
+    _refuses(rf"expected each tensor in one file of .*, found '{UP}' in {right}", sharded)
     _weights(lambda weights: weights.update({UP: torch.zeros(48, 32)}), other)(sharded)
-    _refuses(rf"expected each tensor in one file of .*, found '{UP}' in .* and in ", sharded)
+    _refuses(rf"expected each tensor in one file of .*, found '{UP}' in ", sharded)
 
 
 @pytest.mark.parametrize(
     ("index", "match"),
     [
-        ({}, r"expected a weight_map in .*index.json, found none"),
+        ({}, r"expected a weight_map of files beside .*index.json, found None"),
         (
             {"weight_map": {"a.weight": "../other/x.safetensors"}},
-            "expected names of files beside .*index.json, found",
+            "expected a weight_map of files beside .*index.json, found",
         ),
-        ({"weight_map": {"a": "a" * 5000}}, "expected the weights a{80} in .*, found no such file"),
     ],
 )
 def test_an_index_that_says_nothing_or_points_elsewhere(
@@ -305,20 +283,13 @@ def test_an_index_that_says_nothing_or_points_elsewhere(
     _refuses(match, sharded)
 
 
-@pytest.mark.parametrize("device_map", [None, "disk"])
-def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(
-    device_map: str | None, tmp_path: Path
-) -> None:
+def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(tmp_path: Path) -> None:
     """transformers takes the two for two, or the one for both, by its version."""
     directory, name = write_checkpoint(tmp_path, "gemma"), "model.embed_tokens.weight"
     _weights(lambda weights: weights.update({"lm_head.weight": weights[name].clone()}))(directory)
     assert torch.equal(load_model(directory).unembed.weight, load_model(directory).embed.weight)
     _weights(lambda weights: weights["lm_head.weight"].mul_(2))(directory)
-    _refuses(
-        "expected one weight as lm_head.weight and as .*, found two that differ",
-        directory,
-        device_map=device_map,
-    )
+    _refuses("expected one weight as lm_head.weight and as .*, found two that differ", directory)
 
 
 # --- ids below zero mean none, as in transformers' generate
@@ -363,16 +334,10 @@ def test_a_negative_id_of_another_token_means_none_and_an_adopted_model_ends_whe
 # --- names and tokenizers
 
 
-def test_part_of_a_tokenizer_is_refused_and_none_loads(tmp_path: Path) -> None:
+def test_a_model_without_a_tokenizer_loads_and_has_none(tmp_path: Path) -> None:
     """The trap: without these files transformers makes up a tokenizer of five tokens."""
     write_checkpoint(tmp_path, "gemma")
     (tmp_path / "tokenizer.json").unlink()
-    _refuses(
-        r"expected a tokenizer \(tokenizer.json, .*\) in .*, found only .*tokenizer_config.json of one",
-        tmp_path,
-    )
-    for file in [*tmp_path.glob("tokenizer*"), *tmp_path.glob("chat_template*")]:
-        file.unlink()
     assert load_model(tmp_path).tokenizer is None
 
 

@@ -342,7 +342,7 @@ def test_chat_without_a_template_or_with_a_broken_one_is_refused(tmp_path: Path)
         encode(model, "Hi", chat=True)
     tokenizer.chat_template = "{{ raise_exception('no user turns here') }}"
     with pytest.raises(
-        InputError, match="chat template that takes one user turn, found: no user turns here"
+        InputError, match=r"chat template that takes one user turn, found: .*no user turns here"
     ):
         encode(model, "Hi", chat=True)
 

@@ -98,22 +98,6 @@ def test_shuffled_has_the_same_numbers_in_another_order(family: str) -> None:
             assert not torch.equal(weight, own[name])
 
 
-@pytest.mark.parametrize("family", ["gemma", "gpt2", "bloom", "neox"])
-def test_embeddings_kept_keeps_the_first_stream_to_the_bit(family: str) -> None:
-    model = tiny_model(family, seed=3)
-    null, fresh = (
-        untrained_model(model, "embeddings-kept", seed=4),
-        untrained_model(model, "initialised", seed=4),
-    )
-    assert torch.equal(first_stream(null), first_stream(model))
-    assert not torch.equal(first_stream(fresh), first_stream(model))
-    blocks = [
-        (one, other)
-        for one, other in zip(null.blocks.parameters(), fresh.blocks.parameters(), strict=True)
-    ]
-    assert all(torch.equal(one, other) for one, other in blocks)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_tied_stays_tied_sixteen_bits_stay_and_the_model_is_untouched(kind: Any) -> None:
     model = tiny_model("gemma", seed=3, dtype=torch.bfloat16, tie_word_embeddings=True)

@@ -109,7 +109,7 @@ def collapse(
             same prompt, its last token repeated.
         dtypes: precisions that are compared with float64: a dtype casts the whole model;
             "<format>-<part>" is float32 arithmetic with that part alone (weights, residual, kv)
-            stored in the format; "int8-dynamic" is products of int8 weights and activations.
+            stored in the format.
         seeds: one digit stream for each, if the task draws digits.
         layers: blocks after which v^(l) is compared too: "all", or numbers from 0 (the embedding)
             to L, the last block, which is always there.

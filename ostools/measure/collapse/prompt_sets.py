@@ -33,10 +33,9 @@ from ostools.measure.position import (
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.mitigations import Mitigation, label
 from ostools.models import Prompt, context_length, encode
-from ostools.models.tokenizer_calls import lead, token_ids_of_each
+from ostools.models.tokenizer_calls import control_ids, lead, token_ids_of_each
 from ostools.models.tokens import (
     EncodingOptions,
-    control_ids,
     fitted,
     require_chat,
     token_text,

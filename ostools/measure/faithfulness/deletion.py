@@ -36,7 +36,7 @@ from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
-from ostools.models.tokens import control_ids
+from ostools.models.tokenizer_calls import control_ids
 from ostools.results import Frame
 
 

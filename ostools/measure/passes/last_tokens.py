@@ -109,11 +109,6 @@ def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batchi
         )
     if all(tree.is_chain for tree in trees):
         return Batching("one pass", "every prompt is a prefix of the longest")
-    if not family.routes["branches"]:
-        return Batching(
-            "loop",
-            f"the windows of {family.name} count the keys of a pass, not positions in the prompt",
-        )
     placed = "ALiBi's bias by place" if has_alibi(model) else "position ids"
     return Batching(
         "packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}"

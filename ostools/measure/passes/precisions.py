@@ -22,7 +22,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_name
 from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
 from ostools.models.precision.casting import view_in
-from ostools.models.precision.rounding import holds, view_dynamic, view_rounded
+from ostools.models.precision.rounding import holds, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager
 from ostools.theory.distances import spacing, steps_between
 
@@ -34,8 +34,6 @@ PARTS: tuple[Literal["weights", "residual", "once", "kv"], ...] = (
     "once",
     "kv",
 )
-DYNAMIC = "dynamic"
-_OF_WEIGHTS = ("weights", DYNAMIC)
 AS_GIVEN = "given"
 
 
@@ -46,15 +44,13 @@ class Precision:
 
     `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast;
     "bfloat16-eager": with attention's scores rounded too, `models.precision.scores`), or
-    "<format>-<part>" (float32 arithmetic, that part alone is stored in the format), or
-    "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all else is float32:
-    `view_dynamic`).
+    "<format>-<part>" (float32 arithmetic, that part alone is stored in the format).
     """
 
     name: str
     dtype: torch.dtype
     format: Format | None = None
-    part: Literal["weights", "residual", "once", "kv", "dynamic"] | None = None
+    part: Literal["weights", "residual", "once", "kv"] | None = None
     eager: bool = False
 
     @classmethod
@@ -78,8 +74,6 @@ class Precision:
         """
         if self.format is not None and self.part == "weights":
             return view_rounded(model, self.format)
-        if self.part == DYNAMIC:
-            return view_dynamic(model)
         dtypes = {parameter.dtype for parameter in model.parameters()}
         same = dtypes == {self.dtype} and (
             self.dtype not in hooks.SIXTEEN_BITS or is_eager(model) == self.eager
@@ -103,7 +97,7 @@ class Precision:
         `calibration`: the ids of the longest prompt. Integer scales come from one forward pass over
         it (`hooks.rounded`). Raises `hooks.HookError` where a number does not fit the format.
         """
-        if self.format is None or self.part is None or self.part in _OF_WEIGHTS:
+        if self.format is None or self.part is None or self.part == "weights":
             return nullcontext()
         ids = None if self.format in FLOATS else torch.tensor([list(calibration)])
         return hooks.rounded(prepared, self.part, self.format, calibration=ids)
@@ -115,7 +109,7 @@ class Precision:
         checkpoint in bfloat16 are, whatever dtype it was loaded in; else the dtype or the integer
         format that they were rounded to. Cost: reads every weight.
         """
-        if self.part in _OF_WEIGHTS and self.format not in FLOATS:
+        if self.part == "weights" and self.format not in FLOATS:
             return f"{self.format}-weights"
         storage_dtype = (
             FLOATS[self.format]
@@ -152,7 +146,6 @@ PRECISIONS: dict[str, Precision] = {
     for part in PARTS
     for format in FORMATS
 }
-PRECISIONS["int8-dynamic"] = Precision("int8-dynamic", torch.float32, "int8", DYNAMIC)
 """Every precision by name."""
 
 

@@ -90,8 +90,8 @@ def untrained_baselines(
     configuration.
 
     Args:
-        kinds: what of the model is kept: "initialised" (nothing), "embeddings-kept" or "shuffled",
-            as in `ost.models.untrained_model`.
+        kinds: what of the model is kept: "initialised" (nothing) or "shuffled", as in
+            `ost.models.untrained_model`.
         seeds: seeds of the untrained models. There is one profile for each kind and seed.
         linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
             is the operator norm of exact Jacobians, else the Frobenius norm.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError, refusal, short_repr
 from ostools.models.families import Family
 from ostools.models.tokenizer_calls import token_ids
 
@@ -32,43 +31,25 @@ PLAIN_DTYPES = {
     "BF16": torch.bfloat16,
 }
 """The dtypes, by their names in a header, in which a number stands for itself."""
-_CHUNK = 1 << 24
-"""Elements looked at in one go: a check must not need a second copy of an embedding."""
-
-
-def one_line(error: object) -> str:
-    """Another library's error in one line that fits behind ours."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else text[:297] + "..."
-
-
-# ---- files
+_OWN_NAME = re.compile(
+    r"(paged\|)?(eager|sdpa|flash_attention_\d|flex_attention)|kernels-community/.*"
+    r"|(batched|grouped)_mm|deepgemm|sonicmoe|ostools-.*"
+)
+"""Names of attention and of experts in transformers 5.20 to 5.23; kernels-community: of whom it
+takes flash attention where it is missing.
+"""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, in which every key stands once: of one that stands twice, readers take
-    the one or the other.
-    """
-    try:
-        content = json.loads(path.read_text("utf-8"), object_pairs_hook=_each_once)
-    except FileNotFoundError:
+    """Read a JSON object."""
+    if not path.is_file():
         raise InputError(
             f"expected {path.name} in {path.parent}, found none: is this a Hugging Face model?"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"expected JSON in {path}, found something else: {one_line(error)}"
-        ) from None
+        )
+    with refusal(f"JSON in {path}, found something else"):
+        content = json.loads(path.read_text("utf-8"))
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object in {path}, found {type(content).__name__}")
-    return content
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {short_repr(name)} twice in one object")
     return content
 
 
@@ -79,11 +60,9 @@ def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
     """Refuse weights in few bits, whose numbers stand for others; those of a model that
     transformers dequantised from a GGUF file and saved are whole.
     """
-    settings = config.get("quantization_config")
-    if settings in (None, {}):
-        return
+    settings = config.get("quantization_config") or {}
     method = settings.get("quant_method") if isinstance(settings, dict) else settings
-    if method == "gguf":
+    if not settings or method == "gguf":
         return
     raise InputError(
         "expected full-precision weights, found a quantised checkpoint (quant_method "
@@ -127,25 +106,12 @@ def require_own_names(settings: Mapping[Any, Any], what: str) -> None:
     would be measured with transformers' own in their place.
     """
     for setting, value in settings.items():
-        match = re.fullmatch(r"_?(attn|experts)_implementation", str(setting))
-        names = value.values() if isinstance(value, Mapping) else [value]
-        if match is None and isinstance(value, Mapping):
-            require_own_names(value, what)
-        for name in names:
-            # kernels-community: of whom transformers takes flash attention where it is missing.
-            if (
-                match is None
-                or name in (None, "eager")
-                or str(name).startswith("kernels-community/")
-            ):
-                continue
-            # Here: most files name none, and transformers takes a second to import.
-            from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-            from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-            registry = ALL_EXPERTS_FUNCTIONS if match[1] == "experts" else ALL_ATTENTION_FUNCTIONS
-            home = getattr(registry.get(str(name).removeprefix("paged|")), "__module__", "")
-            if not home.startswith(("transformers.", "ostools.")):
+        if re.fullmatch(r"_?(attn|experts)_implementation", str(setting)) is None:
+            if isinstance(value, dict):
+                require_own_names(value, what)
+            continue
+        for name in value.values() if isinstance(value, dict) else [value]:
+            if name is not None and not _OWN_NAME.fullmatch(str(name)):
                 raise InputError(
                     f"{setting}: expected a function of transformers in {what}, found "
                     f"{short_repr(name)}: it would not be measured; choose 'eager' or 'sdpa'"
@@ -217,15 +183,14 @@ def check_finite(module: nn.Module, directory: Path) -> None:
     for name, parameter in module.named_parameters():
         weight = parameter.detach()
         # NaN wherever there is one, and no second tensor of its size.
-        if bool(torch.stack(torch.aminmax(weight)).isfinite().all()):
-            continue
-        bad = sum(int((~part.isfinite()).sum()) for part in weight.flatten().split(_CHUNK))
-        dtype = str(weight.dtype).removeprefix("torch.")
-        is_wide = dtype in ("float32", "float64")
-        raise InputError(
-            f"expected finite weights, found {bad} NaN or infinite in {name} ({dtype}) of "
-            f"{directory}: {'the checkpoint is broken' if is_wide else 'try dtype float32'}"
-        )
+        if not bool(torch.stack(torch.aminmax(weight)).isfinite().all()):
+            dtype = str(weight.dtype).removeprefix("torch.")
+            is_wide = dtype in ("float32", "float64")
+            raise InputError(
+                f"expected finite weights, found {int((~weight.isfinite()).sum())} NaN or infinite in "
+                f"{name} ({dtype}) of {directory}: "
+                f"{'the checkpoint is broken' if is_wide else 'try dtype float32'}"
+            )
 
 
 # ---- tokens

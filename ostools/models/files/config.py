@@ -8,16 +8,19 @@ leaves them out wherever a configuration is read.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import PreTrainedConfig
+import torch
+
+from ostools.ground.errors import InputError, refusal
+from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.checks import one_line, refuse_quantised, require_own_names
+from ostools.models.files.checks import refuse_quantised, require_own_names
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SAVED_SETTINGS = """
@@ -170,17 +173,12 @@ def read_config(checkpoint: Checkpoint, family: Family) -> PreTrainedConfig:
     with `layer_types` are those of Ministral."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    try:
+    with refusal(f"a config.json that transformers can read in {checkpoint.directory}"):
         config = saved_config(checkpoint.config)
         if family.renames:  # multimodal: the output layer is tied or not by the outer configuration
             text = config.get_text_config()
             text.tie_word_embeddings = config.tie_word_embeddings
             config = text
-    except Exception as error:  # whatever a hand-edited config.json makes the library raise
-        raise InputError(
-            f"expected a config.json that transformers can read in {checkpoint.directory}: "
-            f"{one_line(error)}"
-        ) from None
     modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
     module_name = (modules[type(config)] if type(config) in modules else type(config)).__name__
     if module_name != family.module:
@@ -250,3 +248,15 @@ def experts_one_by_one(config: PreTrainedConfig, family: Family) -> None:
     """Let experts run one by one: the kernel that runs all of them together knows no float64."""
     if family.mlp == "experts":
         config._experts_implementation = "eager"
+
+
+def built(config: PreTrainedConfig, family: Family, dtype: torch.dtype) -> PreTrainedModel:
+    """The Hugging Face model of a configuration, whose own object is left as it is, on the CPU."""
+    import transformers
+
+    own_config = copy.deepcopy(config)
+    experts_one_by_one(own_config, family)
+    with torch.device("cpu"):
+        return getattr(transformers, family.module)._from_config(
+            own_config, dtype=dtype, attn_implementation="eager"
+        )

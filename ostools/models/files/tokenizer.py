@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import refusal
 from ostools.ground.memory import collector_at_rest
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
-from ostools.models.files.checks import check_declared_ids, one_line, read_json
+from ostools.models.files.checks import check_declared_ids, read_json
 from ostools.models.files.config import saved_config
 from ostools.models.tokenizer_calls import decoded, token_ids
 
@@ -45,19 +45,13 @@ def read_tokenizer(checkpoint: Checkpoint) -> Any:
     directory = checkpoint.directory
     has_config = (directory / "config.json").exists()
     options = {"config": saved_config(checkpoint.config)} if has_config else {}
-    try:
+    with refusal(f"a tokenizer that transformers can read in {directory}"):
         settings = checkpoint.tokenizer_settings
         tokenizer = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=False, local_files_only=True, **options
         )
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
         check_declared_ids(tokenizer, settings.items())
-    except InputError:
-        raise
-    except Exception as error:  # bare ones for a broken file, any for a setting of a wrong type
-        raise InputError(
-            f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}"
-        ) from None
     # Python's own copies, which nothing reads any more: 140 MB of Gemma's vocabulary.
     for copy in ("_vocab", "_merges"):
         vars(tokenizer).pop(copy, None)

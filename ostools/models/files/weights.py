@@ -7,19 +7,17 @@ config.json describes is refused in `checks`.
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from ostools.ground.errors import InputError, short_repr
-from ostools.models.files.checks import PLAIN_DTYPES, one_line, read_json
+from ostools.ground.errors import InputError, refusal, short_repr
+from ostools.models.files.checks import PLAIN_DTYPES, read_json
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -32,7 +30,7 @@ class StoredTensor:
     file: Path
     dtype: str
     shape: tuple[int, ...]
-    _open: Any = field(repr=False, compare=False)
+    _open: safe_open = field(repr=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -56,89 +54,73 @@ def open_weights(directory: Path) -> dict[str, StoredTensor]:
     """Open every safetensors file that the model in `directory` needs; its tensors by name, in the
     order of the files.
 
-    Raises `InputError` for a file that is missing, cut short, or a pickle; for a tensor that stands
-    in two files; and for one that stands in another file than the index says.
+    Raises `InputError` for a file that is missing, cut short, or a pickle; and for a tensor that
+    stands in two files, or in another than the index says.
     """
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if not single.exists() and not index.exists():
-        raise _no_weights(directory)
+        pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
+        raise InputError(
+            f"expected model.safetensors in {directory}, found "
+            + (
+                f"only pickles ({', '.join(pickles[:3])}): convert them to safetensors: loading a "
+                "pickle runs code"
+                if pickles
+                else "none: fetch the weights, of a revision that has safetensors"
+            )
+        )
     places = {} if single.exists() else _weight_map(index)
     weights: dict[str, StoredTensor] = {}
     for file_name in sorted(set(places.values())) or [single.name]:
         for tensor in _tensors(directory / file_name):
-            if tensor.name in weights:
+            if tensor.name in weights or places.get(tensor.name, file_name) != file_name:
                 raise InputError(
-                    f"expected each tensor in one file of {directory}, found "
-                    f"{short_repr(tensor.name)} in {weights[tensor.name].file.name} and in "
-                    f"{file_name}: which one is the weight is not known; fetch the checkpoint again"
+                    f"expected each tensor in one file of {directory}, the one that {index.name} "
+                    f"names, found {short_repr(tensor.name)} in {file_name}: which one is the "
+                    "weight is not known; fetch the checkpoint again"
                 )
             weights[tensor.name] = tensor
-    for name, tensor in weights.items():
-        if places.get(name, tensor.file.name) != tensor.file.name:
-            raise InputError(
-                f"expected {short_repr(name)} in {places[name]} as {index} says, found it in "
-                f"{tensor.file.name}: fetch the checkpoint again"
-            )
     return weights
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor, as the index of a checkpoint names it: a name beside the index."""
+    places = read_json(index).get("weight_map") or {}
+    for file in places.values() or [None]:
+        if Path(str(file)).name != file:
+            raise InputError(
+                f"expected a weight_map of files beside {index}, found {short_repr(file)}: fetch "
+                "it again"
+            )
+    return places
 
 
 def _tensors(file: Path) -> Iterator[StoredTensor]:
     """The tensors of a file, which is there and whole: safetensors checks its header."""
-    if not os.path.isfile(file):  # not pathlib: a name too long to be one raises there
-        raise InputError(
-            f"expected the weights {file.name[:80]} in {file.parent}, found no such file: fetch it "
-            "again"
-        )
-    try:
-        stream: Any = safe_open(file, "pt")
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"expected a whole safetensors file, found {file} truncated or corrupt "
-            f"({file.stat().st_size} bytes; {one_line(error)}): fetch it again (of a Git LFS "
-            "pointer: `git lfs pull`)"
-        ) from None
+    with refusal(
+        f"a whole safetensors file {short_repr(file.name)} in {file.parent}",
+        "; fetch it again (of a Git LFS pointer: `git lfs pull`)",
+    ):
+        stream = safe_open(file, "pt")
     for name in stream.offset_keys():
         part = stream.get_slice(name)
         yield StoredTensor(name, file, part.get_dtype(), tuple(part.get_shape()), stream)
 
 
-def stored_dtype(weights: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> torch.dtype:
+def stored_dtype(weights: Mapping[str, StoredTensor], config: Mapping[str, object]) -> torch.dtype:
     """The dtype of most of a checkpoint's numbers, if it holds the others without rounding, else
     one that holds all; without weights the one that its configuration names, else float32."""
-    counts: Counter[str] = Counter()
-    for tensor in weights.values():
-        if tensor.dtype in PLAIN_DTYPES:
-            counts[tensor.dtype] += tensor.count
+    counts: Counter[torch.dtype] = Counter()
+    plain = [tensor for tensor in weights.values() if tensor.dtype in PLAIN_DTYPES]
+    for tensor in plain:
+        counts[PLAIN_DTYPES[tensor.dtype]] += tensor.count
     if not counts.total():
         names = {str(dtype).removeprefix("torch."): dtype for dtype in PLAIN_DTYPES.values()}
         return names.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
-    dtype = PLAIN_DTYPES[max(counts, key=lambda name: (counts[name], name))]
-    for tensor in weights.values():
-        if PLAIN_DTYPES.get(tensor.dtype, dtype) != dtype:
+    dtype = max(counts, key=lambda kind: (counts[kind], str(kind)))
+    for tensor in plain:
+        if PLAIN_DTYPES[tensor.dtype] != dtype:
             numbers = tensor.read()
             if not torch.equal(numbers.to(dtype).to(numbers.dtype), numbers):
                 dtype = torch.promote_types(dtype, numbers.dtype)
     return dtype
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    """The file of each tensor, as the index of a checkpoint names it."""
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise InputError(f"expected a weight_map in {index}, found none: fetch the file again")
-    for file in places.values():
-        if Path(str(file)).name != file or not str(file).strip("."):
-            raise InputError(
-                f"expected names of files beside {index}, found {str(file)[:80]!r} in its "
-                "weight_map: fetch it again"
-            )
-    return places
-
-
-def _no_weights(directory: Path) -> InputError:
-    pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
-    found, remedy = "none", "fetch the weights"
-    if pickles:
-        found = f"only pickles ({', '.join(pickles[:3])})"
-        remedy = "convert them to safetensors: loading a pickle runs code"
-    return InputError(f"expected model.safetensors in {directory}, found {found}: {remedy}")

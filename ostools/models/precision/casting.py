@@ -7,7 +7,6 @@ second copy of them.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from ostools import hooks
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import GPTJAttention, HookPoint, TransformerBridge
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
@@ -27,8 +26,6 @@ from ostools.models.precision.torch_state import default_torch_state
 
 Reader = Callable[..., Tensor]
 Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
-
-_CONTAINERS = frozenset({dict, OrderedDict, list, set})
 
 
 @checked_arguments(InputError, IN_WORDS)
@@ -56,16 +53,10 @@ def view_in(
 
 
 def view(
-    model: TransformerBridge,
-    dtype: torch.dtype,
-    reading: Reading,
-    replacement: Callable[[Tensor], Tensor | None] = lambda weight: None,
-    eager: bool = False,
+    model: TransformerBridge, dtype: torch.dtype, reading: Reading, eager: bool = False
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function,
     and what it reads.
-
-    `replacement`: a tensor of one's own in the place of a weight, None for what `reading` makes.
     """
     refuse_processed(model)
     _refuse_hooked(model)
@@ -73,7 +64,7 @@ def view(
     family = family_of(model)
     if family is not None:
         check_arithmetic(family, eager)
-    memo = _copied(model, dtype, reading, replacement)
+    memo = _copied(model, dtype, reading)
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
         # TransformerLens' own hooks are closures over the block that they were made for: a copied
@@ -84,8 +75,6 @@ def view(
         exact = getattr(module, "scalar_embed_scale", None)
         if isinstance(exact, float):  # Gemma's sqrt(d_model): rounded once, not through a dtype
             module.embed_scale.fill_(exact)  # pyright: ignore[reportCallIssue]
-        if isinstance(module, GPTJAttention):
-            module.embed_positions = _angles(module, dtype)
     result.cfg.dtype = dtype
     result.original_model.config.dtype = dtype  # pyright: ignore[reportArgumentType]
     put_scores(result, eager)
@@ -93,51 +82,25 @@ def view(
     return result
 
 
-def _copied(
-    model: TransformerBridge,
-    dtype: torch.dtype,
-    reading: Reading,
-    replacement: Callable[[Tensor], Tensor | None],
-) -> dict[int, object]:
+def _copied(model: TransformerBridge, dtype: torch.dtype, reading: Reading) -> dict[int, object]:
     """What stands in a copy in the place of each tensor of the model, by its id: deepcopy takes what
     its memo already holds, and so copies the modules, and no weight.
     """
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
-        numbers = replacement(parameter)
-        if numbers is None:
-            numbers = _recast(parameter, dtype, *reading(parameter))
+        read, stored = reading(parameter)
+        parts = tuple(part.detach() for part in stored)
+        is_small = parameter.numel() * dtype.itemsize <= SMALL_WEIGHT
+        numbers = read(*parts) if is_small else LazyCast(read, parts, dtype)
         memo[id(parameter)] = nn.Parameter(numbers, parameter.requires_grad)
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
     for module in model.modules():
         for value in vars(module).values():
-            if (
-                type(value) in _CONTAINERS and not value
-            ):  # a dozen empty registries: deepcopy is slow
-                memo[id(value)] = type(value)()
-            elif isinstance(value, Tensor) and value.grad_fn:  # a pattern that a module keeps
+            if isinstance(value, Tensor) and value.grad_fn:  # a pattern that a module keeps
                 memo[id(value)] = value.detach()
     return memo
-
-
-def _angles(module: GPTJAttention, dtype: torch.dtype) -> Tensor:
-    """GPT-J's table of angles, which is computed in the dtype that the model is loaded in."""
-    from transformers.modeling_utils import local_torch_dtype
-    from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
-
-    with torch.device(module.embed_positions.device), local_torch_dtype(dtype):
-        return create_sinusoidal_positions(module.max_positions, module.pos_embd_dim)
-
-
-def _recast(
-    parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]
-) -> Tensor:
-    """The numbers of a parameter as they are read: made once where it is small."""
-    parts = tuple(part.detach() for part in parts)
-    is_small = parameter.numel() * dtype.itemsize <= SMALL_WEIGHT
-    return read(*parts) if is_small else LazyCast(read, parts, dtype)
 
 
 def _refuse_hooked(model: TransformerBridge) -> None:

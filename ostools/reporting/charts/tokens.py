@@ -201,7 +201,6 @@ def change_chart(result: Change) -> Chart:
 SOURCES = {
     TRAINED: "the model",
     "initialised": "initialised",
-    "embeddings-kept": "initialised, embeddings kept",
     "shuffled": "shuffled",
 }
 

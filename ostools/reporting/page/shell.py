@@ -33,11 +33,5 @@ def stored_at(model: Mapping[str, Any]) -> str:
 
 
 def loading(model: Mapping[str, Any]) -> list[str]:
-    """The options that load the model of a provenance again.
-
-    A device map that no option says becomes "auto", which gives the same numbers.
-    """
-    words = ["--load-dtype", str(model["dtype"]), "--device", str(model["device"])]
-    if device_map := model.get("device_map"):
-        words += ["--device-map", "disk" if dict(device_map) == {"": "disk"} else "auto"]
-    return words
+    """The options that load the model of a provenance again."""
+    return ["--load-dtype", str(model["dtype"]), "--device", str(model["device"])]

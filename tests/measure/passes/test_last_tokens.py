@@ -84,7 +84,7 @@ def test_random_trees_are_the_loop(
     everything = prefix_tree(prompts)
     assert len(everything.ids) > 40  # more than the context and GPT-2's table of positions hold
     way = batching_of(model, [everything])
-    assert way.name == ("loop" if family == "neo" else "packed pass")
+    assert way.name == ("packed pass")
     packed = last_rows(model, prompts, everything, way, (0, 1))
     looped = last_rows(model, prompts, everything, Batching("loop", "test"), (0, 1))
     assert list(packed.residuals) == list(looped.residuals) == [0, 1, 2]

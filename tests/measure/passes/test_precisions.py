@@ -36,7 +36,6 @@ KINDS = (
     "bfloat16-weights",
     "float8_e5m2-weights",
     "int8-weights",
-    "int8-dynamic",
     "int4-kv",
 )
 

@@ -74,11 +74,6 @@ def test_other_switches_are_found_by_their_names(name: str) -> None:
     )
 
 
-def test_a_template_that_writes_otherwise_each_time_is_refused() -> None:
-    with pytest.raises(InputError, match="that writes the same text each time"):
-        encode(_model(_TURN + "{{ strftime_now('%f') }}"), "Hi", chat=True)
-
-
 def test_an_effort_has_no_off() -> None:
     model = _model(EFFORT)
     assert _text(model).startswith("Reasoning: low\n")
@@ -102,9 +97,6 @@ def test_a_system_prompt_that_says_the_same_is_no_second_copy_of_the_question() 
 # Markers in a text.
 
 
-RENDERED = "<bos><start_of_turn>user\nHi there<end_of_turn>\n<start_of_turn>model\n"
-
-
 def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     note_once.cache_clear()
     model = tiny_model("gemma")
@@ -113,50 +105,5 @@ def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None
     assert prompt.provenance == {"markers_as_text": 2}
     ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        "holds 2 markers of the chat template, read as plain text; use ost.Prompt.from_chat_text"
-        in line
-    )
+    assert "holds 2 markers of the chat template, read as plain text; give" in line
     assert ost.sensitivity(model, prompt).provenance.parameters["markers_as_text"] == 2
-
-
-def test_the_text_of_a_template_is_the_prompt_that_the_template_gives() -> None:
-    model: Any = tiny_model("gemma")
-    expected, found = (
-        ost.encode(model, "Hi there", chat=True),
-        ost.Prompt.from_chat_text(model, RENDERED),
-    )
-    assert expected.text == RENDERED
-    assert found.ids.tolist() == expected.ids.tolist()
-    assert found.ids.tolist() == model.tokenizer(RENDERED, add_special_tokens=False).input_ids
-    assert found.provenance == {"markers_as_tokens": True}
-    assert len(ost.encode(model, RENDERED.removeprefix("<bos>")).ids) > 2 * len(
-        found.ids
-    )  # the markers in letters
-
-
-def test_a_conversation_of_several_turns_has_no_known_origins() -> None:
-    model: Any = tiny_model("gemma")
-    turns = (
-        RENDERED
-        + "Hello<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
-    )
-    found = ost.Prompt.from_chat_text(model, turns)
-    assert found.ids.tolist() == model.tokenizer(turns, add_special_tokens=False).input_ids
-    assert found.origins is None
-    assert (
-        ost.Prompt.from_chat_text(model, turns.removeprefix("<bos>")).ids.tolist()
-        == found.ids.tolist()
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("", "found empty text"),
-        ("Hi", "expected text with markers of the chat template, found none in 'Hi'"),
-    ],
-)
-def test_what_is_no_text_of_a_chat(text: str, match: str) -> None:
-    with pytest.raises(InputError, match=match):
-        ost.Prompt.from_chat_text(tiny_model("gemma"), text)

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostools.ground.errors import InputError, in_words
-from ostools.models.files.checks import one_line
+from ostools.ground.errors import InputError, refusal
 
 MAGIC = b"GGUF"
 ROPE_FACTORS = "rope_freqs.weight"
@@ -100,15 +99,10 @@ def read_header(file: Path) -> GgufHeader:
             f"expected a GGUF file, found {file} without GGUF's first bytes: fetch it again (of a "
             "Git LFS pointer: `git lfs pull`)"
         )
-    try:
+    with refusal(f"a whole GGUF file, found {file} truncated or corrupt", "; fetch it again"):
         reader = GGUFReader(file)
         settings = {name: field.contents() for name, field in reader.fields.items()}
         architecture = str(settings["general.architecture"])
-    except Exception as error:  # numpy's and Python's own, of a table that goes beyond the end
-        raise InputError(
-            f"expected a whole GGUF file, found {file} truncated or corrupt "
-            f"({file.stat().st_size} bytes; {one_line(in_words(error))}): fetch it again"
-        ) from None
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     kinds: Counter[str] = Counter()
     for tensor in reader.tensors:

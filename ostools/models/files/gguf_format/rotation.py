@@ -21,9 +21,6 @@ _LLAMA_3 = {
 """Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they
 make of each frequency.
 """
-_PARTIAL = ("stablelm", "phi3", "nemotron")
-"""Types that may rotate only a part of each head."""
-_NO_ROTATION = ("gpt2", "bloom")
 _THETA = 10000.0
 """Base of the rotation where a file does not say, as llama.cpp takes it."""
 
@@ -38,25 +35,19 @@ def rope_of(
     """
     rope = {key[5:]: value for key, value in settings.items() if key.startswith("rope.")}
     rest = {key: value for key, value in settings.items() if not key.startswith("rope.")}
-    if kind == "phi3" and "scaling.original_context_length" in rope:  # its own, scaled or not
-        rest["original_context_length"] = rope.pop("scaling.original_context_length")
-    parameters: dict[str, Any] = {}
-    if kind not in _NO_ROTATION:
-        head = settings["attention.key_length"]
-        theta = float(rope.pop("freq_base", _THETA))
-        parameters = {"rope_type": "default", "rope_theta": theta}
-        rotated = rope.pop("dimension_count", head)
-        if kind in _PARTIAL:
-            parameters["partial_rotary_factor"] = rotated / head
-        elif rotated != head:
-            raise InputError(
-                f"expected whole heads of {head} to be rotated in {name}, found "
-                f"{header.architecture}.rope.dimension_count = {rotated}: use the checkpoint that "
-                "the file was made of"
-            )
-        parameters |= _scaling(rope, settings, header.architecture, name)
-        if header.rope_factors is not None:
-            parameters |= _of_factors(torch.from_numpy(header.rope_factors), parameters, head, name)
+    head = settings["attention.key_length"]
+    theta = float(rope.pop("freq_base", _THETA))
+    parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
+    rotated = rope.pop("dimension_count", head)
+    if rotated != head:
+        raise InputError(
+            f"expected whole heads of {head} to be rotated in {name}, found "
+            f"{header.architecture}.rope.dimension_count = {rotated}: use the checkpoint that "
+            "the file was made of"
+        )
+    parameters |= _scaling(rope, settings, header.architecture, name)
+    if header.rope_factors is not None:
+        parameters |= _of_factors(torch.from_numpy(header.rope_factors), parameters, head, name)
     if kind == "gemma3_text":
         local = float(rope.pop("freq_base_swa", _THETA))
         parameters = {

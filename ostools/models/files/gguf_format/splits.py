@@ -3,9 +3,8 @@
 The names, and which of them look a piece up whole before they merge (`ignore_merges`) or put BOS in
 front where the file does not say, are llama.cpp's (src/llama-vocab.cpp). The expressions are those
 of the models' own tokenizer.json, which llama.cpp quotes where its own engine needs others. So is
-the normalizer, which llama.cpp leaves out: Qwen, StableLM 2, GPT-NeoX (OLMo, MPT) and Cohere
-compose letters and accents first (NFC; transformers' Qwen2Tokenizer, GPTNeoXTokenizer,
-CohereTokenizer, and StabilityAI's tokenization_arcade100k.py).
+the normalizer, which llama.cpp leaves out: Qwen, GPT-NeoX (OLMo, MPT) and Cohere compose letters
+and accents first (NFC; transformers' Qwen2Tokenizer, GPTNeoXTokenizer, CohereTokenizer).
 
 A name that is not here is refused: other tokens are another prompt.
 """
@@ -22,11 +21,11 @@ _SYMBOLS_AND_BLANKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA_3 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SYMBOLS_AND_BLANKS}"
 _QWEN_2 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SYMBOLS_AND_BLANKS}"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s"
-_AFTER_CASED = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_TEKKEN = rf"{_CASED % ('', '')}|\p{{N}}|{_AFTER_CASED}"
-_GPT_4O = rf"{_CASED % (f'{_SUFFIXES}?', f'{_SUFFIXES}?')}|\p{{N}}{{1,3}}|{_AFTER_CASED}"
-_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_TEKKEN = (
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,6 @@ def _by(*steps: str | PreTokenizer) -> PreTokenizer:
 
 _GPT_2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 _DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _GPT_2])
-_FALCON = pre_tokenizers.Sequence(
-    [
-        pre_tokenizers.Punctuation("contiguous"),
-        _GPT_2,
-        pre_tokenizers.Digits(individual_digits=False),
-        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
-    ]
-)
 
 SPLITTINGS: dict[str, Splitting] = {
     **dict.fromkeys(
@@ -67,13 +58,10 @@ SPLITTINGS: dict[str, Splitting] = {
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe"), Splitting(_by(_LLAMA_3))),
     "tekken": Splitting(_by(_TEKKEN), True, add_bos=True),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), Splitting(_by(_QWEN_2), nfc=True)),
-    "gpt-4o": Splitting(_by(_GPT_4O)),
-    **dict.fromkeys(("gpt-2", "phi-2", "trillion"), Splitting(_GPT_2)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Splitting(_by(_QWEN_2), nfc=True)),
+    **dict.fromkeys(("gpt-2", "trillion"), Splitting(_GPT_2)),
     **dict.fromkeys(("mpt", "olmo"), Splitting(_GPT_2, nfc=True)),
     **dict.fromkeys(("starcoder", "refact", "smollm"), Splitting(_DIGITS)),
     "command-r": Splitting(_DIGITS, nfc=True),
-    "falcon": Splitting(_FALCON),
-    "bloom": Splitting(_by(_BLOOM)),
 }
 """By the names that converters write into files of the architectures that are read."""

@@ -32,8 +32,7 @@ _IDS = {
 }
 _IDS_OF_LLAMA = {"bos": 1, "eos": 2, "unk": 0}
 """What llama.cpp takes of a SentencePiece vocabulary whose header does not say."""
-_GEMMAS = ("gemma", "gemma2", "gemma3", "gemma3n")
-_NO_RIGHT_STRIP = ("<unk>", "<s>", "<|endoftext|>")
+_GEMMAS = ("gemma2", "gemma3")
 
 
 def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFast:
@@ -64,9 +63,7 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
             setting: _IDS_OF_LLAMA[key] for key, setting in _IDS.items() if key in _IDS_OF_LLAMA
         } | settings
         backend, add_bos = _of_pieces(tokens, settings, header.architecture, name), True
-    _add_tokens(
-        backend, tokens, settings, strip_right=kind == "llama" and header.architecture == "phi3"
-    )
+    _add_tokens(backend, tokens, settings)
     named = {
         f"{key}_token": _token(tokens, settings, key, name) for key in _IDS if _IDS[key] in settings
     }
@@ -210,14 +207,9 @@ def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tupl
 # ---- tokens that stand for themselves
 
 
-def _add_tokens(
-    tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[str, Any], *, strip_right: bool
-) -> None:
+def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[str, Any]) -> None:
     """Control and unknown tokens are special; those of the model's makers (`<think>`) are tokens
     like others, but found whole.
-
-    `strip_right`: Phi-3's swallow the blanks behind them, which the file does not say and llama.cpp
-        knows by the model's name.
     """
     types: Sequence[int] = settings.get("token_type", [])
     if len(types) != len(tokens):  # control tokens would be read as text
@@ -227,12 +219,7 @@ def _add_tokens(
         )
     known = tokenizer.get_vocab()
     added = [
-        AddedToken(
-            token,
-            normalized=False,
-            special=kind != _USER_DEFINED,
-            rstrip=strip_right and token not in _NO_RIGHT_STRIP,
-        )
+        AddedToken(token, normalized=False, special=kind != _USER_DEFINED)
         for token, kind in zip(tokens, types, strict=True)
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and token in known
     ]

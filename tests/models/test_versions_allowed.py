@@ -1,0 +1,23 @@
+"""A version of a library whose numbers were not tried is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostools.ground.errors import InputError
+from ostools.models import load_model, versions
+
+
+def test_a_version_that_was_not_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.24, which pip installs where it is told to, computes other answers."""
+    versions.check_versions.cache_clear()
+    versions.check_versions()
+    installed = versions.version
+    monkeypatch.setattr(
+        versions,
+        "version",
+        lambda name: "5.24.0" if name == "transformers" else installed(name),
+    )
+    versions.check_versions.cache_clear()
+    with pytest.raises(InputError, match=r"expected transformers<5.24.*, found 5.24.0, in which"):
+        load_model()
