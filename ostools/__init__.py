@@ -83,7 +83,8 @@ __all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsup
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
-        return getattr(_importlib.import_module(_HOME[name]), name)
+        globals()[name] = value = getattr(_importlib.import_module(_HOME[name]), name)
+        return value
     if name in _ROOMS:
         return _importlib.import_module(f"ostools.{name}")
     advice = ""

@@ -63,8 +63,7 @@ def timed(progress: Progress) -> Progress:
 
     def timed_progress(steps: int, total: int) -> None:
         tell(progress, steps, total)
-        clock.told(steps, total)
-        left, elapsed = clock.seconds_left(), clock.seconds
+        elapsed, left = clock.told(steps, total)
         expected = elapsed + (left or 0)
         if elapsed < min(FIRST_ESTIMATE, limit) or expected <= limit or steps >= total:
             return

@@ -64,31 +64,25 @@ class Clock:
         self._start = time.monotonic()
         self._reports: list[tuple[float, float]] = []  # when, and the share that was done
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self._start
-
-    def told(self, steps_done: int, total: int) -> None:
-        """Note how much is done now."""
-        report = time.monotonic(), steps_done / max(total, 1)
-        if self._reports and self._reports[-1][1] == report[1] == 0:  # the work has begun anew
-            self._reports[-1] = report
-        elif not self._reports or report[1] > self._reports[-1][1]:
-            self._reports.append(report)
-
-    def seconds_left(self) -> float | None:
-        """Seconds until the end; None where that cannot be told yet, and at the end."""
-        if len(self._reports) < 2 or self._reports[-1][1] >= 1:
-            return None
+    def told(self, steps_done: int, total: int) -> tuple[float, float | None]:
+        """Note how much is done now; seconds since the beginning, and until the end: None where
+        that cannot be told yet, and at the end.
+        """
+        now, share = time.monotonic(), steps_done / max(total, 1)
+        if self._reports and self._reports[-1][1] == share == 0:  # the work has begun anew
+            self._reports[-1] = now, share
+        elif not self._reports or share > self._reports[-1][1]:
+            self._reports.append((now, share))
         when, share = self._reports[-1]
-        if len(self._reports) == 2 and share < _FIRST_SHARE:  # one step may be unlike the others
-            return None
+        # One step may be unlike the others.
+        is_early = len(self._reports) == 2 and share < _FIRST_SHARE
+        if len(self._reports) < 2 or share >= 1 or is_early:
+            return now - self._start, None
         reports = self._reports[len(self._reports) > 2 :]  # from the first step's end on
         middle = (reports[0][0] + when) / 2
         since, before = [report for report in reports[:-1] if report[0] <= middle][-1]
         end = when + (when - since) * (1 - share) / (share - before)
-        return max(end - time.monotonic(), 0.0)
+        return now - self._start, max(end - now, 0.0)
 
 
 class LogLines:
@@ -102,8 +96,7 @@ class LogLines:
         self._say, self._clock, self._next = say, Clock(), LONG
 
     def __call__(self, steps_done: int, total: int) -> None:
-        self._clock.told(steps_done, total)
-        seconds, left = self._clock.seconds, self._clock.seconds_left()
+        seconds, left = self._clock.told(steps_done, total)
         is_long = seconds >= FIRST_ESTIMATE and left is not None and seconds + left > LONG
         if seconds >= self._next or (is_long and self._next == LONG):
             self._next = seconds + LONG

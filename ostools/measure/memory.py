@@ -43,8 +43,6 @@ from ostools.models.untrained import bytes_with_untrained
 # Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks
 # keep. Scores are float32 in 16 bits too (`models.precision.scores`).
 _SQUARES, _SCORE = 4.5, 4
-_KEPT = 1 << 28
-"""Bytes of sites up to which the formulas keep those of all blocks (`formulas.forward`)."""
 _TERMS = 1 << 26
 """Bytes of a block's matrices, one a token, that are made at a time (`theory.path_sum`)."""
 _ENCODING = tuple(EncodingOptions.__annotations__)
@@ -85,9 +83,7 @@ def blocks_bytes(shape: Shape, pos: int, variants: Iterable[str]) -> int:
     names = list(variants)
     full, element = in_full(shape), 8
     squares, square = shape.n_heads * pos**2, element * shape.d_model**2
-    sites = full.site_bytes(pos)
-    read = pass_bytes(full, 1, pos) + (sites if sites <= _KEPT else 0)
-    read += squares * full.element + 5 * pos**2 * element
+    read = pass_bytes(full, 1, pos) + 2 * squares * full.element + 5 * pos**2 * element
     read += pos * (6 * shape.d_mlp + 20 * shape.d_model) * element
     of_token = element * shape.d_mlp * shape.d_model + square
     terms = min(pos * of_token, max(of_token, chunk(_TERMS))) + 8 * square

@@ -194,6 +194,8 @@ def rewritten(
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
     """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a
     chat the user's message is rewritten."""
+    if mitigation is None:
+        return prompt, ()
     before = prompt if isinstance(prompt, str) else prompt.text
     if isinstance(prompt, Prompt) and before is not None and prompt.chat is not None:
         before = before[slice(*prompt.chat.message)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -76,7 +75,7 @@ class Unloaded:
     @property
     def shape(self) -> Shape:
         """Shape by the configuration."""
-        return _shape(_stamp(self.source.directory), self.source, self.dtype, self.kind)
+        return _shape(self.source, self.dtype, self.kind)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
         """Tokens of a prompt, given as text or as ids."""
@@ -182,16 +181,8 @@ class _Encoder:
         return str(self.tokenizer.convert_ids_to_tokens(index))
 
 
-def _stamp(directory: Path) -> tuple[Path, int, int]:
-    """What a checkpoint is known by: where it lies, and which file its configuration is."""
-    status = (directory / "config.json").stat()
-    return directory.resolve(), status.st_ino, status.st_mtime_ns
-
-
 @lru_cache(maxsize=64)
-def _shape(
-    stamp: tuple[Path, int, int], source: Checkpoint, dtype: torch.dtype, kind: str
-) -> Shape:
+def _shape(source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
     """A model is read once, and not for each of its cells."""
     family = check_config(source)
     shape = Shape.of_settings(source.config, dtype, kind)

@@ -123,13 +123,6 @@ class Shape:
         """Parameters of all blocks and of one embedding: those that a token is multiplied with."""
         return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
 
-    def site_bytes(self, pos: int) -> int:
-        """Bytes of every block's sites over a prompt of `pos` tokens: scores and patterns, and
-        vectors of each position.
-        """
-        per_layer = 2 * self.n_heads * pos**2 + pos * (8 * self.d_model + 3 * self.d_mlp)
-        return self.n_layers * per_layer * self.element
-
 
 def setting(config: Any, name: str) -> Any:
     """A setting of a configuration; None where it has none, and where layers have several."""

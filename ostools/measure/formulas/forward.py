@@ -18,7 +18,6 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.out_of_memory import chunk
 from ostools.measure.formulas.block import SITES, BlockTerms
 from ostools.measure.formulas.weights import require_described
 from ostools.measure.passes.contexts import (
@@ -27,26 +26,20 @@ from ostools.measure.passes.contexts import (
     noted_calls,
     true_arithmetic,
 )
-from ostools.models.shape import Shape
-
-# Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn
-# comes.
-KEPT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class Forward:
     """A forward pass over one prompt; blocks are read one at a time, from the last to the first.
 
-    A short prompt's blocks are kept from the one pass; a long one's run again, so that never more
-    than one block's patterns are in memory.
+    Each block runs again when its turn comes, so that never more than one block's patterns are in
+    memory.
     """
 
     model: TransformerBridge
     norms: Mapping[str, hooks.Norm]
     names: Sequence[str]  # the sites that the model has: looked up once
     calls: list[BlockCall]
-    kept_sites: Mapping[str, Mapping[int, Tensor]]
     final_norm_scale: Float[Tensor, " pos"]
 
     def blocks(self) -> Iterator[BlockTerms]:
@@ -58,8 +51,6 @@ class Forward:
             del block
 
     def _read(self, layer: int) -> Mapping[str, Tensor]:
-        if self.kept_sites:
-            return {name: layers[layer][0] for name, layers in self.kept_sites.items()}
         args, kwargs = self.calls[layer]
         with (
             torch.no_grad(),
@@ -71,8 +62,7 @@ class Forward:
 
 
 def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
-    """Run the prompt once and keep what the formulas need; two passes where all patterns would take
-    over 256 MiB.
+    """Run the prompt once, and note how each block was called.
 
     Raises `InputError` for blocks that no formula describes (experts), under an active edit that
     the formulas do not know (an ablated head, a hook of somebody else), and for numbers that are
@@ -87,13 +77,12 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     available = hooks.available_sites(model)
     require_described(model, available)
     names = [name for name in SITES if name in available]
-    kept = names if Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT_BYTES) else []
     last = int(model.cfg.n_layers) - 1
     with (
         torch.no_grad(),
         true_arithmetic(model),
         noted_calls(model) as calls,
-        hooks.capture(model, *kept, "final_norm_scale") as record,
+        hooks.capture(model, "final_norm_scale") as record,
         hooks.capture(model, "residual_post", layers=[last]) as at_end,
     ):
         logits = model(ids[None].to(next(model.parameters()).device), logits_to_keep=1)
@@ -104,6 +93,4 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
             "the forward pass on this prompt is not finite; the model's weights or its dtype are broken"
         )
     scale = record["final_norm_scale"][0, :, 0].double()
-    return Forward(
-        model, hooks.norms(model), names, calls, {name: record[name] for name in kept}, scale
-    )
+    return Forward(model, hooks.norms(model), names, calls, scale)

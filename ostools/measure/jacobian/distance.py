@@ -12,7 +12,7 @@ sensitivities a text, and as many for each control.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
@@ -29,7 +29,7 @@ from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
-from ostools.measure.passes.output import up_to_position
+from ostools.measure.passes.output import beginning, up_to_position
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
@@ -162,43 +162,35 @@ def influence_by_distance(
     """
     seed = whole_number("seed", seed)
     count = None if queries is None else whole_number("queries", queries, 1)
-    names = [controls] if isinstance(controls, str) else list(dict.fromkeys(controls))
     is_one = isinstance(prompt, str | Prompt | Question)
     texts: Any = [prompt] if is_one else prompt
     prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
-    if "untrained" in names:
-        require_no_edits("influence_by_distance", model, "an untrained model would not have it")
-    shuffled_prompts = [one.shuffled(seed) for one in prompts] if "shuffled" in names else []
-    options: dict[str, Any] = {
-        "method": method,
-        "cotangents": cotangents,
-        "max_memory": max_memory,
-        "seed": seed,
-    }
-    provenance = Provenance.collect(
-        model,
-        linearisation=linearisation,
-        queries=count,
-        controls=names,
-        prompts={
-            str(number): {"token_ids": one.ids.tolist()}
-            for number, one in enumerate(prompts, start=1)
-        },
-        **options,
-    )
+    names = [controls] if isinstance(controls, str) else list(dict.fromkeys(controls))
+    subjects = {name: _subject(name, model, prompts, seed) for name in (TEXT, *names)}
+    options: dict[str, Any] = {"method": method, "cotangents": cotangents}
+    options |= {"max_memory": max_memory, "seed": seed}
+    of_prompts = {str(k): {"token_ids": one.ids.tolist()} for k, one in enumerate(prompts, start=1)}
+    about: dict[str, Any] = {"linearisation": linearisation, "queries": count, "controls": names}
+    provenance = Provenance.collect(model, **about, prompts=of_prompts, **options)
     tables = []
-    for index, source in enumerate([TEXT, *names]):
-        subject = (
-            untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
-        )
-        subject_prompts = shuffled_prompts if source == "shuffled" else prompts
-        share = part_of(progress, index, index + 1, 1 + len(names), units=100) or False
+    for index, (source, (subject, subject_prompts)) in enumerate(subjects.items()):
+        share = part_of(progress, index, index + 1, len(subjects), units=100) or False
         settings: Any = options | {"linearisations": [linearisation], "progress": share}
         tables.append(_pairs(subject, subject_prompts, count, settings).assign(source=source))
     table: Frame = pd.concat(tables, ignore_index=True)
     return InfluenceByDistance.of(
         table[["prompt", "source", *table.columns.drop(["prompt", "source"])]], provenance
     )
+
+
+def _subject(
+    source: str, model: TransformerBridge, prompts: Sequence[Prompt], seed: int
+) -> tuple[TransformerBridge, Sequence[Prompt]]:
+    """The model and the prompts of the text, or of a control."""
+    if source == "untrained":
+        require_no_edits("influence_by_distance", model, "an untrained model would not have it")
+        return untrained_model(model, "initialised", seed=seed), prompts
+    return model, [one.shuffled(seed) for one in prompts] if source == "shuffled" else prompts
 
 
 def _pairs(
@@ -212,7 +204,7 @@ def _pairs(
         for number, text in enumerate(prompts)
         for query in _queries(len(text.ids), count)
     ]
-    beginnings = [_beginning(prompts[number], query) for number, query in places]
+    beginnings = [beginning(prompts[number], query + 1) for number, query in places]
     work = full_precision(model, "influence_by_distance")
     for number, text in enumerate(prompts):
         # Of one position of each text it is shown that its beginning is computed as within the
@@ -242,13 +234,6 @@ def _queries(pos: int, count: int | None) -> list[int]:
     return np.unique(
         np.linspace(first, pos - 1, pos - first if count is None else count).round().astype(int)
     ).tolist()
-
-
-def _beginning(prompt: Prompt, query: int) -> Prompt:
-    origins = None if prompt.origins is None else prompt.origins[: query + 1]
-    return replace(
-        prompt, ids=prompt.ids[: query + 1], tokens=prompt.tokens[: query + 1], origins=origins
-    )
 
 
 def _relative(pairs: Frame) -> Frame:

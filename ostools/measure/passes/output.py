@@ -190,5 +190,10 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
             f"{error:.2g} of their size between them: the model or an edit reads later tokens, so that a beginning says "
             "nothing of the whole"
         )
+    return beginning(prompt, end)
+
+
+def beginning(prompt: Prompt, end: int) -> Prompt:
+    """Return the first `end` tokens of a prompt."""
     origins = None if prompt.origins is None else prompt.origins[:end]
     return replace(prompt, ids=prompt.ids[:end], tokens=prompt.tokens[:end], origins=origins)
