@@ -253,7 +253,7 @@ def _in_words(hint: Any, class_words: Mapping[type, str]) -> list[str]:
         elif kind is _FUNCTION:
             texts.append("a function")
         elif _is_class(kind):
-            texts.append(
-                class_words.get(kind) or _CLASSES.get(kind, (kind, f"a {kind.__name__}"))[1]
-            )
+            article = "an" if kind.__name__[0] in "AEIOU" else "a"
+            of_class = _CLASSES.get(kind, (kind, f"{article} {kind.__name__}"))[1]
+            texts.append(class_words.get(kind) or of_class)
     return texts

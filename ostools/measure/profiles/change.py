@@ -1,8 +1,8 @@
-"""Two results of one kind, token by token: before and after an edit, of two models, of two dtypes.
+"""Two sensitivities, token by token: before and after an edit, of two models, of two dtypes.
 
 Their ratio means something only where both are the same quantity: the same tokens, and each row of
-the one beside that row of the other that has its linearisation (or variant), norm, layer and last
-token. Everything else may differ, and is told.
+the one beside that row of the other that has its linearisation, norm and layer. Everything else may
+differ, and is told.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import agreeing, named_by
 from ostools.mitigations.named import NONE
@@ -24,7 +23,7 @@ ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 """Measured norms come from Jacobians of that dtype (of a 16-bit model in float32): closer ones are
 the same number.
 """
-_GROUP = ["source", "norm", "layer", "last"]
+_GROUP = ["linearisation", "norm", "layer"]
 _SAME = {
     "weight_hash": "weights",
     "config_hash": "configuration",
@@ -35,16 +34,15 @@ _SAME = {
 
 @dataclass(frozen=True, eq=False)
 class Change(Result):
-    """The norms of two results of one kind, and their ratio.
+    """The norms of two sensitivities, and their ratio.
 
-    `frame`, one row a token and source: position, token_id, token, origin, source (the
-    linearisation of a measured norm, the variant of a path sum), norm, layer, last (the position
-    whose y is meant), first, second, ratio (second / first), lower and upper: where the ratio lies,
-    both equal to it for exact norms; of estimates at the confidence of both. NA where the first is
-    below its rounding, 1e-7 of its largest norm in float32: the ratio would be one of rounding
-    errors.
+    `frame`, one row a token, linearisation, norm and layer: position, token_id, token, origin,
+    linearisation, norm, layer, first, second, ratio (second / first), lower and upper: where the
+    ratio lies, both equal to it for exact norms; of estimates at the confidence of both. NA where
+    the first is below its rounding, 1e-7 of its largest norm in float32: the ratio would be one of
+    rounding errors.
 
-    `summary`, one row a source, norm, layer and last: tokens (with a ratio), median_ratio,
+    `summary`, one row a linearisation, norm and layer: tokens (with a ratio), median_ratio,
     spearman (rank correlation of the two profiles; NA where one is flat).
 
     The provenance is the first one's; `parameters["second"]` is the whole of the second one's, and
@@ -65,7 +63,7 @@ class Change(Result):
         return change_findings(self)
 
 
-def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds) -> Change:
+def change(first: Sensitivity, second: Sensitivity) -> Change:
     """Join the two, row by row. Raises `InputError` for another position= or logit=, other tokens,
     and a row without its partner.
     """
@@ -77,10 +75,12 @@ def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds) -> Change:
                 "same quantity"
             )
     _require_same_tokens(first, second)
-    methods = [result.frame.get("method") for result in (first, second)]
-    is_exact = all(method is None or bool((method == "exact").all()) for method in methods)
+    is_exact = all((result.frame["method"] == "exact").all() for result in (first, second))
     norms = ("operator", "frobenius") if is_exact else ("frobenius",)
-    first_rows, second_rows = _long(first, norms), _long(second, norms)
+    first_rows, second_rows = (
+        by_norm(table, [*named_by(table), "linearisation", "layer"], norms)
+        for table in (frame_of(first), frame_of(second))
+    )
     _require_same_groups(first_rows[_GROUP], second_rows[_GROUP])
     keys = [*_GROUP, "position"]
     joined = first_rows.merge(
@@ -90,7 +90,9 @@ def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds) -> Change:
         suffixes=("", "_second"),
         validate="one_to_one",
     )
-    frame = _ratios(joined, _floor(first))
+    # Relative to the largest norm: what is below is rounding.
+    dtype = str(first.provenance.model["dtype"])
+    frame = _ratios(joined, 1e-3 * ROUNDING.get(dtype, ROUNDING["float32"]))
     summary = [
         {
             **dict(zip(_GROUP, key, strict=True)),
@@ -125,24 +127,12 @@ def _require_same_tokens(first: Result, second: Result) -> None:
 def _require_same_groups(first: Frame, second: Frame) -> None:
     groups = [set(rows.itertuples(index=False, name=None)) for rows in (first, second)]
     if alone := sorted(groups[0] ^ groups[1], key=str):
-        source, norm, layer, last = alone[0]
+        linearisation, norm, layer = alone[0]
         raise InputError(
-            f"compare: expected the same linearisations or variants, norms, layers and last tokens in both, found {source!r} "
-            f"({norm} norm, layer {layer}, last token {last}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
-            "measure both with the same arguments"
+            f"compare: expected the same linearisations, norms and layers in both, found {linearisation!r} ({norm} norm, "
+            f"layer {layer}) in the {'first' if alone[0] in groups[0] else 'second'} alone: measure both with the same "
+            "arguments"
         )
-
-
-def _long(result: Sensitivity | Bounds, norms: Sequence[str]) -> Frame:
-    """A row a token, source, norm, layer and last token, with value, lower and upper."""
-    frame = frame_of(result)
-    columns = [*named_by(frame), "source", "layer", "last"]
-    if isinstance(result, Bounds):
-        rows = frame.rename(columns={"variant": "source"}).assign(layer=0)
-        value = rows["value"]
-        return rows[[*columns, "norm"]].assign(value=value, lower=value, upper=value)
-    rows = frame.rename(columns={"linearisation": "source"})
-    return by_norm(rows.assign(last=int(frame["position"].max())), columns, norms)
 
 
 def by_norm(
@@ -159,15 +149,6 @@ def by_norm(
         for norm in norms
     ]
     return pd.concat(tables, ignore_index=True)
-
-
-def _floor(result: Sensitivity | Bounds) -> float:
-    """Relative to the largest norm: what is below is rounding. A path sum is a sum of numbers that
-    are not negative.
-    """
-    if isinstance(result, Bounds):
-        return 0.0
-    return 1e-3 * ROUNDING.get(str(result.provenance.model["dtype"]), ROUNDING["float32"])
 
 
 def _ratios(joined: Frame, floor: float) -> Frame:

@@ -75,38 +75,33 @@ def compare(first: Sensitivity, second: Sensitivity) -> Change: ...
 
 
 @overload
-def compare(first: Bounds, second: Bounds) -> Change: ...
-
-
-@overload
 def compare(first: Evaluation, second: Evaluation) -> AnswerDifference: ...
 
 
 @measurement()
 def compare(
-    first: Sensitivity | Bounds | Evaluation,
+    first: Sensitivity | Evaluation,
     second: Sensitivity | Bounds | Evaluation,
 ) -> Comparison | Change | AnswerDifference:
     """Compare two results: a measured profile with path sums, or two results of one kind.
 
     A `Sensitivity` and a `Bounds` of one run give a `Comparison`: does the bound hold, how loose is
-    it, and does its shape predict the measured one? Two results of one kind (before and after an
-    edit, of two models, of two dtypes) give a `Change`: the ratio of each token's norms, second /
-    first. Two evaluations of the same questions give an `AnswerDifference`: the difference of their
-    shares of right answers, question by question, with an exact interval.
+    it, and does its shape predict the measured one? Two sensitivities (before and after an edit, of
+    two models, of two dtypes) give a `Change`: the ratio of each token's norms, second / first. Two
+    evaluations of the same questions give an `AnswerDifference`: the difference of their shares of
+    right answers, question by question, with an exact interval.
 
     Raises `InputError` if a profile and path sums do not share weights, configuration, tokens and
-    edits, or if the linearisation that a variant belongs to was not measured; if two results of one
-    kind do not share their tokens, linearisations (or variants), norms, layers and last tokens; if
-    path sums are given before a profile; and if two evaluations are not of the same questions.
+    edits, or if the linearisation that a variant belongs to was not measured; if two sensitivities
+    do not share their tokens, linearisations, norms and layers; and if two evaluations are not of
+    the same questions.
     """
     if isinstance(first, Evaluation) and isinstance(second, Evaluation):
         return answer_difference(first, second)
     if isinstance(first, Sensitivity) and isinstance(second, Bounds):
         return _comparison(first, second)
-    for kind in (Sensitivity, Bounds):
-        if isinstance(first, kind) and isinstance(second, kind):
-            return change(first, second)
+    if isinstance(first, Sensitivity) and isinstance(second, Sensitivity):
+        return change(first, second)
     raise InputError(
         "compare: expected a profile first, and then path sums, or two results of one kind, found "
         f"{type(first).__name__} and {type(second).__name__}: compare(profile, paths)"

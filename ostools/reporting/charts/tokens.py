@@ -175,21 +175,21 @@ _RATIOS = {
 
 def change_chart(result: Change) -> Chart:
     """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a
-    linearisation or variant; a grey line where nothing changed. Of several layers or last tokens
-    the lowest layer and the last of these."""
+    linearisation; a grey line where nothing changed. Of several layers the lowest."""
     table = frame_of(result)
-    rows = table[(table["layer"] == table["layer"].min()) & (table["last"] == table["last"].max())]
-    rows = rows[rows["ratio"].notna()]
+    rows = table[(table["layer"] == table["layer"].min()) & table["ratio"].notna()]
     if rows.empty:
         raise InputError(
             "a change: expected a ratio at one token at least, found none: every norm of the first is rounding"
         )
-    hue = draw.hue("series", list(dict.fromkeys(rows["source"])))
+    hue = draw.hue("series", list(dict.fromkeys(rows["linearisation"])))
     norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
         of_norm = rows[rows["norm"] == norm]
-        data = token_rows(of_norm, series=of_norm["source"], value=of_norm["ratio"].astype(float))
+        data = token_rows(
+            of_norm, series=of_norm["linearisation"], value=of_norm["ratio"].astype(float)
+        )
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
         panel = profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)

@@ -134,16 +134,14 @@ def attribution_findings(result: Attribution) -> list[str]:
 
 
 def change_findings(result: Change) -> list[str]:
-    """The median ratio of each source, the tokens that changed most, what differs, and how many
+    """The median ratio of each linearisation, the tokens that changed most, what differs, and how many
     tokens have no ratio.
     """
     table, every = frame_of(result), result.summary
-    summary: Frame = every[
-        (every["layer"] == every["layer"].min()) & (every["last"] == every["last"].max())
-    ]
+    summary: Frame = every[every["layer"] == every["layer"].min()]
     ratios = [
-        f"{row['source']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median over "
-        f"{int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
+        f"{row['linearisation']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median "
+        f"over {int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")
     ]
     left_out = int(table["ratio"].isna().sum())
@@ -158,10 +156,10 @@ def change_findings(result: Change) -> list[str]:
 
 
 def _changed_most(table: Frame, summary: Frame) -> str:
-    """The three tokens with the ratio furthest from 1, of the first source and norm of the summary;
-    empty without a ratio.
+    """The three tokens with the ratio furthest from 1, of the first linearisation and norm of the
+    summary; empty without a ratio.
     """
-    first = summary[["source", "norm", "layer", "last"]].iloc[0]
+    first = summary[["linearisation", "norm", "layer"]].iloc[0]
     rows = table[(table[list(first.index)] == first).all(axis=1) & (table["ratio"] > 0)]
     distance = np.log(rows["ratio"].astype(float)).abs()
     rows = rows.loc[distance.sort_values(ascending=False, kind="stable").index[:_CHANGED]]
@@ -169,7 +167,9 @@ def _changed_most(table: Frame, summary: Frame) -> str:
         f"{named_token(row)} ×{number(float(row['ratio']))}" for _, row in rows.iterrows()
     )
     return (
-        f"Changed most ({first['source']}, {NORMS[str(first['norm'])]}): {words}." if words else ""
+        f"Changed most ({first['linearisation']}, {NORMS[str(first['norm'])]}): {words}."
+        if words
+        else ""
     )
 
 

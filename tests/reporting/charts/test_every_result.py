@@ -36,14 +36,15 @@ def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_table
     paths: Any = EVERY["Bounds"]()
     row = change.summary.iloc[0]
     assert (
-        f"{row['source']}, operator norm: second / first is {number(row['median_ratio'])} in"
+        f"{row['linearisation']}, operator norm: second / first is {number(row['median_ratio'])} in"
         in change.findings()[0]
     )
     first = change.frame[
-        (change.frame["source"] == row["source"]) & (change.frame["norm"] == "operator")
+        (change.frame["linearisation"] == row["linearisation"])
+        & (change.frame["norm"] == "operator")
     ]
     most = max(first.to_dict("records"), key=lambda of_token: abs(math.log(of_token["ratio"])))
-    words = f"Changed most ({row['source']}, operator norm): token {most['position']} “{most['token']}” ×"
+    words = f"Changed most ({row['linearisation']}, operator norm): token {most['position']} “{most['token']}” ×"
     assert f"{words}{number(most['ratio'])}, token " in " ".join(change.findings())
     values = paths.frame[paths.frame["variant"] == "local"]["value"]
     assert f"from {number(values.min())} at token" in paths.findings()[0]
