@@ -55,7 +55,6 @@ BEFORE_A_MODEL = [
     ("evaluate --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
     ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
     ("evaluate counting --task copy-last", ["unknown counting task 'copy-last'", "count-ones"]),
-    ("evaluate retrieval --records uids", ["expected uuid or words, or a file, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("ablate --what head", ["--what: expected heads, edges, layers, found 'head': did you mean 'heads'"]),
     ("ablate --what layers --method mean", ["unknown method for layers 'mean'"]),
