@@ -209,7 +209,7 @@ DECLARED = (
     _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", evaluate, figure_2_tasks()),
     _figure(3, figure_3, "--answers answers.jsonl --out figure3.pdf", evaluate, _LONGEST),
     _figure(4, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", evaluate, _LONGEST),
-    _figure(5, figure_5, "--panels b --site y --norm l2 --out figure5.pdf", collapse, FIGURE_5),
+    _figure(5, figure_5, "--panels b --out figure5.pdf", collapse, FIGURE_5),
     _figure(
         6,
         figure_3,
@@ -218,7 +218,7 @@ DECLARED = (
         figure_tasks(),
     ),
     _figure(7, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", evaluate, _LONGEST),
-    _figure(8, figure_8, "--block pre-ln --out figure8.pdf"),
+    _figure(8, figure_8, "--seeds 0,1 --out figure8.pdf"),
     _figure(9, figure_9, "--out figure9.pdf"),
     _unmeasured(
         "reproduce",

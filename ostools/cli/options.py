@@ -152,9 +152,9 @@ def _task(parameter: Parameter, spec: str) -> str:
     if parameter.kind == "task":
         tasks.task(spec)
     elif parameter.kind == "pairs":
-        tasks.task(spec, tasks.CollapseTask)
+        tasks.pairs_or_task(spec)
     else:
-        tasks.repeating(spec)
+        tasks.task(spec, tasks.CollapseTask)
     return spec
 
 

@@ -16,7 +16,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.homogenization import TokenHomogenization, token_homogenization
 from ostools.measure.collapse.result import Collapse, reference_at_y
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
-from ostools.measure.collapse.verdicts import Per, Reading, Site
+from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.faithfulness.linear_range import LinearRange, linear_range
 from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation, read_answers
@@ -67,14 +67,12 @@ __all__ = [
     "InfluenceByDistance",
     "LinearRange",
     "Patching",
-    "Per",
     "PositionEffect",
     "ProbeIntervention",
     "Profile",
     "Reading",
     "Sensitivities",
     "Sensitivity",
-    "Site",
     "Spectra",
     "Study",
     "TaskPrompt",

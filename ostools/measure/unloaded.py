@@ -25,7 +25,7 @@ from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
-from ostools.tasks import CollapseTask, Task, TaskPairs
+from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
 
 LIBRARIES = 672 << 20
@@ -95,12 +95,7 @@ class Unloaded:
     ) -> LongestPrompt:
         """The longest prompt of a task; `elicitation`: as `evaluate` asks them, None: alone, in a
         chat where there is a template."""
-        form: Any = task
-        if isinstance(task, str):
-            is_asked = task.partition(":")[0].strip() in tasks.names()
-            form = tasks.task(task) if is_asked else tasks.task(task, CollapseTask)
-        if isinstance(form, TaskPairs):  # in a chat with the answer line begun: the longest
-            form = form.form
+        form = tasks.pairs_or_task(task) if isinstance(task, str) else task
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
             pair_list = form.pairs(_Encoder(_tokenizer(self.source, False)), [length], seed)

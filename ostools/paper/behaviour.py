@@ -94,22 +94,17 @@ class _AnswersFigure:
         each. What of the paper's prompts is ours stands in docs/fidelity.md.
         """
         parameters, answers = self.provenance.parameters, self._answers
-        lengths = parameters["lengths"]
-        papers = f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: "
-        papers += (
-            f"length {lengths[0]}"
-            if len(lengths) == 1
-            else f"{len(lengths)} lengths from {lengths[0]} to {lengths[-1]}"
-        )
-        if not parameters.get("hosted"):
-            prompts = "in the chat template" if parameters["chat"] else "as plain text"
-            sentences = [f"{papers}, greedy decoding, prompts {prompts}."]
-        else:
+        lengths, missing = parameters["lengths"], int(answers["correct"].isna().sum())
+        how = f"greedy decoding, prompts {'in the chat template' if parameters['chat'] else 'as plain text'}"
+        if parameters.get("hosted"):
             temperature = parameters.get("temperature")
-            at = "that is not recorded" if temperature is None else f"{temperature:g}"
-            place = "made elsewhere" if parameters.get("endpoint") is None else "given over an API"
-            sentences = [f"{papers}, answers {place} at a temperature {at}."]
-        if missing := int(answers["correct"].isna().sum()):
+            at = "that is not recorded" if temperature is None else f"of {temperature:g}"
+            how = f"answers of a hosted model at a temperature {at}"
+        sentences = [
+            f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths from "
+            f"{lengths[0]} to {lengths[-1]}, {how}."
+        ]
+        if missing:
             sentences.append(
                 f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
             )

@@ -9,8 +9,9 @@ apart: "one-more-digit", the number with one digit more where a comma comes befo
 
 Drawn is what section 4 reports: "their difference in representation at the last layer", ||v^(L) -
 v*^(L)||_inf, before the final norm, "averaged out over each head, alongside the minimum and maximum
-over each head". What a head is of v^(L), which has none, is open:
-`ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
+over each head". What a head is of v^(L), which has none, is open: here v^(L) is cut into chunks of
+d_model / H numbers (`ostools.measure.collapse.verdicts`). Every other site and norm stands in
+`Figure5.curves`.
 
 The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones":
 `ostools.tasks.pairs`. Source: arXiv 2406.04267, Figure 5 and section 4.
@@ -19,9 +20,9 @@ The paper's text of (b) is "digits sampled uniformly ending with either a single
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -34,17 +35,18 @@ from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
-from ostools.measure import Collapse, Per, Reading, Site
-from ostools.results import Chart, Provenance, Result
+from ostools.measure import Collapse, Reading
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import FIGURE_5, ItemsAs
-from ostools.theory.distances import DistanceNorm
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 
 Panel = Literal["a", "b", "c", "d"]
 PANELS: tuple[Panel, ...] = get_args(Panel)
 PAPERS_MODEL = "Gemma 7B"
-_KEY = ["panel", "task", "pair", "site", "per", "norm", "dtype", "length"]
+DRAWN = Reading("residual", "head-chunk", "linf")
+"""What section 4 reports, with one reading of what a head of v^(L) is."""
+_KEY = ["panel", "task", "pair", "dtype", "length"]
 _INTERVAL = ["interval_low", "interval_high"]
 
 
@@ -52,8 +54,8 @@ _INTERVAL = ["interval_low", "interval_high"]
 class Figure5(Result):
     """One row per panel, pair, dtype and length.
 
-    Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length
-    (items of v), seeds (how many); mean, the distance averaged over heads and seeds; head_minimum
+    Columns: panel (a to d), task, pair (theorem | one-more-digit), dtype, length (items of v),
+    seeds (how many); mean, the Linf distance of v^(L) averaged over heads and seeds; head_minimum
     and head_maximum, the least and the greatest of any head and seed; seed_minimum and
     seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high, the
     95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it
@@ -61,14 +63,13 @@ class Figure5(Result):
     alike.
 
     v^(L) has no heads, over which the paper averages: here it is cut into chunks of d_model / H
-    numbers (the paper may also mean the outputs of the last block's heads, the site attention). In
-    (b) the digit before the one or two ones is never a one; the paper names no seeds, and its bars
-    are over heads. The pair of one digit more, after a comma, is ours.
+    numbers (the paper may also mean the outputs of the last block's heads, the site attention of
+    `curves`). In (b) the digit before the one or two ones is never a one; the paper names no seeds,
+    and its bars are over heads. The pair of one digit more, after a comma, is ours.
 
     `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as
-    `Collapse.verdicts` says, of the quantity that is drawn: the same site, pieces and norm. A dtype
-    that overflows has its verdict alone. `curves`: the whole measurement of each panel, with every
-    other distance and site.
+    `Collapse.verdicts` says, of the quantity that is drawn. A dtype that overflows has its verdict
+    alone. `curves`: the whole measurement of each panel, with every other distance and site.
     """
 
     tables: ClassVar = (
@@ -79,26 +80,12 @@ class Figure5(Result):
     curves: Mapping[str, Collapse]
 
     @property
-    def reading(self) -> Reading:
-        """Site, pieces and norm that are drawn."""
-        return Reading(*(self.provenance.parameters[name] for name in ("site", "per", "norm")))
-
-    @property
     def deviations(self) -> list[str]:
-        """Model and lengths beside the paper's, and the quantity where it is another, a sentence
-        each.
-        """
+        """Model and lengths beside the paper's, in a sentence."""
         model, lengths = self.provenance.model, self.provenance.parameters["lengths"]
-        sentence = (
-            f"The paper's is of {PAPERS_MODEL}. Here: {title_of(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
-            f"from {lengths[0]} to {lengths[-1]}."
-        )
-        if self.reading == Reading.with_defaults("residual", None, "linf", over_heads=True):
-            return [sentence]
         return [
-            sentence,
-            "The paper's is the L∞ distance at the last layer, v^(L), before the final norm, averaged over heads. Here: "
-            f"{self.reading.words}.",
+            f"The paper's is of {PAPERS_MODEL}. Here: {title_of(model)}, loaded in "
+            f"{model['dtype']}, {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}."
         ]
 
     def chart(self) -> Chart:
@@ -120,9 +107,6 @@ def figure_5(
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = tuple(range(5)),
     *,
-    site: Site = "residual",
-    per: Per | None = None,
-    norm: DistanceNorm = "linf",
     items: ItemsAs = "text",
     progress: Progress | None = None,
 ) -> Figure5:
@@ -135,25 +119,19 @@ def figure_5(
         dtypes: precisions that are compared with float64, as in `collapse`.
         seeds: digit streams of (b). The other panels do not draw digits. With fewer than three
             there is no bootstrap interval.
-        site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last
-            block's heads).
-        per: "head-chunk" (the default) or "vector" for residual and y, "vector" for logits,
-            "head-output" for attention.
-        norm: linf as in the paper, l1, l2 or cosine.
         items: how digits are put in: as "text", or each by its own token ("ids"). The latter if the
             tokenizer would merge them.
         progress: called as progress(done, total) after each forward pass.
 
-    Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide
-    d_model, and for whatever `collapse` refuses. Cost: one `collapse` for each panel, and for each
-    seed of (b) one pass for each dtype.
+    Raises `InputError` for an unknown panel, for heads that do not divide d_model, and for whatever
+    `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for
+    each dtype.
     """
     names = distinct("panels", panels)
-    reading = Reading.with_defaults(site, per, norm, over_heads=True)
     d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
-    if reading.per == "head-chunk" and d_model % n_heads:
+    if d_model % n_heads:
         raise InputError(
-            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
+            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; collapse has whole vectors"
         )
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
@@ -171,33 +149,25 @@ def figure_5(
         )
         for place, (panel, task) in enumerate(runs.items())
     }
-    frame = pd.concat(
-        [_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True
-    )
-    parameters = asdict(reading) | {
+    tables = [_summary(panel, result) for panel, result in curves.items()]
+    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
+    alike = next(iter(measured.values()))
+    probed = "difference_at_probed_lengths"
+    parameters = {
         "panels": "".join(runs),
         "prompts": {panel: task.example for panel, task in runs.items()},
-        **_parameters_of(curves),
+        **{name: alike[name] for name in ("items", "lengths", "dtypes")},
+        "routes": {panel: about["route"] for panel, about in measured.items()},
+        probed: {panel: about[probed] for panel, about in measured.items()},
     }
     provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
-    return Figure5(frame, provenance, _verdicts(curves, reading), curves)
+    frame = pd.concat(tables, ignore_index=True)
+    return Figure5(frame, provenance, _verdicts(curves), curves)
 
 
-def _parameters_of(curves: Mapping[str, Collapse]) -> dict[str, Any]:
-    """What the provenances of the panels say: alike of all, or by panel."""
-    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
-    first = next(iter(measured.values()))
-    probed = "difference_at_probed_lengths"
-    return {
-        **{name: first[name] for name in ("items", "lengths", "dtypes")},
-        "routes": {panel: parameters["route"] for panel, parameters in measured.items()},
-        probed: {panel: parameters[probed] for panel, parameters in measured.items()},
-    }
-
-
-def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
+def _summary(panel: str, result: Collapse) -> pd.DataFrame:
     """Rows of one panel: each pair, dtype and length, over heads and seeds."""
-    frame: Any = reading.of(result.measured()).assign(panel=panel)
+    frame: Frame = DRAWN.of(result.measured()).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
     table = grouped.agg(
         seeds=("seed", "nunique"),
@@ -217,18 +187,16 @@ def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
         ]
         ends = bootstrap_mean(torch.tensor(by_seed.to_numpy(), dtype=torch.float64))
         table[_INTERVAL] = np.stack([end.numpy() for end in ends], axis=1)
-    return table[[*_KEY, *(name for name in table.columns if name not in _KEY)]]
+    return table
 
 
-def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
+def _verdicts(curves: Mapping[str, Collapse]) -> pd.DataFrame:
     """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
     tables = [
-        result.verdicts(reading.per, reading.norm).assign(
-            panel=panel, per=reading.per, norm=reading.norm
-        )
+        result.verdicts(DRAWN.per, DRAWN.norm).assign(panel=panel)
         for panel, result in curves.items()
     ]
-    table: Any = pd.concat(tables, ignore_index=True)
-    first = ["panel", "task", "pair", "seed", "dtype", "site", "per", "norm"]
+    table: Frame = pd.concat(tables, ignore_index=True)
+    first = ["panel", "task", "pair", "seed", "dtype", "site"]
     names = [*first, *(name for name in table.columns if name not in first)]
-    return table.loc[table["site"] == reading.site, names].reset_index(drop=True)
+    return table.loc[table["site"] == DRAWN.site, names].reset_index(drop=True)

@@ -5,13 +5,11 @@ Figure 8 (appendix C.3): a sequence of n tokens against the same with its last t
 4.2, one layer). d = 64, sinusoidal positions, "key, query, and values from a Gaussian distribution"
 with variance 1 / d, otherwise "the exact structure of the decoder-only Transformer presented in the
 original Transformer paper", one layer, log axis. So the representation is that of the whole block
-of Vaswani et al. (`block="post-ln"`): skip connections, norms and MLP,
+of Vaswani et al.: skip connections, norms and MLP,
 
     z = LN(x_n + sum_h W_O^h sum_j alpha_nj^h v_j^h)        y = LN(z + W_2 relu(W_1 z))
 
-with 8 heads and an inner width of 4 d, as theirs has, without their encoder. `block="pre-ln"` is
-the block of the paper's own Section 2, before the final norm: z = x_n + attention(LN(x)), y = z +
-MLP(LN(z)). `block="attention"` is what attention returns.
+with 8 heads and an inner width of 4 d, as theirs has, without their encoder.
 
 The paper leaves open what is Gaussian, and both readings are drawn:
 
@@ -136,7 +134,6 @@ def figure_8(
     seeds: Sequence[int] = SEEDS,
     *,
     readings: Reading | Sequence[Reading] = READINGS,
-    block: Literal["post-ln", "pre-ln", "attention"] = "post-ln",
     d: int = 64,
     n_heads: int = 8,
 ) -> Figure8:
@@ -147,15 +144,13 @@ def figure_8(
         lengths: numbers of tokens.
         seeds: seeds of the Gaussian numbers.
         readings: what is Gaussian: "vectors" (queries, keys, values) or "weights".
-        block: what the layer is: "post-ln" (skip, norms and MLP of Vaswani et al.), "pre-ln" (the
-            paper's Section 2), or "attention" (its output alone).
         d: width of the layer.
         n_heads: number of heads, of width d / n_heads.
 
     Attention is causal, so one pass over the longest sequence holds every n. Only the rows that are
     asked for are computed: O(lengths * longest * d) for each seed. Raises `InputError` for lengths
-    below 1, seeds below 0, an odd or too small d, heads that do not divide it, and unknown readings
-    and blocks.
+    below 1, seeds below 0, an odd or too small d, heads that do not divide it, and unknown
+    readings.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
     if whole_number("d", d, 2) % 2:
@@ -167,16 +162,14 @@ def figure_8(
     reading_list = distinct("readings", readings)
     tables = [
         pd.DataFrame(
-            _pairs(_layer(reading, block, length_list[-1], d, seed), block, n_heads, length_list)
+            _pairs(_layer(reading, length_list[-1], d, seed), n_heads, length_list)
         ).assign(reading=reading, seed=seed, rounding=_ROUNDING)
         for reading in reading_list
         for seed in seed_list
     ]
     frame = pd.concat(tables, ignore_index=True)
-    sizes = {"block": block, "d": d, "n_heads": n_heads}
-    provenance = Provenance.without_model(
-        lengths=length_list, seeds=seed_list, readings=list(reading_list), **sizes
-    )
+    asked = {"lengths": length_list, "seeds": seed_list, "readings": list(reading_list)}
+    provenance = Provenance.without_model(**asked, d=d, n_heads=n_heads)
     return Figure8(frame, provenance, decay_fits(frame, QUANTITIES, 16, by=["reading"]))
 
 
@@ -194,32 +187,26 @@ class _Layer:
     W_1: Float[Tensor, "d inner"]
     W_2: Float[Tensor, "inner d"]
 
-    def after(self, block: str, stream: Copies, attended: Copies) -> Copies:
-        """Output of `block`, given the stream and what attention returns for it."""
-        if block == "attention":
-            return attended
-        z = stream + attended
-        if block == "pre-ln":
-            return z + (_normed(z) @ self.W_1).relu() @ self.W_2
-        z = _normed(z)
+    def after(self, stream: Copies, attended: Copies) -> Copies:
+        """Output of the block, given the stream and what attention returns for it."""
+        z = _normed(stream + attended)
         return _normed(z + (z @ self.W_1).relu() @ self.W_2)
 
 
-def _layer(reading: str, block: str, n: int, d: int, seed: int) -> _Layer:
+def _layer(reading: str, n: int, d: int, seed: int) -> _Layer:
     generator = torch.Generator().manual_seed(seed)
     W_Q, W_K, W_V, W_O = torch.randn(4, d, d, generator=generator, dtype=torch.float64) / d**0.5
     W_1 = torch.randn(d, 4 * d, generator=generator, dtype=torch.float64) / d**0.5
     W_2 = torch.randn(4 * d, d, generator=generator, dtype=torch.float64) / (4 * d) ** 0.5
     places = sinusoidal(n + 1, d)
     places = torch.stack([places[:-1], places[1:]])
-    read = _normed if block == "pre-ln" else torch.clone
     if reading == "vectors":
         drawn = _gaussian(n, 3 * d, generator) / d**0.5
         q, k, x = (part.expand(2, n, d) for part in drawn.chunk(3, dim=-1))
         W_O = torch.eye(d, dtype=torch.float64)
-        return _Layer(x, q + places, k + places, read(x), W_O, W_1, W_2)
+        return _Layer(x, q + places, k + places, x, W_O, W_1, W_2)
     x = _gaussian(n, d, generator) + places
-    q, k, v = (read(x) @ W for W in (W_Q, W_K, W_V))
+    q, k, v = (x @ W for W in (W_Q, W_K, W_V))
     return _Layer(x, q, k, v, W_O, W_1, W_2)
 
 
@@ -235,7 +222,7 @@ def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "
     return torch.randn(-(-n // 16) * 16, width, generator=generator, dtype=torch.float64)[:n]
 
 
-def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> dict[str, list[Any]]:
+def _pairs(layer: _Layer, n_heads: int, lengths: Sequence[int]) -> dict[str, list[Any]]:
     """Distances of the last token of every prefix and of the prefix with that token copied."""
     rows = torch.tensor(lengths) - 1
     q, k, v = (
@@ -251,7 +238,7 @@ def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> d
         [alpha @ v[0], alpha_star[..., :-1] @ v[0] + alpha_star[..., -1:] * v[1][:, rows]]
     )
     attended = rearrange(heads, "copy head length d_head -> copy length (head d_head)") @ layer.W_O
-    y, y_star = layer.after(block, layer.x[:, rows], attended)
+    y, y_star = layer.after(layer.x[:, rows], attended)
     weights = torch.cat([alpha, torch.zeros_like(itself)], dim=-1)
     return {
         "length": list(lengths),

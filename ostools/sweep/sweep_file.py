@@ -122,9 +122,9 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
 
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
-    if MEASUREMENTS[measurement].swept.pairs and spec in tasks.COLLAPSE_TASKS:
-        return tasks.task(spec, CollapseTask)
-    if spec in tasks.COLLAPSE_TASKS and spec not in tasks.names():
+    if MEASUREMENTS[measurement].swept.pairs:
+        return tasks.pairs_or_task(spec)
+    if spec in tasks.REPEATING_TASKS:
         raise InputError(
             f"{measurement} of {spec!r}: expected a task with an answer; known are {', '.join(tasks.names())}"
         )

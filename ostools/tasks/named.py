@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast, overload
 
-from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.ground.errors import InputError, unknown_name
 from ostools.mitigations.registry import Listed, Registry
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import AnyTask, Task
-from ostools.tasks.pairs import FIGURE_5, TASK_PAIRS, CollapseTask, ItemsAs, task_pairs
+from ostools.tasks.pairs import FIGURE_5, CollapseTask, ItemsAs
 from ostools.tasks.repeats import REPEATS, last_token
 
 GROUP = "ostools.tasks"
@@ -22,8 +23,6 @@ BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
 _ENDING_IN_ITEMS = {**FIGURE_5, **REPEATS}
 REPEATING_TASKS = (*_ENDING_IN_ITEMS, "text")
 """The names of pairs of which v* is v with its last token once more."""
-COLLAPSE_TASKS = (*REPEATING_TASKS, *TASK_PAIRS)
-"""The names of pairs for `collapse`."""
 
 _REGISTRY = Registry("task", Task, BUILT_IN, GROUP, InputError)
 
@@ -46,8 +45,8 @@ def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
     """The task that a text describes: `count-ones`, `count-ones:mode=cot-zero-shot`,
     `copy-last:uniform=true`.
 
-    kind: `Task`, what a model answers; `CollapseTask`, the pairs of prompts that `collapse`
-        compares, by a name of `COLLAPSE_TASKS`: `figure-5a`, `letters:items=ids`, `count-ones`. A
+    kind: `Task`, what a model answers; `CollapseTask`, pairs of prompts of which v* is v with its
+        last token once more, by a name of `REPEATING_TASKS`: `figure-5a`, `letters:items=ids`. A
         task stays itself.
 
     Raises `InputError` for an unknown name or option, with the nearest, and for a distribution that
@@ -59,39 +58,34 @@ def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
         raise InputError(
             f"expected a task or its name, such as 'copy-last', found {type(spec).__name__}"
         )
-    return _pairs(spec) if kind is CollapseTask else _REGISTRY.make(spec)
-
-
-def repeating(spec: str) -> CollapseTask:
-    """Pairs in which v* is v with its last token once more: `figure-5a`, `letters:items=ids`,
-    `text`.
-
-    Raises `InputError` for any other name, and proposes these alone.
-    """
-    if not isinstance(spec, str):
-        raise InputError(
-            f"expected the name of a task, such as 'figure-5a', found {short_repr(spec)}"
-        )
+    if kind is Task:
+        return _REGISTRY.make(spec)
     name = spec.partition(":")[0].strip()
-    if name in REPEATING_TASKS:
-        return _pairs(spec)
     if name in names():
         raise InputError(
             f"{name}: expected pairs of which v* is v with its last token once more, found a question to be answered; such "
             f"pairs are {', '.join(REPEATING_TASKS)}"
         )
-    raise unknown_name("task", name, REPEATING_TASKS)
+    return _pairs(spec, REPEATING_TASKS)
 
 
-def _pairs(spec: str) -> CollapseTask:
+def pairs_or_task(spec: str) -> CollapseTask | Task:
+    """What `collapse` compares by that name: pairs of `REPEATING_TASKS`, or a task, whose prompts of
+    n and n + 1 items are compared.
+    """
+    name = spec.partition(":")[0].strip()
+    return task(spec) if name in names() else _pairs(spec, (*REPEATING_TASKS, *names()))
+
+
+def _pairs(spec: str, known_names: Sequence[str]) -> CollapseTask:
     name, _, items = spec.partition(":items=")
     if name in _ENDING_IN_ITEMS:
         return _ENDING_IN_ITEMS[name](cast(ItemsAs, items or "text"))
-    if name not in COLLAPSE_TASKS:
-        raise unknown_name("task", name, COLLAPSE_TASKS)
+    if name != "text":
+        raise unknown_name("task", name, known_names)
     if items not in ("", "text"):
-        raise InputError(f"{name} has one way of putting its items in: leave items out")
-    return last_token() if name == "text" else task_pairs(name)
+        raise InputError("text has one way of putting its items in: leave items out")
+    return last_token()
 
 
 def label(task: Task) -> str:

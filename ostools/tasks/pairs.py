@@ -17,18 +17,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.errors import InputError
 from ostools.mitigations import Mitigation, Separator, insert
-from ostools.tasks.appendix_c import NAMES, AppendixTask
-from ostools.tasks.base import AnyTask, Task, typed_fields
+from ostools.tasks.appendix_c import AppendixTask
+from ostools.tasks.base import AnyTask, typed_fields
 
 PairKind = Literal["theorem", "one-more-digit", "task"]
 ItemsAs = Literal["text", "ids"]
-# Their prompts end in the sequence itself, which Figure 5 compares.
-_WITHOUT_END = ("copy", "count-ones-figure-5")
-TASK_PAIRS = tuple(name for name in NAMES if name not in _WITHOUT_END)
 
 
 @runtime_checkable
@@ -97,68 +94,6 @@ class CollapseTask(AnyTask):
         """
 
 
-class FormPairs(CollapseTask):
-    """Pairs whose prompts are those of a task, its `form`."""
-
-    form: Task
-
-    @property
-    def random(self) -> bool:
-        return self.form.random
-
-    @property
-    def trained_as(self) -> str | None:
-        return self.form.trained_as
-
-
-class NextPairs(FormPairs):
-    """The prompts of `form` with n and n + 1 items, of which no theorem speaks."""
-
-    items: ClassVar[ItemsAs] = "text"
-
-    @property
-    def name(self) -> str:
-        return self.form.name
-
-    @abstractmethod
-    def ids(
-        self, encoder: Encoder, counts: Sequence[int], seed: int
-    ) -> Mapping[int, tuple[int, ...]]:
-        """The token ids of the prompt with each number of items."""
-
-    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        ids = self.ids(encoder, sorted({*lengths, *(n + 1 for n in lengths)}), seed)
-        yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
-
-
-@typed_fields
-@dataclass(frozen=True)
-class TaskPairs(NextPairs):
-    """The prompts of Appendix C.1 with n and n + 1 items, and the text after the sequence: no
-    theorem speaks of them, but they are what a model is asked. Raises `InputError` for a task whose
-    prompt ends in its sequence."""
-
-    form: AppendixTask
-
-    def __post_init__(self) -> None:
-        if self.form.name in _WITHOUT_END:
-            raise unknown_name("task with text after its sequence", self.form.name, TASK_PAIRS)
-
-    @property
-    def example(self) -> str:
-        return self.form.prompt(6)
-
-    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        return dict(
-            zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True)
-        )
-
-
-def task_pairs(form: AppendixTask | str) -> TaskPairs:
-    """The pairs of a task, by its name or with its options."""
-    return TaskPairs(form if isinstance(form, AppendixTask) else AppendixTask(form))
-
-
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
     """The proof: v*[:n] == v, v*[n] == v[n-1], and v* ends there."""
     n = len(ids)
@@ -170,6 +105,40 @@ def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:
 def theorem_pair(length: int, ids: tuple[int, ...]) -> Pair:
     """The pair on ids: v, and v with its last token once more."""
     return Pair("theorem", length, ids, (*ids, ids[-1]))
+
+
+Pieces = Mapping[int, Sequence[str]]
+"""The pieces behind the question of a prompt, by the number of items; the last one is repeated."""
+
+
+def ids_of_text(
+    encoder: Encoder, task: str, question: str, pieces: Pieces, lengths: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
+    """Token ids of each prompt, tokenized whole; the text with its last piece once more has to give
+    v*. Raises `InputError` for a tokenizer that merges it, and offers the pair of `task` on ids.
+    """
+    texts = {length: question + "".join(parts) for length, parts in pieces.items()}
+    repeated = {length: texts[length] + pieces[length][-1] for length in lengths}
+    distinct = list(dict.fromkeys([*texts.values(), *repeated.values()]))
+    ids = dict(zip(distinct, encoder.ids(distinct), strict=True))
+    for n in lengths:
+        _require_no_merge(encoder, task, n, pieces[n][-1], ids[texts[n]], ids[repeated[n]])
+    return {length: ids[text] for length, text in texts.items()}
+
+
+def ids_of_items(
+    encoder: Encoder, question: str, pieces: Pieces, items: Iterable[str]
+) -> dict[int, tuple[int, ...]]:
+    """Token ids of each prompt, every piece put in by its own token: the `items` as they stand after
+    the question, other pieces as they stand after an item.
+    """
+    item_set = set(items)
+    id_by_piece = item_ids(encoder, question, item_set)
+    id_by_piece |= item_ids(
+        encoder, question + min(item_set), set().union(*pieces.values()) - item_set
+    )
+    (before,) = encoder.ids([question])
+    return {n: (*before, *(id_by_piece[piece] for piece in parts)) for n, parts in pieces.items()}
 
 
 def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, int]:
@@ -190,21 +159,18 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
     return id_by_item
 
 
-def require_no_merge(
+def _require_no_merge(
     encoder: Encoder, task: str, length: int, item: str, ids: Sequence[int], extended: Sequence[int]
 ) -> None:
-    """Refuse a tokenizer that merges the repeated `item`: say what became of it, and offer the pair
-    of `task` on ids.
+    """Refuse a tokenizer that merges the repeated `item`, and say what became of it.
 
     `ids` are the tokens of a prompt that ends in `item`, `extended` those of the same text with
     `item` once more.
     """
     if repeats_last(ids, extended):
         return
-    common = next(
-        (i for i, (a, b) in enumerate(zip(ids, extended, strict=False)) if a != b),
-        min(len(ids), len(extended)),
-    )
+    alike = (a == b for a, b in zip(ids, extended, strict=False))
+    common = next((place for place, same in enumerate(alike) if not same), len(ids))
     # One token more to the left, so that a merge across the end of v shows whole.
     start = max(0, min(common, len(ids) - 1))
     before = [encoder.token(index) for index in ids[start:]]
@@ -218,7 +184,7 @@ def require_no_merge(
 
 @typed_fields
 @dataclass(frozen=True)
-class Figure5Task(FormPairs):
+class Figure5Task(CollapseTask):
     """A question followed by a sequence that ends the prompt, so that its last token can be
     repeated.
 
@@ -236,6 +202,14 @@ class Figure5Task(FormPairs):
     mitigation: Mitigation
     kinds: tuple[PairKind, ...]
     items: ItemsAs
+
+    @property
+    def random(self) -> bool:
+        return self.form.random
+
+    @property
+    def trained_as(self) -> str | None:
+        return self.form.trained_as
 
     @property
     def example(self) -> str:
@@ -266,58 +240,20 @@ class Figure5Task(FormPairs):
         Raises `InputError` where the tokenizer merges what is repeated (`items="text"`), or has no
         token for a digit alone.
         """
-        all_lengths = set(lengths)
-        if "one-more-digit" in self.kinds:
-            all_lengths |= {length + 1 for length in lengths}
-        items = {length: self.digits(length, seed) for length in sorted(all_lengths)}
-        ids = (
-            self._ids_of_text(encoder, items, lengths)
-            if self.items == "text"
-            else self._ids_of_items(encoder, items)
-        )
+        longer = (n + 1 for n in lengths if "one-more-digit" in self.kinds)
+        digits = {n: self.digits(n, seed) for n in sorted({*lengths, *longer})}
+        pieces = {n: insert(self.mitigation, items) for n, items in digits.items()}
+        if self.items == "text":
+            ids = ids_of_text(encoder, self.name, self.question, pieces, lengths)
+        else:
+            ids = ids_of_items(encoder, self.question, pieces, set().union(*digits.values()))
         for length in lengths:
             for kind in self.kinds:
                 if kind == "theorem":
                     yield theorem_pair(length, ids[length])
-                elif not repeats_last(
-                    ids[length], ids[length + 1]
-                ):  # else it is the theorem's pair again
+                # Else it is the theorem's pair again.
+                elif not repeats_last(ids[length], ids[length + 1]):
                     yield Pair(kind, length, ids[length], ids[length + 1])
-
-    def _ids_of_text(
-        self, encoder: Encoder, items: Mapping[int, tuple[str, ...]], lengths: Sequence[int]
-    ) -> dict[int, tuple[int, ...]]:
-        """Token ids of each prompt, tokenized whole; the text with its last digit once more has to
-        give v*.
-        """
-        texts = {
-            length: self.question + "".join(insert(self.mitigation, digits))
-            for length, digits in items.items()
-        }
-        repeated = {length: texts[length] + items[length][-1] for length in lengths}
-        distinct = list(dict.fromkeys([*texts.values(), *repeated.values()]))
-        ids = dict(zip(distinct, encoder.ids(distinct), strict=True))
-        for length in lengths:
-            text = texts[length]
-            require_no_merge(
-                encoder, self.name, length, items[length][-1], ids[text], ids[repeated[length]]
-            )
-        return {length: ids[text] for length, text in texts.items()}
-
-    def _ids_of_items(
-        self, encoder: Encoder, items: Mapping[int, tuple[str, ...]]
-    ) -> dict[int, tuple[int, ...]]:
-        pieces = {length: insert(self.mitigation, digits) for length, digits in items.items()}
-        digits = set().union(*items.values())
-        id_by_item = item_ids(encoder, self.question, digits)
-        id_by_item |= item_ids(
-            encoder, self.question + min(digits), set().union(*pieces.values()) - digits
-        )
-        (question,) = encoder.ids([self.question])
-        return {
-            length: (*question, *(id_by_item[piece] for piece in parts))
-            for length, parts in pieces.items()
-        }
 
 
 def figure_5a(items: ItemsAs = "text") -> Figure5Task:
@@ -354,3 +290,4 @@ FIGURE_5 = {
     "figure-5c": figure_5c,
     "figure-5d": figure_5d,
 }
+"""Figure 5's pairs by name."""

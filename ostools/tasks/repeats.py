@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ostools.ground.errors import InputError, short_repr
@@ -19,9 +20,9 @@ from ostools.tasks.pairs import (
     Encoder,
     ItemsAs,
     Pair,
-    item_ids,
+    ids_of_items,
+    ids_of_text,
     repeats_last,
-    require_no_merge,
     theorem_pair,
 )
 
@@ -58,22 +59,16 @@ class RepeatTask(CollapseTask):
         return self.prompt + (self.item * 6 if self.item is not None else "")
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        if self.item is not None and self.items == "text":
-            # Each prompt tokenized whole; with the item once more, the text has to be tokenized
-            # into v*.
-            counts = sorted({*lengths, *(n + 1 for n in lengths)})
-            prompts = encoder.ids([self.prompt + self.item * n for n in counts])
-            ids = dict(zip(counts, prompts, strict=True))
-            for n in lengths:
-                require_no_merge(encoder, self.name, n, self.item, ids[n], ids[n + 1])
-                yield theorem_pair(n, ids[n])
-            return
-        (before,) = encoder.ids([self.prompt])
         if self.item is None:
-            before, token_id = before[:-1], before[-1]
+            (text_ids,) = encoder.ids([self.prompt])
+            yield from RepeatedIds(text_ids).pairs(encoder, lengths)
+            return
+        pieces = {n: [self.item] * n for n in lengths}
+        if self.items == "text":
+            ids = ids_of_text(encoder, self.name, self.prompt, pieces, lengths)
         else:
-            token_id = item_ids(encoder, self.prompt, [self.item])[self.item]
-        yield from (theorem_pair(n, (*before, *(token_id,) * n)) for n in lengths)
+            ids = ids_of_items(encoder, self.prompt, pieces, [self.item])
+        yield from (theorem_pair(n, ids[n]) for n in lengths)
 
 
 @runtime_checkable
@@ -155,24 +150,15 @@ class PairsOfIds(TaskOfIds):
     def __post_init__(self) -> None:
         if not isinstance(self.at, Mapping) or not self.at:
             raise InputError(
-                f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found {self.at!r:.60}"
+                f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found {short_repr(self.at)}"
             )
-        object.__setattr__(
-            self, "at", {n: self._pair(n, id_rows) for n, id_rows in self.at.items()}
-        )
-
-    def _pair(self, length: int, id_rows: Any) -> tuple[tuple[int, ...], ...]:
-        if not isinstance(id_rows, tuple | list) or len(id_rows) != 2:
-            raise InputError(
-                f"{self.name} at length {length}: expected two rows of ids, found {id_rows!r:.60}"
-            )
-        first, second = map(_row, id_rows)
-        if not first or not second or first[-1] != second[-1]:
-            raise InputError(
-                f"{self.name} at length {length}: expected two rows of ids that end in the same one, found {first[-3:]} and "
-                f"{second[-3:]} at their ends: their distance would be that of the two tokens"
-            )
-        return first, second
+        for length, (first, second) in self.at.items():
+            ends = _row(first)[-1:], _row(second)[-1:]
+            if ends[0] != ends[1] or not ends[0]:
+                raise InputError(
+                    f"{self.name} at length {length}: expected two rows of ids that end in the same one, found {ends[0]} and "
+                    f"{ends[1]} at their ends: their distance would be that of the two tokens"
+                )
 
     def provenance_columns(self) -> dict[str, Any]:
         return {"at": {n: [list(_row(ids)) for ids in pair] for n, pair in self.at.items()}}
@@ -188,13 +174,13 @@ class PairsOfIds(TaskOfIds):
             yield Pair("theorem" if repeats_last(ids, extended) else "task", n, ids, extended)
 
 
-def _row(ids: Any) -> tuple[int, ...]:
-    ids = getattr(ids, "ids", ids)
+def _row(ids: Ids) -> tuple[int, ...]:
+    """Token ids of a row, or of a `Prompt`, as whole numbers."""
     try:
-        row = tuple(token_id.item() if hasattr(token_id, "item") else token_id for token_id in ids)
-    except (TypeError, ValueError, RuntimeError):  # no row, or rows of several ids
+        row = tuple(map(index, ids.ids if isinstance(ids, HasIds) else ids))
+    except TypeError:  # no row, or numbers that are not whole
         row = (-1,)
-    if not all(type(item) is int and item >= 0 for item in row):
+    if min(row, default=0) < 0:
         raise InputError(
             f"expected a row of token ids (whole numbers from 0), found {short_repr(ids)}"
         )

@@ -30,9 +30,9 @@ Vectors = Float[Tensor, "*batch d"]
 Scalars = Float[Tensor, "*batch"]
 
 _ORDERS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
-DistanceNorm = Literal["l1", "l2", "linf", "cosine"]
+DistanceNorm = Literal["l1", "l2", "linf"]
 NORMS: tuple[DistanceNorm, ...] = get_args(DistanceNorm)
-"""L1 is the theorem's distance, Linf Figure 5's; "cosine" is a distance but no norm."""
+"""L1 is the theorem's distance, Linf Figure 5's."""
 
 _NO_MANTISSA = -(1 << 52)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -52,26 +52,8 @@ def vector_norm(x: Vectors, norm: str) -> Scalars:
 
 
 def distance(x: Vectors, y: Vectors, norm: str) -> Scalars:
-    """||x - y||_p, or for "cosine" 1 - cos(x, y), along the last axis.
-
-    The cosine distance is computed as ||x/|x| - y/|y|||^2 / 2, the same number without its
-    cancellation; it is NaN where one of the two is 0 and has no direction.
-    """
-    return (
-        vector_norm(x - y, norm)
-        if norm != "cosine"
-        else direction_distance(direction(x), direction(y))
-    )
-
-
-def direction(x: Vectors) -> Vectors:
-    """x / ||x||_2; NaN of a zero vector."""
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-
-
-def direction_distance(x: Vectors, y: Vectors) -> Scalars:
-    """Cosine distance of two directions."""
-    return torch.linalg.vector_norm(x - y, dim=-1).square() / 2
+    """||x - y||_p along the last axis."""
+    return vector_norm(x - y, norm)
 
 
 def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Tensor, "*shape"]:

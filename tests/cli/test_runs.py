@@ -63,7 +63,7 @@ SHOWN = [
         "ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0",
         "predicted_effect|First order",
     ),
-    ("mitigate windows --lengths 3 --windows 5 --layers 1", "front|5"),
+    ("mitigate windows --lengths 3 --windows 5 --layers 1", "Most answers are right with a window of 5"),
     (
         "mitigate --mitigations separator:every=2 --lengths 3 --measures answers --elicitation zero-shot",
         "Study, verdicts|separator:every=2|not decided|the floor",
@@ -113,6 +113,12 @@ WITHOUT_A_MODEL = [
 ]
 
 
+WITHOUT_FORECAST = (
+    *("reproduce figure", "mitigate windows"),
+    *("evaluate chain-of-thought", "evaluate retrieval"),
+)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [*SHOWN, *(pytest.param(*row, marks=pytest.mark.slow) for row in DEARER)],
@@ -127,7 +133,7 @@ def test_a_table_and_what_it_says(
     code, out, err = run(*shlex.split(line), "--model", model)
     assert code == 0, err
     assert all(note.startswith(NOTES) for note in err.splitlines())
-    assert err
+    assert err or line.startswith(WITHOUT_FORECAST)
     assert [word for word in words.split("|") if word not in " ".join(out.split())] == []
     assert out.replace("\n", "").isprintable()
 
@@ -234,7 +240,7 @@ def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> 
     line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtypes float32 --out x.parquet --model"
     code, out, _ = run(*line.split(), directory)
     frame = pd.read_parquet(tmp_path / "x.parquet")
-    assert (code, " ".join(out.split()).count("lengths tried, up to 9")) == (0, 1)
+    assert (code, " ".join(out.split()).count("float32 hides")) == (0, 1)
     assert (set(frame["length"]), set(frame["seed"]), set(frame["dtype"])) == (
         {2, 3, 4, 9},
         {3, 5},

@@ -173,7 +173,7 @@ def test_figure_6_is_figure_3_with_another_caption(
     pd.testing.assert_frame_equal(three.frame, six.frame)
     assert (three.title[:8], six.title[:8]) == ("Figure 3", "Figure 6")
     assert "Gemini 1.5" in three.deviations[0]
-    assert "The paper's is of Gemma 7B. Here: length 5," in six.deviations[0]
+    assert "The paper's is of Gemma 7B. Here: 1 lengths from 5 to 5," in six.deviations[0]
     seven = figure_4_of(six, 7)
     assert seven.title.startswith("Figure 7 on ")
     limits = seven.provenance.parameters["max_new_tokens"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,6 @@ from tests.reporting.made import rows_of
 
 LENGTHS = [1, 2, 7, 30]
 D, HEADS = 8, 2
-
-Block = Literal["post-ln", "pre-ln", "attention"]
-BLOCKS: tuple[Block, ...] = get_args(Block)
 
 
 def drawn_again(seed: int) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Generator]:
@@ -47,12 +44,11 @@ def require_row(
     assert row["total_variation"] == pytest.approx(float(shift.mean()), rel=1e-9)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str) -> None:
+def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice() -> None:
     """torch.nn.TransformerEncoderLayer with a causal mask, over n tokens and over n + 1 with the
     last copied.
     """
-    options = {"readings": ["weights"], "block": block, "d": D, "n_heads": HEADS}
+    options = {"readings": ["weights"], "d": D, "n_heads": HEADS}
     found = ost.paper.figure_8(LENGTHS, [3], **options).frame.set_index("length")
     (W_Q, W_K, W_V, W_O), W_1, W_2, generator = drawn_again(3)
     tokens, p = torch.randn(32, D, generator=generator, dtype=torch.float64), sinusoidal(31, D)
@@ -62,7 +58,6 @@ def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str
         4 * D,
         dropout=0.0,
         batch_first=True,
-        norm_first=block == "pre-ln",
         bias=False,
         dtype=torch.float64,
     )
@@ -78,13 +73,8 @@ def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str
         mask = torch.nn.Transformer.generate_square_subsequent_mask(
             len(places), dtype=torch.float64
         )
-        read = layer.norm1(x) if block == "pre-ln" else x
-        attended, alpha = layer.self_attn(
-            read, read, read, attn_mask=mask, average_attn_weights=False
-        )
-        return (attended if block == "attention" else layer(x, src_mask=mask))[0, -1], alpha[
-            0, :, -1
-        ]
+        _, alpha = layer.self_attn(x, x, x, attn_mask=mask, average_attn_weights=False)
+        return layer(x, src_mask=mask)[0, -1], alpha[0, :, -1]
 
     with torch.no_grad():
         for n in LENGTHS:
@@ -93,10 +83,9 @@ def test_figure_8_of_gaussian_weights_is_pytorchs_own_layer_run_twice(block: str
             require_row(found.loc[n], y, y_star, alpha, alpha_star)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str) -> None:
+def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice() -> None:
     """z_i = sum_j alpha_ij norm(v_j) + v_i with v drawn, head by head and key by key."""
-    options = {"readings": ["vectors"], "block": block, "d": D, "n_heads": HEADS}
+    options = {"readings": ["vectors"], "d": D, "n_heads": HEADS}
     found = ost.paper.figure_8(LENGTHS, [3], **options).frame.set_index("length")
     _, W_1, W_2, generator = drawn_again(3)
     q, k, v = (torch.randn(32, 3 * D, generator=generator, dtype=torch.float64) / D**0.5).chunk(
@@ -120,16 +109,11 @@ def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str
                 for i, j in enumerate(places)
             ]
             alpha = torch.stack(scores).softmax(0)
-            values = [norm(v[j])[part] if block == "pre-ln" else v[j][part] for j in places]
+            values = [v[j][part] for j in places]
             attended.append(sum(a * value for a, value in zip(alpha, values, strict=True)))
             patterns.append(alpha)
-        z = torch.cat(attended)
-        x = v[places[-1]]
-        if block == "pre-ln":
-            z = x + z + mlp(norm(x + z))
-        elif block == "post-ln":
-            z = norm(norm(x + z) + mlp(norm(x + z)))
-        return z, torch.stack(patterns)
+        z = norm(v[places[-1]] + torch.cat(attended))
+        return norm(z + mlp(z)), torch.stack(patterns)
 
     for n in LENGTHS[1:]:  # of one token the distance is rounding
         y, alpha = last(list(range(n)))
@@ -138,12 +122,11 @@ def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str
     assert float(found.loc[1, "relative"]) <= float(found.loc[1, "rounding"])
 
 
-@pytest.mark.parametrize("block", ["post-ln", "pre-ln"])
-def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: Block) -> None:
+def test_what_positions_are_added_to_decides_whether_figure_8_converges() -> None:
     """C.3: "the convergence still occurs". It does where they stay out of the stream; added to it
     they keep tokens apart.
     """
-    found = ost.paper.figure_8(spread_lengths(16, 1024, 25), range(3), block=block)
+    found = ost.paper.figure_8(spread_lengths(16, 1024, 25), range(3))
     fits: Any = found.fits.set_index(["reading", "quantity"])
     assert fits.loc[("vectors", "l1"), "verdict"] == "power"
     words = law_words(fits.loc[("weights", "l1")].to_dict())
@@ -212,7 +195,7 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
 def test_the_papers_settings_are_the_defaults() -> None:
     eight, nine = ost.paper.figure_8([2, 3], [0]), ost.paper.figure_9([2, 300], [0])
     set_to: Any = eight.provenance.parameters
-    assert (set_to["d"], set_to["block"], set_to["n_heads"]) == (64, "post-ln", 8)
+    assert (set_to["d"], set_to["n_heads"]) == (64, 8)
     assert (nine.provenance.parameters["noisy"], nine.provenance.parameters["noise"]) == (200, 0.1)
     every: Any = ost.paper.figure_8([2, 3]).frame
     assert every["seed"].nunique() == 5

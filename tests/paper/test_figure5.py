@@ -8,17 +8,15 @@ import inspect
 import json
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.measure.collapse import verdicts as readings
-from ostools.measure.collapse.collapse import collapse
 from ostools.models import encode
 from ostools.paper import Figure5, figure_5
+from ostools.paper.figure5 import DRAWN
 from ostools.theory.distances import distance, head_chunks
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token
@@ -49,10 +47,7 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     assert set(apart["length"]) == {3, 9}  # where a comma comes before the next digit
     assert len(frame) == 4 * 2 * len(LENGTHS) + len(apart)
     assert not frame.duplicated(["panel", "pair", "dtype", "length"]).any()
-    assert frame[["site", "per", "norm"]].drop_duplicates().to_numpy().tolist() == [
-        ["residual", "head-chunk", "linf"]
-    ]
-    seeds: Any = figure.reading.of(figure.curves["b"].measured())
+    seeds: Any = DRAWN.of(figure.curves["b"].measured())
     means = seeds.groupby(["dtype", "length"])["mean"].mean()
     drawn = frame[frame["panel"] == "b"].set_index(["dtype", "length"])["mean"]
     pd.testing.assert_series_equal(drawn.sort_index(), means.sort_index())
@@ -92,36 +87,6 @@ def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> Non
     assert found["seeds"] == len(by_seed)
 
 
-@pytest.mark.parametrize(
-    ("site", "per", "norm"),
-    quick(
-        [
-            ("attention", "head-output", "linf"),
-            ("logits", "vector", "l1"),
-            ("residual", "head-chunk", "cosine"),
-        ],
-        ("attention", "head-output", "linf"),
-    ),
-)
-def test_other_readings_are_those_of_collapse(site: Any, per: str, norm: Any) -> None:
-    model = tiny_model("llama", seed=3)
-    found = figure_5(model, "c", lengths=LENGTHS, dtypes=["float32"], site=site, norm=norm)
-    frame: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).frame
-    frame = frame[(frame["site"] == site) & (frame["per"] == per) & (frame["norm"] == norm)]
-    ours = found.frame[["mean", "head_minimum", "head_maximum", "noise"]]
-    np.testing.assert_array_equal(ours, frame[["mean", "minimum", "maximum", "noise"]])
-    assert found.provenance.parameters["per"] == per
-    words = f"{readings.NORM_WORDS[norm]} distance at {readings.SITE_WORDS[site]}"
-    assert words in found.plot().to_json(ensure_ascii=False)
-    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).verdicts(
-        per, norm
-    )
-    columns = ["dtype", "verdict", "first", "last", "status"]
-    of_site: Any = expected[expected["site"] == site][columns].reset_index(drop=True)
-    marks: Any = found.verdicts
-    pd.testing.assert_frame_equal(marks[columns], of_site)
-
-
 def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
     chart = figure.plot().to_dict()
     rows = [
@@ -153,12 +118,3 @@ def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> Non
     model = tiny_model("gemma", d_model=30)
     with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
         figure_5(model, "a", lengths=[1, 2])
-    assert len(figure_5(model, "a", lengths=[1, 2], per="vector").frame) == 4
-
-
-def test_the_caption_says_what_was_drawn_in_place_of_the_papers() -> None:
-    model = tiny_model("llama", seed=3)
-    options: dict[str, Any] = {"lengths": [1, 2, 3], "dtypes": ["float32"]}
-    assert len(figure_5(model, ["b", "d"], seeds=[0], **options).deviations) == 1
-    _, quantity = figure_5(model, "a", site="y", per="vector", norm="l2", **options).deviations
-    assert quantity.endswith("before the final norm, averaged over heads. Here: L2 distance at y.")

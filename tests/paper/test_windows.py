@@ -1,6 +1,4 @@
-"""The study of window sizes: its numbers against a loop, fronts by hand, what is inactive,
-refusals.
-"""
+"""The study of window sizes: its numbers against a loop, what is inactive, refusals."""
 
 from __future__ import annotations
 
@@ -84,27 +82,10 @@ def made(points: list[tuple[float, float]], **columns: Any) -> Any:
     return pd.DataFrame(table).assign(**columns)
 
 
-def test_fronts_by_hand() -> None:
-    summary = summarise(
-        made([(1.0, 0.0), (2.0, 0.0), (1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0)])
-    )
-    assert summary["front"].tolist() == [False, True, True, True, False, False]
-    assert summary["front_probability"].tolist() == [False, True, False, False, False, False]
-    assert summary["distance"].tolist()[-1] == pytest.approx(1e-9)  # 0 counts as its rounding
-    reasoning = summarise(made([(1.0, 0.0), (2.0, 1.0)], log_probability=float("nan")))
-    assert reasoning["front_probability"].tolist() == [False, False]
-    assert reasoning["front"].tolist() == [False, True]
-
-
-def test_rounding_dominates_nothing() -> None:
-    """Two windows whose distances differ by what their rounding may have made stand on the front
-    together.
-    """
-    for apart, fronts in ((1.5e-9, [True, True]), (3e-9, [False, True])):
-        assert summarise(made([(1.0, 1.0), (1.0 + apart, 1.0)]))["front"].tolist() == fronts
-    # The larger log p decides between equal distances.
-    better = made([(1.0 + 1e-9, 1.0), (1.0, 1.0)], log_probability=[-1.0, -0.5])
-    assert summarise(better)["front_probability"].tolist() == [False, True]
+def test_a_distance_of_0_counts_as_its_rounding() -> None:
+    summary = summarise(made([(1.0, 0.0), (0.0, 1.0)]))
+    assert summary["distance"].tolist() == pytest.approx([1.0, 1e-9])
+    assert summary["floored"].tolist() == [0, 1]
 
 
 def test_lengths_beyond_training_are_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Letters, words and texts that go on repeating their last token; tasks at n and n + 1 items."""
+"""Letters, words and texts that go on repeating their last token; and token ids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.tasks import AppendixTask, PairsOfIds, RepeatedIds, RepeatTask
-from ostools.tasks.repeats import _row
+from ostools.tasks import PairsOfIds, RepeatedIds, RepeatTask
 from tests.tasks.test_pairs import Characters, decoded
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
@@ -75,18 +74,6 @@ def test_an_item_of_several_tokens_is_refused() -> None:
         list(tasks.words().pairs(Characters(), [1]))
 
 
-@pytest.mark.parametrize("name", tasks.TASK_PAIRS)
-@given(lengths=LENGTHS, seed=st.integers(0, 5))
-def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(
-    name: str, lengths: list[int], seed: int
-) -> None:
-    encoder, form = Characters(), AppendixTask(name)
-    for pair in tasks.task_pairs(name).pairs(encoder, lengths, seed):
-        assert pair.kind == "task"
-        assert decoded(encoder, pair.ids) == form.prompt(pair.length, seed)
-        assert decoded(encoder, pair.extended) == form.prompt(pair.length + 1, seed)
-
-
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
 
 
@@ -123,7 +110,6 @@ def test_pairs_of_ids_are_the_theorems_where_they_repeat_the_last() -> None:
             lambda: RepeatedIds([3, -1]),
             r"expected a row of token ids \(whole numbers from 0\), found",
         ),
-        (lambda: _row(3), r"expected a row of token ids \(whole numbers from 0\), found 3"),
     ],
 )
 def test_what_is_no_pair_of_ids(make: Any, words: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ostools.ground.errors import InputError
@@ -14,13 +13,11 @@ if TYPE_CHECKING:
     from ostools.ground.names import Linearisation, Method, Norm, Position
     from ostools.ground.progress import Progress
     from ostools.measure import Collapse, Faithfulness, Profile
-    from ostools.measure.collapse.verdicts import Per, Site
     from ostools.measure.unloaded import Unloaded
     from ostools.mitigations import Mitigation
     from ostools.models import Prompt
     from ostools.tasks import CollapseTask, Task
     from ostools.tasks.questions import Question
-    from ostools.theory.distances import DistanceNorm
 
 
 def profile(
@@ -99,10 +96,6 @@ def collapse(
     item: str | None = None,
     items: Literal["text", "ids"] = "text",
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
-    layers: Literal["all"] | Iterable[int] | None = None,
-    site: Site | None = None,
-    per: Per | None = None,
-    norm: DistanceNorm | None = None,
     **options: Any,
 ) -> Collapse:
     """Measure representational collapse (Theorem 4.2).
@@ -115,20 +108,12 @@ def collapse(
             the last token of the text.
         items: how items are put into a prompt: as text, or each by its own token (ids), whatever
             the tokenizer merges.
-        site: distance where: residual (v^(L), or v), y, logits, attention (the last block's heads).
-        per: of what: vector, head-chunk (d_model / H numbers), or head-output.
-        norm: l1, l2, linf or cosine.
     """
     from ostools import measure
 
-    reading, pairs = (
-        _reading_of(site, per, norm, by_layer=layers is not None),
-        _pairs_of(task, prompt, item, items),
+    return measure.collapse(
+        model, _pairs_of(task, prompt, item, items), lengths=lengths, dtypes=dtypes, **options
     )
-    result: Any = measure.collapse(
-        model, pairs, lengths=lengths, dtypes=dtypes, layers=layers, **options
-    )
-    return replace(result, reading=reading)
 
 
 def _pairs_of(task: Any, prompt: Any, item: str | None, items: Any) -> Any:
@@ -144,7 +129,7 @@ def _pairs_of(task: Any, prompt: Any, item: str | None, items: Any) -> Any:
     if prompt is None:
         name = task or "figure-5a"
         spec = name if items == "text" or ":items=" in name else f"{name}:items={items}"
-        return tasks.task(spec, tasks.CollapseTask)
+        return tasks.pairs_or_task(spec)
     if task is not None:
         option = "--prompt" if is_text else "--ids"
         raise InputError(f"--task and {option} exclude each other: leave one out")
@@ -152,20 +137,6 @@ def _pairs_of(task: Any, prompt: Any, item: str | None, items: Any) -> Any:
         return tasks.RepeatedIds(prompt, name="prompt")
     # Without an item the text's own last token is repeated, which is done on ids.
     return tasks.RepeatTask("prompt", prompt, item, items if item else "ids")
-
-
-def _reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer: bool) -> Any:
-    """The distance that is shown, None for the default. Raises `InputError` for an unknown one."""
-    from ostools.measure.collapse.verdicts import Reading
-
-    if not by_layer and not (site or per or norm):
-        return None
-    reading = Reading.with_defaults(site or ("residual" if by_layer else "y"), per, norm or "l2")
-    if by_layer and reading.site != "residual":
-        raise InputError(
-            f"--layers compares v^(l) after each block: expected --site residual or none, found {reading.site}"
-        )
-    return reading
 
 
 def pairs_memory(
@@ -177,17 +148,11 @@ def pairs_memory(
     item: str | None = None,
     items: str = "text",
     layers: Sequence[int] | str | None = None,
-    site: Site | None = None,
-    per: Per | None = None,
-    norm: DistanceNorm | None = None,
     **arguments: Any,
 ) -> int:
-    """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options,
-    before a model is loaded.
-    """
+    """Bytes of the pairs that `collapse` compares."""
     from ostools import measure
 
-    _reading_of(site, per, norm, by_layer=layers is not None)
     pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
     return measure.bytes_of(measure.collapse, model, task=pairs, layers=layers, **arguments)
 

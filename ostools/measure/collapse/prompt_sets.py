@@ -8,9 +8,9 @@ the two questions still be told apart?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from ostools.measure.position import (
     read_at,
     require_prompt_end,
 )
-from ostools.measure.task_prompt import TaskPrompt, render_prompt
+from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, label
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokenizer_calls import control_ids, lead, token_ids_of_each
@@ -41,8 +41,7 @@ from ostools.models.tokens import (
     token_text,
     tokenizer_of,
 )
-from ostools.tasks import CollapseTask, Encoder, Pair, RepeatedIds, Task, TaskPairs
-from ostools.tasks.pairs import NextPairs
+from ostools.tasks import CollapseTask, Encoder, ItemsAs, Pair, RepeatedIds, Task
 from ostools.tasks.repeats import TaskOfIds
 
 
@@ -64,9 +63,8 @@ class ModelEncoder:
         """The token ids of each text. Raises `InputError` for whatever `encode` refuses in the
         first text, and for text that becomes a control or unknown token in the others."""
         tokenizer = tokenizer_of(self.model)
-        if (
-            self._known is None
-        ):  # `encode` is too slow for every text, and refuses what can be wrong in one
+        # `encode` is too slow for every text, and refuses what can be wrong in one.
+        if self._known is None:
             self._known = set(encode(self.model, texts[0], bos=self.bos).ids.tolist())
         id_rows = token_ids_of_each(
             tokenizer, texts, add_special_tokens=False, split_special_tokens=True
@@ -107,21 +105,26 @@ class PromptSet:
         """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's
         context.
         """
-        if isinstance(task, TaskOfIds):
-            pairs = _of_ids(model, task, lengths, bos)
-        else:
-            context = context_length(model)
-            # Each item is a token or more, so a length beyond the context needs no tokenizing.
-            fits = lengths[-1] <= context
-            pairs = tuple(task.pairs(ModelEncoder(model, bos), lengths, seed)) if fits else ()
-            if not pairs or max(len(pair.extended) for pair in pairs) > context:
-                raise InputError(
-                    f"{task.name} at length {lengths[-1]} does not fit the model's context of {context} tokens with its "
-                    "question and the repeated token: ask for shorter lengths"
-                )
+        of_ids = isinstance(task, TaskOfIds)
+        if of_ids and bos is not None:
+            raise InputError(
+                f"bos: expected text, found token ids of {task.name}, which stand as they are: leave bos out"
+            )
+        context = context_length(model)
+        # Each item is a token or more, so a length beyond the context needs no tokenizing.
+        fits = lengths[-1] <= context
+        pairs = tuple(task.pairs(ModelEncoder(model, bos), lengths, seed)) if fits else ()
+        if not pairs or max(len(pair.extended) for pair in pairs) > context:
+            raise InputError(
+                f"{task.name} at length {lengths[-1]} does not fit the model's context of {context} tokens with its "
+                "question and the repeated token: ask for shorter lengths"
+            )
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
         second = torch.tensor([index.setdefault(pair.extended, len(index)) for pair in pairs])
+        if of_ids:  # which no tokenizer made: each row has to be a prompt of this model
+            for ids in index:
+                Prompt.from_ids(model, ids)
         return cls(seed, pairs, tuple(index), first, second, prefix_tree(tuple(index)))
 
     def only(self, pairs: Sequence[int]) -> tuple[PromptSet, Int[Tensor, " prompt"]]:
@@ -170,33 +173,16 @@ class PromptSet:
         }
 
 
-def _of_ids(
-    model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: bool | None
-) -> tuple[Pair, ...]:
-    """Pairs of token ids, each row of which is a prompt of this model."""
-    if bos is not None:
-        raise InputError(
-            f"bos: expected text, found token ids of {task.name}, which stand as they are: leave bos out"
-        )
-    if lengths[-1] > context_length(model):
-        raise InputError(
-            f"{task.name} at length {lengths[-1]} does not fit the model's context of {context_length(model)} tokens"
-        )
-    pairs = tuple(task.pairs(ModelEncoder(model), lengths))
-    for pair in pairs:
-        for ids in (pair.ids, pair.extended):
-            Prompt.from_ids(model, ids)
-    return pairs
-
-
 @dataclass(frozen=True, eq=False)
-class RenderedPairs(NextPairs):
+class RenderedPairs(CollapseTask):
     """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them, each up to the token
-    of `position`.
+    of `position`. No theorem speaks of them, but they are what a model is asked.
 
     Raises `OtherEndError` where the two end in other tokens: their distance would be that of the
     tokens.
     """
+
+    items: ClassVar[ItemsAs] = "text"
 
     model: TransformerBridge = field(repr=False)
     form: Task
@@ -209,22 +195,22 @@ class RenderedPairs(NextPairs):
         return tasks.label(self.form)
 
     @property
-    def example(self) -> str:
-        return self._task_prompt(6, 0).text
-
-    def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
-        return render_prompt(
-            self.model, self.form, length, seed=seed, mitigation=self.mitigation, **self.encoding
-        )
+    def random(self) -> bool:
+        return self.form.random
 
     def prompts(self, counts: Iterable[int], seed: int) -> dict[int, ReadPrompt]:
         """The prompts by their number of items."""
-        return {n: read_at(self.model, self._task_prompt(n, seed), self.position) for n in counts}
+        how: Any = {"seed": seed, "mitigation": self.mitigation, **self.encoding}
+        return {
+            n: read_at(self.model, render_prompt(self.model, self.form, n, **how), self.position)
+            for n in counts
+        }
 
-    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        """Token ids by count; `encoding` says how the texts are encoded, not the encoder."""
+    def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+        """The pairs at every length; `encoding` says how the texts are encoded, not the encoder."""
+        counts = sorted({*lengths, *(n + 1 for n in lengths)})
         ids = {n: prompt.ids for n, prompt in self.prompts(counts, seed).items()}
-        for n in ids:
+        for n in counts:
             ends = ids[n][-1], ids.get(n + 1, ids[n])[-1]
             if ends[0] != ends[1]:
                 texts = (repr(token_text(self.model.tokenizer, end)) for end in ends)
@@ -233,7 +219,7 @@ class RenderedPairs(NextPairs):
                     f"token, found {' and '.join(texts)}: their distance would be that of the tokens; 'figure-5a' and "
                     "'figure-5c' compare prompts that end in their sequence"
                 )
-        return ids
+        yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
 
 
 def as_pairs(
@@ -249,7 +235,10 @@ def as_pairs(
     Raises `InputError` for an unknown name; for a position that the end of such prompts is not; and
     for them where a mitigation would rewrite them: the pair would no longer be one.
     """
-    task = _named(model, task)
+    if isinstance(task, Prompt):
+        task = RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
+    elif isinstance(task, str):
+        task = tasks.pairs_or_task(task)
     if isinstance(task, Task):
         return RenderedPairs(model, task, mitigation, checked_position(position), encoding)
     if isinstance(task, RenderedPairs):
@@ -270,16 +259,3 @@ def as_pairs(
             "or a mitigation of the forward pass"
         )
     return task
-
-
-def _named(
-    model: TransformerBridge, task: CollapseTask | Task | Prompt | str
-) -> CollapseTask | Task:
-    """The task of that name, the pairs of a prompt's last token; of a task's pairs the task."""
-    if isinstance(task, Prompt):
-        return RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
-    if isinstance(task, str):
-        # A name that nothing knows is said beside the names of pairs.
-        is_task = task not in tasks.COLLAPSE_TASKS and task.split(":")[0].strip() in tasks.names()
-        task = tasks.task(task) if is_task else tasks.task(task, CollapseTask)
-    return task.form if isinstance(task, TaskPairs) else task

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
-from ostools.measure.collapse.run import CURVE, REFERENCE
+from ostools.measure.collapse.run import COLUMNS, CURVE, REFERENCE
 from ostools.measure.collapse.verdicts import (
     MEASURED,
     ONE_CURVE,
-    PIECES,
     VECTOR,
     CurveVerdict,
+    Per,
     Reading,
     hidden_curves,
     is_hidden,
@@ -24,7 +23,7 @@ from ostools.measure.collapse.verdicts import (
 )
 from ostools.results import Chart, Column, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
-from ostools.theory.distances import NORMS, hidden_ranges
+from ostools.theory.distances import DistanceNorm, hidden_ranges
 
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
@@ -42,7 +41,7 @@ class Collapse(Result):
     dtype (a precision by name), weights (how they are stored: "given" where nothing was rounded),
     site (residual: v^(l), y, logits, attention: the last block's heads), layer (l, the number of
     blocks before the site; 0 is the embedding, L for all but residual), per (vector | head-chunk |
-    head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
+    head-output), norm (l1 | l2 | linf; of logits l2 alone); mean, minimum, maximum of the distance over the
     pieces; relative (to the same norm of v), ulps (distance / machine line), float64_distance (with
     the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the
     mean over the pieces; on `logits` rows, total_variation (sum |p - p*|, no factor 1/2),
@@ -59,7 +58,7 @@ class Collapse(Result):
 
     `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance,
     relative to ||v||): of the weights as given, and of every other way in which a precision stores
-    them. `reading`: what its chart draws, if not whole vectors in L2 at y.
+    them.
 
     The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `paper.figure_5`
     draws that. But "the next-token prediction usually depends purely on y_n" (section 2): what a
@@ -76,21 +75,20 @@ class Collapse(Result):
     )
 
     reference: pd.DataFrame
-    reading: Reading | None = None
 
     @property
     def curve(self) -> pd.DataFrame:
-        """The rows that were measured, as `reading` says; after every block where several were
-        compared.
+        """The rows of whole vectors in L2 that were measured: at y; after every block, of v^(l),
+        where several were compared.
         """
-        reading = self.reading or Reading.with_defaults("y", None, "l2")
-        return reading.of(self.measured(), every_layer=frame_of(self)["layer"].nunique() > 1)
+        by_layer = frame_of(self)["layer"].nunique() > 1
+        return Reading("residual" if by_layer else "y").of(self.measured(), every_layer=by_layer)
 
     @property
     def curve_title(self) -> str:
         """The distance of `curve` in words, and the task."""
-        words = (self.reading or Reading.with_defaults("y", None, "l2")).words
-        return f"{words}, {frame_of(self)['task'].iloc[0]}"
+        site = "v^(l)" if frame_of(self)["layer"].nunique() > 1 else "y"
+        return f"L2 distance at {site}, {frame_of(self)['task'].iloc[0]}"
 
     def reference_curve(self, pair: str, site: str = "y") -> pd.DataFrame:
         """The float64 distance and relative of that pair, weights as given, by length; the mean
@@ -110,19 +108,18 @@ class Collapse(Result):
         Columns: task, pair, seed, dtype, layer, length, tokens; distance (of the two as this dtype
         gives them), exact_distance (in float64, with the same stored weights), noise (rounding
         noise of y - y*), and hidden: exact_distance is below noise, or distance is 0. float64, the
-        reference, and a norm whose noise is not known (the cosine) have no `hidden` (NA).
+        reference, has no `hidden` (NA).
         """
         rows = self.curve.rename(columns={"mean": "distance", "float64_distance": "exact_distance"})
         hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"])
-        known = rows["exact_distance"].notna() & rows["pair_noise"].notna()
-        known &= rows["dtype"] != REFERENCE.name
+        known = rows["pair_noise"].notna() & (rows["dtype"] != REFERENCE.name)
         names = ["task", "pair", "seed", "dtype", "layer", "length", "tokens"]
         summary = rows[[*names, "distance", "exact_distance"]].assign(
             noise=rows["pair_noise"], hidden=hidden.astype("boolean").where(known, pd.NA)
         )
         return summary.reset_index(drop=True)
 
-    def hidden_ranges(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
+    def hidden_ranges(self, per: Per = VECTOR, norm: DistanceNorm = "l2") -> pd.DataFrame:
         """The ranges of lengths at which the pair is hidden, one row each; measured, not
         extrapolated.
 
@@ -133,7 +130,7 @@ class Collapse(Result):
         Columns: task, pair, seed, dtype, site, layer; first, last, tried (lengths from first to
         last that were tried), hidden (at how many of these), open (it goes on to the longest length
         tried), apart_from (the next length tried; NA of an open range). float64 is the reference,
-        and has no row; neither has the cosine distance, whose noise is not known.
+        and has no row.
         """
         rows = [
             {
@@ -145,13 +142,13 @@ class Collapse(Result):
                 "open": span.open,
                 "apart_from": min((n for n in curve.lengths if n > span.last), default=None),
             }
-            for curve in hidden_curves(frame_of(self), *_checked(per, norm))
+            for curve in hidden_curves(frame_of(self), per, norm)
             for span in hidden_ranges(curve.hidden, curve.lengths)
         ]
         names = [*ONE_CURVE, "first", "last", "tried", "hidden", "open", "apart_from"]
         return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
 
-    def verdicts(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
+    def verdicts(self, per: Per = VECTOR, norm: DistanceNorm = "l2") -> pd.DataFrame:
         """The verdict of each (task, pair, seed, dtype, site, layer), also of one without a range.
 
         Further columns: verdict (its kind, of `collapse.verdicts`), ranges (how many), first and
@@ -159,7 +156,7 @@ class Collapse(Result):
         and at how many of these the pair is hidden), longest (length tried), and status: the same
         in words."""
         rows = []
-        for curve in hidden_curves(frame_of(self), *_checked(per, norm)):
+        for curve in hidden_curves(frame_of(self), per, norm):
             verdict = judge(curve)
             first = verdict.ranges[0] if verdict.ranges else None
             numbers = {
@@ -178,12 +175,12 @@ class Collapse(Result):
         return pd.DataFrame(rows, columns=[*ONE_CURVE, *names]).astype(whole)
 
     def verdicts_over_seeds(
-        self, per: str = VECTOR, norm: str = "l2"
+        self, per: Per = VECTOR, norm: DistanceNorm = "l2"
     ) -> dict[tuple[str, str, str, int], CurveVerdict]:
         """The verdict by (pair, dtype, site, layer) of all seeds together: hidden at a length is
         hidden in every seed.
         """
-        curves = hidden_curves(frame_of(self), *_checked(per, norm), over_seeds=True)
+        curves = hidden_curves(frame_of(self), per, norm, over_seeds=True)
         keys = ("pair", "dtype", "site", "layer")
         return {tuple(curve.key[name] for name in keys): judge(curve) for curve in curves}  # pyright: ignore[reportReturnType]
 
@@ -211,14 +208,9 @@ class Collapse(Result):
         return collapse_result_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.collapse import result_findings
+        from ostools.reporting.findings.collapse import collapse_findings
 
-        return result_findings(self)
-
-
-def _checked(per: str, norm: str) -> tuple[str, str]:
-    """Both, where there are such pieces and such a norm; else `InputError`."""
-    return checked_name("per", per, PIECES), checked_name("norm", norm, NORMS)
+        return collapse_findings(self)
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
@@ -284,7 +276,14 @@ def _of_vectors(rows: Frame) -> Column:
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
-    """The result that `as_rows` was given, or several of them as one."""
+    """The result that `as_rows` was given, or several of them as one. Raises `InputError` for rows
+    without the columns of this version.
+    """
+    if missing := {*COLUMNS, *_RELATIVE.values(), *_AS_GIVEN.values()} - {*rows.columns}:
+        raise InputError(
+            f"expected the rows of a collapse, found rows of another version, without "
+            f"{', '.join(sorted(missing))}: measure again"
+        )
     at: Frame = rows[_of_vectors(rows)]
     parts = [
         table[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()})

@@ -231,7 +231,7 @@ def attention_variation(
     `collapse` refuses. Source: arXiv 2406.04267, Theorem B.3, equation 2, Lemmas B.1 and B.2.
     """
     mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
-    repeating = tasks.repeating(task) if isinstance(task, str) else task
+    repeating = tasks.task(task, CollapseTask) if isinstance(task, str) else task
     pairs = as_pairs(model, repeating, mitigation_object, PROMPT_END, {"bos": bos, "chat": False})
     checked = seeds_of(pairs, seeds)
     require_float64_views("attention_variation", model)

@@ -16,8 +16,8 @@ not say what they are of it. Here it is cut into as many chunks of d_model / H a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
@@ -26,10 +26,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.words import runs
 from ostools.results import Frame
-from ostools.tasks import CollapseTask
-from ostools.theory.distances import IN_A_ROW, NORMS, HiddenRange, hidden_ranges
+from ostools.theory.distances import IN_A_ROW, NORMS, DistanceNorm, HiddenRange, hidden_ranges
 
-Site = Literal["residual", "y", "logits", "attention", "v", "v^(L)"]
 Per = Literal["vector", "head-chunk", "head-output"]
 VECTOR, HEAD_CHUNK, HEAD_OUTPUT = get_args(Per)
 READINGS = {
@@ -41,20 +39,6 @@ READINGS = {
 """The sites, and what is compared at each: the whole vector, or pieces with their mean, least and
 greatest.
 """
-SITE_WORDS = {
-    "residual": "v^(L)",
-    "y": "y",
-    "logits": "the logits",
-    "attention": "the last block's heads",
-}
-NORM_WORDS = {"l1": "L1", "l2": "L2", "linf": "L∞", "cosine": "cosine"}
-PIECES = {
-    HEAD_CHUNK: "heads (chunks of d_model / H)",
-    HEAD_OUTPUT: "heads (their outputs in the last block)",
-    VECTOR: "",
-}
-"""What a mean, a least and a greatest are over."""
-_PAPERS = {"v": "residual", "v^(L)": "residual"}
 
 
 def behind_all_blocks(frame: Frame) -> Frame:
@@ -62,55 +46,24 @@ def behind_all_blocks(frame: Frame) -> Frame:
     return frame[frame["layer"] == frame["layer"].max()]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
+    """One distance of a `Collapse`: a site, what is compared there, and a norm."""
+
     site: str
-    per: str
-    norm: str
-
-    @classmethod
-    def with_defaults(
-        cls, site: str, per: str | None, norm: str, *, over_heads: bool = False
-    ) -> Reading:
-        """The reading of those names; the site residual may be written v, as the paper does.
-
-        per: None is the whole vector, or with `over_heads` its pieces by head, where the site has
-            them.
-
-        Raises `InputError` for an unknown name, and for pieces that the site does not have.
-        """
-        site = checked_name("site", site, (*READINGS, *_PAPERS))
-        site = _PAPERS.get(site, site)
-        checked_name("norm", norm, NORMS)
-        known_pers = READINGS[site]
-        if per is not None and per not in known_pers:
-            raise InputError(f"at {site}: expected per {' or '.join(known_pers)}, found {per!r}")
-        return cls(site, per or known_pers[-1 if over_heads else 0], norm)
+    per: Per = VECTOR
+    norm: DistanceNorm = "l2"
 
     def of(self, frame: Frame, *, every_layer: bool = False) -> Frame:
         """The rows of a `Collapse`'s table that are read so, after the last block or after every
-        one that was measured.
-
-        Raises `InputError` where there are none, with those there are.
+        one that was measured. Raises `InputError` where there are none.
         """
         table = frame if every_layer else behind_all_blocks(frame)
         rows = table[
             (table["site"] == self.site) & (table["per"] == self.per) & (table["norm"] == self.norm)
         ]
         if rows.empty:
-            known_readings = (
-                table[["site", "per", "norm"]].drop_duplicates().astype(str).agg("/".join, axis=1)
-            )
-            raise InputError(
-                f"no rows of {'/'.join(astuple(self))} in this result: there are {', '.join(known_readings)}"
-            )
+            raise InputError(f"no rows of {'/'.join(self)} in this result")
         return rows
-
-    @property
-    def words(self) -> str:
-        """The distance in words: "L2 distance at y"."""
-        over = f", mean over {PIECES[self.per]}" if PIECES[self.per] else ""
-        return f"{NORM_WORDS[self.norm]} distance at {SITE_WORDS[self.site]}{over}"
 
 
 TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
@@ -172,10 +125,9 @@ def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
     """The longest sequence of this task that the model was trained on, in items; None where its
     card does not say.
     """
-    trained_name = (
-        tasks.task(task, CollapseTask).trained_as if task in tasks.COLLAPSE_TASKS else None
-    )
-    return None if trained_name is None else (trained or {}).get(trained_name)
+    if task not in (*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES):
+        return None
+    return (trained or {}).get(tasks.pairs_or_task(task).trained_as or "")
 
 
 def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
@@ -184,13 +136,17 @@ def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
 
 
 def hidden_curves(
-    table: Frame, per: str = VECTOR, norm: str = "l2", *, over_seeds: bool = False
+    table: Frame, per: Per = VECTOR, norm: DistanceNorm = "l2", *, over_seeds: bool = False
 ) -> Iterator[Curve]:
-    """Every curve of a `Collapse`'s table but those of float64, of rows without their float64
-    distance, and of a norm in which a difference has no noise (the cosine).
+    """Every curve of a `Collapse`'s table but those of float64, and of rows without their float64
+    distance.
 
     over_seeds: one curve for all seeds: hidden at a length where it is in every seed.
+
+    Raises `InputError` for pieces or a norm that there are not.
     """
+    checked_name("per", per, get_args(Per))
+    checked_name("norm", norm, NORMS)
     rows = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != "float64")]
     finite = rows["status"] != OVERFLOWS
     known = rows["float64_distance"].notna() & rows["pair_noise"].notna()

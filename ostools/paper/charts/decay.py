@@ -21,13 +21,6 @@ _PLACES = {
     "vectors": "with q, k, v Gaussian to queries and keys",
     "weights": "with weights Gaussian to the tokens, and so to the stream",
 }
-_BLOCKS = {
-    "post-ln": "Representation: the whole block of Vaswani et al. (skip connections, a LayerNorm after each, MLP), {} heads.",
-    "pre-ln": "Representation: the pre-LN block of the paper's Section 2 (skip connections, MLP), {} heads; the paper's is "
-    "“the exact structure” of Vaswani et al.",
-    "attention": "Representation: what attention returns, {} heads, without skip connections, norms and MLP; the paper's is "
-    "“the exact structure” of Vaswani et al.",
-}
 _BAND_ENDS = ("low", "high")
 _HARDLY = 0.5
 """A law that leaves more than this of the first fitted value is not called convergence, whatever
@@ -117,8 +110,8 @@ def figure_8_chart(result: Figure8) -> Any:
     pairs = "A sequence of n tokens against the same with its last token copied. "
     means = frame.groupby(["reading", "length"])[list(_QUANTITIES)].mean()
     notes = [axes.ROUNDING_NOTE] if bool((means == 0).to_numpy().any()) else []
-    block, places, ours = figure_8_notes(result)
-    all_notes = [pairs + _seeds(frame), f"{block} {ours}", " ".join([places, *notes])]
+    block, places = figure_8_notes(result)
+    all_notes = [pairs + _seeds(frame), block, " ".join([places, *notes])]
     return draw.figure([panels], text, all_notes, spacing=30, color="shared")
 
 
@@ -126,11 +119,8 @@ def figure_8_notes(result: Figure8) -> list[str]:
     """Which representation and which reading of C.3 this is, and what is not the paper's."""
     parameters = result.provenance.parameters
     places = "; ".join(_PLACES[str(reading)] for reading in parameters["readings"])
-    return [
-        _BLOCKS[str(parameters["block"])].format(parameters["n_heads"]),
-        f"Positions are added {places}.",
-        _OURS,
-    ]
+    block = f"the whole block of Vaswani et al., {parameters['n_heads']} heads"
+    return [f"Representation: {block}. {_OURS}", f"Positions are added {places}."]
 
 
 def law_words(fit: dict[str, Any]) -> str:

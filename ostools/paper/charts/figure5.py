@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number, title_of
-from ostools.measure import Reading
-from ostools.paper.figure5 import Figure5
+from ostools.paper.figure5 import DRAWN, Figure5
 from ostools.reporting.charts.collapse import (
     jumps,
     marked_limits,
@@ -54,7 +53,7 @@ def figure_5_chart(result: Figure5) -> Any:
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
     low, below = _bottom(frame)
-    y = _value_axis(frame, low, result.reading.words.partition(" at ")[0])
+    y = _value_axis(frame, low)
     panels = [
         # The pair of no theorem has a row of its own.
         (str(group["pair"].iloc[0]) != "theorem", _panel(result, group, y, low))
@@ -62,19 +61,14 @@ def figure_5_chart(result: Figure5) -> Any:
     ]
     rows = draw.in_rows([panel for off_theorem, panel in panels if not off_theorem], 2)
     rows = [*rows, *([panel] for off_theorem, panel in panels if off_theorem)]
-    title = _title(result.reading, result.provenance.model)
+    model = title_of(result.provenance.model)
+    title = f"Figure 5 on {model}: L∞ distance at v^(L) of v and v*, its last token once more"
     return draw.figure(rows, title, _notes(result, below), spacing=28, between=22)
-
-
-def _title(reading: Reading, model: Any) -> str:
-    words = Reading(reading.site, "vector", reading.norm).words
-    return f"Figure 5 on {title_of(model)}: {words} of v and v*, its last token once more"
 
 
 def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
     frame = frame_of(result)
-    pieces = result.reading.words.partition(", mean over ")[2]
-    marks = f"Line: mean over {pieces}. Pale band: least to greatest. " if pieces else ""
+    marks = "Line: mean over heads (chunks of d_model / H). Pale band: least to greatest. "
     if (most := int(frame["seeds"].max())) > 1:
         band = (
             "with the mean's 95% bootstrap interval"
@@ -116,9 +110,9 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
     return low, {dtype: most for dtype, (_, most) in floors.items() if most < low}
 
 
-def _value_axis(frame: Frame, low: float, words: str) -> dict[str, Any]:
+def _value_axis(frame: Frame, low: float) -> dict[str, Any]:
     high = float(frame["head_maximum"].max()) or 10 * low
-    return axes.log_channel(pd.Series([low * 1.25, high]), words)
+    return axes.log_channel(pd.Series([low * 1.25, high]), "L∞ distance")
 
 
 def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
@@ -174,12 +168,11 @@ def _rows(group: Frame, low: float) -> Frame:
 
 def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
     """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
-    reading = result.reading
-    every = result.curves[panel].verdicts_over_seeds(reading.per, reading.norm).items()
+    every = result.curves[panel].verdicts_over_seeds(DRAWN.per, DRAWN.norm).items()
     return {
         dtype: verdict
         for (kind, dtype, site, _), verdict in every
-        if (kind, site) == (pair, reading.site)
+        if (kind, site) == (pair, DRAWN.site)
     }
 
 

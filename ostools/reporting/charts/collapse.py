@@ -11,14 +11,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import (
-    NORM_WORDS,
-    PIECES,
-    READINGS,
-    VECTOR,
-    CurveVerdict,
-    Reading,
-)
+from ostools.measure.collapse.verdicts import CurveVerdict, Reading
 from ostools.reporting.findings.collapse import (
     longest_trained,
     main_pair,
@@ -49,36 +42,23 @@ line would only fill a band.
 """
 
 
-def collapse_chart(
-    result: Collapse,
-    sites: Sequence[str] | None = None,
-    *,
-    per: str = VECTOR,
-    norm: str = "l2",
-) -> Chart:
-    """Distance between the two last-token representations against length, a panel per site, dtype
-    and kind of pair.
-
-    sites: those that have such pieces where none are given: residual, y and logits for whole
-        vectors.
+def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "logits")) -> Chart:
+    """L2 distance between the two last-token representations against length, a panel per site,
+    dtype and kind of pair.
 
     Each panel holds the measured distance, the rounding noise of the difference in that dtype and
     its machine line, the float64 distance beside them, and pale the ranges of lengths at which the
-    pair is hidden in every seed, all of them of the pieces (`per`) and in the norm that is drawn.
-    Dotted lines stand at the longest trained length, and where the prompt reaches a sliding window
-    or fills the context. Heads and seeds are shown by their mean, with a band from the least to the
-    greatest. Raises `InputError` where every dtype overflows.
+    pair is hidden in every seed. Dotted lines stand at the longest trained length, and where the
+    prompt reaches a sliding window or fills the context. Seeds are shown by their mean, with a band
+    from the least to the greatest. Raises `InputError` where every dtype overflows.
     """
     table = result.measured()
     if table.empty:
         raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
-    sites = [site for site, pieces in READINGS.items() if per in pieces] if sites is None else sites
-    frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
-    rows, y = log_rows(
-        _collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high")
-    )
+    frame = pd.concat([Reading(site).of(table) for site in sites])
+    rows, y = log_rows(_collapse_rows(frame), "L2 distance", ("low", "high"))
     dtypes = list(dict.fromkeys(frame["dtype"]))
-    ranges = hidden_ranges(result.verdicts_over_seeds(per, norm), sites, dtypes)
+    ranges = hidden_ranges(result.verdicts_over_seeds(), sites, dtypes)
     names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
     limits = model_limits(result)
     panels = {
@@ -90,12 +70,7 @@ def collapse_chart(
         panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT)
     )
     tasks = ", ".join(sorted(set(map(str, frame["task"]))))
-    notes = (
-        [f"Mean over {PIECES[per]}; band: from the least to the greatest of them."]
-        if PIECES[per]
-        else []
-    )
-    notes += [words] if (words := overflow_sentence(result.overflowing())) else []
+    notes = [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Distance of the last-token representations, {tasks}"
     return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
 

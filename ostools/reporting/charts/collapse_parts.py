@@ -10,7 +10,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, Reading
+from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.charts.effects.all_tokens import growth_chart
@@ -22,49 +22,41 @@ from ostools.results import Chart, Frame, frame_of
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
 _ZERO = "#d9d9d9"
+_RELATIVE = "L2 distance / norm of v^(l)"
 
 
 def collapse_result_chart(result: Collapse) -> Chart:
-    """The curves dtype by dtype, of what the result is to be read by; layer by layer where several
-    were measured.
+    """The curves dtype by dtype; layer by layer where several were measured.
 
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
     """
-    reading, layers = result.reading, set(result.frame["layer"])
-    if len(layers) > 1:
-        if any(Precision.of_name(name).part == "once" for name in set(result.frame["dtype"])):
-            return growth_chart(result)
-        reading_options = {} if reading is None else {"per": reading.per, "norm": reading.norm}
-        return collapse_layers_chart(result, **reading_options)
-    if reading is not None:
-        return collapse_chart(result, (reading.site,), per=reading.per, norm=reading.norm)
     names = set(result.frame["dtype"])
+    if len(set(result.frame["layer"])) > 1:
+        once = any(Precision.of_name(name).part == "once" for name in names)
+        return growth_chart(result) if once else collapse_layers_chart(result)
     many = len(names) > 4 or any(Precision.of_name(name).part is not None for name in names)
     return precision_chart(result) if many else collapse_chart(result)
 
 
-def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> Chart:
-    """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of
+def collapse_layers_chart(result: Collapse) -> Chart:
+    """||v^(l) - v*^(l)||_2 by layer and length, the mean over seeds, a panel per dtype and kind of
     pair.
 
-    The colour is the distance relative to the same norm of v^(l), which grows from layer to layer;
-    the cosine distance has no such norm. Pale where the float64 distance lies below the rounding
-    noise of the difference in that dtype at that layer, grey where the two are the same numbers: at
-    the embedding, where nothing but a position can tell them apart.
+    The colour is the distance relative to the norm of v^(l), which grows from layer to layer. Pale
+    where the float64 distance lies below the rounding noise of the difference in that dtype at that
+    layer, grey where the two are the same numbers: at the embedding, where nothing but a position
+    can tell them apart.
     """
-    frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
+    frame = _cells(Reading("residual").of(result.measured(), every_layer=True))
     last = int(frame["layer"].max())
     positive = frame["value"][frame["value"] > 0]  # the range of colours
     domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
     panels = [
-        _layers_panel(
-            group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _layers_title(norm), last
-        )
+        _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, last)
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
-    over = f", mean over {PIECES[per]}" if PIECES[per] else ""
     notes = [
-        f"{_layers_title(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
+        f"{_RELATIVE}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
         "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly 0, the same numbers in both.",
     ]
     tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
@@ -72,18 +64,13 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
 
 
-def _layers_title(norm: str) -> str:
-    return "cosine distance" if norm == "cosine" else f"{NORM_WORDS[norm]} distance / norm of v^(l)"
-
-
-def _cells(frame: Frame, norm: str) -> Frame:
+def _cells(frame: Frame) -> Frame:
     """One row a cell: its value, whether noise hides it, and the next layer and length, where it
     ends.
     """
-    value = "mean" if norm == "cosine" else "relative"
     keys = ["pair", "dtype", "layer", "length"]
     means = {
-        "value": (value, "mean"),
+        "value": ("relative", "mean"),
         "exact": ("float64_distance", "mean"),
         "noise": ("pair_noise", "mean"),
     }
@@ -96,7 +83,7 @@ def _cells(frame: Frame, norm: str) -> Frame:
     return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
 
 
-def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int) -> Any:
+def _layers_panel(cells: Frame, name: str, domain: list[float], last: int) -> Any:
     """Layers 0 to `last` over lengths."""
     lengths = cells["length"]
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
@@ -110,7 +97,7 @@ def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, las
     }
     y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), **looks))
     scale = alt.Scale(type="log", scheme="viridis", domain=domain)
-    hue = alt.Color("value:Q", scale=scale, legend=gradient(colour, 220, format=".1~g"))
+    hue = alt.Color("value:Q", scale=scale, legend=gradient(_RELATIVE, 220, format=".1~g"))
     ends = {"x2": "end", "y2": "top"}
     base = draw.rows(rows[rows["hidden"]]).mark_rect(color="white", opacity=0.62)
     marks = [

@@ -88,7 +88,7 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
 def growth_findings(result: Collapse) -> list[str]:
     """Of the longest length: how much a rounding grew from the first layer that has one to the
     last, and where it hides the pair."""
-    table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
+    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
     table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
     sentences = []
     for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):

@@ -21,8 +21,8 @@ from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
     UNDECIDED,
     CurveVerdict,
-    Reading,
     behind_all_blocks,
+    is_hidden,
     trained_length,
 )
 from ostools.reporting.findings import present, together
@@ -141,17 +141,13 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
 # --- one prompt
 
 
-def result_findings(result: Collapse) -> list[str]:
-    """Findings of a collapse by its own reading, or else at y in L2."""
-    if result.reading is not None:
-        return reading_findings(result, result.reading)
-    return collapse_findings(result)
-
-
 def collapse_findings(result: Collapse) -> list[str]:
     """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the
-    likeliest next tokens.
+    likeliest next tokens; of few lengths the distances alone.
     """
+    if len(set(frame_of(result)["length"])) < FEW:
+        read = where_read(result.provenance.parameters, next_tokens(result))
+        return present(_few_lengths(result), read)
     logits = vectors_at(result.measured(), "logits")
     return present(
         pair_verdict([result]),
@@ -160,6 +156,23 @@ def collapse_findings(result: Collapse) -> list[str]:
         together([*_dtypes(result), _route_difference(result)]),
         _answers(logits[logits["pair"] == main_pair(result)]) if len(logits) else "",
     )
+
+
+def _few_lengths(result: Collapse) -> str:
+    """The float64 distance at each length, and at which of them each dtype hides the pair."""
+    pair, rows = main_pair(result), vectors_at(result.measured(), "y")
+    rows = rows[rows["pair"] == pair]
+    exact: Column = result.reference_curve(pair)["distance"]
+    distances = ", ".join(f"{number(float(value))} at n = {n}" for n, value in exact.items())
+    parts = [f"The float64 L2 distance at y is {distances}"]
+    for dtype, of_dtype in rows[rows["dtype"] != "float64"].groupby("dtype", sort=False):
+        hidden = is_hidden(of_dtype["float64_distance"], of_dtype["pair_noise"], of_dtype["mean"])
+        lengths = sorted(set(of_dtype.loc[hidden, "length"]))
+        where = f"hides n = {', '.join(map(str, lengths))}" if lengths else "hides none"
+        parts.append(
+            f"{dtype} {where} (noise of the difference up to {number(of_dtype['pair_noise'].max())})"
+        )
+    return f"{'; '.join(parts)}. {overflow_sentence(result.overflowing())}".strip()
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:
@@ -195,24 +208,6 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
             f"difference (last quarter of lengths).{f' {single}.' if single else ''}"
         )
     return f"{words} {overflow}".strip()
-
-
-def reading_findings(result: Collapse, reading: Reading) -> list[str]:
-    """Findings of another reading than y in L2: over which lengths each precision hides the main
-    pair after the last block.
-    """
-    pair, last = main_pair(result), int(frame_of(result)["layer"].max())
-    verdicts = result.verdicts_over_seeds(reading.per, reading.norm)
-    lines = " ".join(
-        f"{dtype}: {verdict.words}."
-        for (kind, dtype, site, layer), verdict in verdicts.items()
-        if (kind, site, layer) == (pair, reading.site, last)
-    )
-    return present(
-        where_read(result.provenance.parameters, next_tokens(result)),
-        f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it. "
-        f"{lines or 'There is no verdict: float64 alone, or a norm without this noise.'}",
-    )
 
 
 def _trend(result: Collapse) -> tuple[Column, str, float | None, str]:

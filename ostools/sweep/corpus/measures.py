@@ -136,7 +136,7 @@ class WindowMeasure:
         ]
         how: Any = {"lengths": [1], "dtypes": list(self.dtypes), "mitigation": self.mitigation}
         tables = []
-        results = collapse(model, pairs, **how, progress=False)
+        results = [collapse(model, pair, **how, progress=False) for pair in pairs]
         for window, result in zip(windows, results, strict=True):
             result.require_finite("corpus")
             frame: Any = result.frame

@@ -69,7 +69,7 @@ def test_what_lies_behind_the_last_block_is_what_it_was_bit_for_bit(
     assert set(before["site"]) == {"residual"}
     assert set(before["layer"]) == {0, 1, 2}
     assert set(before["per"]) == {"vector", "head-chunk"}
-    floors = before[(before["dtype"] == "bfloat16") & (before["norm"] != "cosine")]
+    floors = before[before["dtype"] == "bfloat16"]
     assert bool(floors[["noise", "machine_line", "float64_distance"]].notna().all(axis=None))
 
 
@@ -106,7 +106,7 @@ def test_a_repeated_token_has_one_embedding(family: Family) -> None:
         tiny_model(family, seed=1), "figure-5a", lengths=LENGTHS, dtypes=["bfloat16"], layers=[0]
     )
     assert sorted(set(found.frame["layer"])) == [0, 2]
-    embedded = found.frame.query("layer == 0 and norm != 'cosine'")
+    embedded = found.frame.query("layer == 0")
     assert set(embedded["mean"] == 0) == {family != "gpt2"}
 
 

@@ -159,7 +159,7 @@ def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(
     same = [name for name in here.frame.columns if name not in OWN]
     pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
     assert found.title.startswith("Figure 2 on m:")
-    assert "answers made elsewhere at a temperature that is not recorded" in found.deviations[0]
+    assert "answers of a hosted model at a temperature that is not recorded" in found.deviations[0]
     lacking = paper.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
     assert (
         lacking.deviations[1]

@@ -162,7 +162,7 @@ def growth_chart(result: Collapse) -> Any:
     """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise
     of each dtype in v itself and in the difference, all relative to ||v^(l)||. Where the noise of
     the difference is above the distance, it hides it."""
-    table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
+    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
     table = table[table["pair"] == main_pair(result)]
     table = table[
         table["relative"] > 0
