@@ -55,7 +55,9 @@ def refusal(expected: str, remedy: str = "") -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"expected {expected}: {one_line(in_words(error)).rstrip(': ')}{remedy}") from None
+        raise InputError(
+            f"expected {expected}: {one_line(in_words(error)).rstrip(': ')}{remedy}"
+        ) from None
 
 
 def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputError:

@@ -78,7 +78,9 @@ class Clock:
             self._reports.append(report)
 
     def seconds_left(self) -> float | None:
-        """Seconds until the end; None where that cannot be told yet, and at the end."""
+        """Seconds until the end; None where that cannot be told yet, at the end, and where the
+        present step takes longer than the whole rest was to take.
+        """
         if len(self._reports) < 2 or self._reports[-1][1] >= 1:
             return None
         when, share = self._reports[-1]
@@ -87,8 +89,8 @@ class Clock:
         reports = self._reports[len(self._reports) > 2 :]  # from the first step's end on
         middle = (reports[0][0] + when) / 2
         since, before = [report for report in reports[:-1] if report[0] <= middle][-1]
-        end = when + (when - since) * (1 - share) / (share - before)
-        return max(end - time.monotonic(), 0.0)
+        left = when + (when - since) * (1 - share) / (share - before) - time.monotonic()
+        return left if left > 0 else None
 
 
 class LogLines:
@@ -140,10 +142,15 @@ def bar(description: str) -> Iterator[Progress]:
         desc=description,
         delay=_DELAY,
         leave=False,
-        bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left",
+        bar_format="{desc}: {percentage:3.0f}%|{bar}|{postfix}",
     ) as tqdm_bar:
+        clock = Clock()
 
         def update(steps_done: int, total: int) -> None:
+            clock.told(steps_done, total)
+            left = clock.seconds_left()
+            words = "" if left is None else f"about {in_time(left)} left"
+            tqdm_bar.set_postfix_str(words, refresh=False)
             tqdm_bar.total = total
             tqdm_bar.update(steps_done - tqdm_bar.n)
 

@@ -211,9 +211,9 @@ class Collapse(Result):
         return collapse_result_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.collapse import result_findings
+        from ostools.reporting.findings.collapse import collapse_findings
 
-        return result_findings(self)
+        return collapse_findings(self)
 
 
 def _checked(per: str, norm: str) -> tuple[str, str]:
