@@ -107,7 +107,7 @@ def evaluation_chart(result: Evaluation) -> Chart:
         panels.insert(0, [_answers_panel(frame, end, _WIDTH, _ANSWERS_HEIGHT)])
         notes.insert(0, "On the diagonal an answer is right; larger: more answers.")
     if constant := constant_words(result):
-        notes.append(f"Dotted across: {constant}")
+        notes.append(f"Dotted across: {constant[0].lower()}{constant[1:]}")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     under = "" if mitigation == "none" else f", under {mitigation}"

@@ -116,7 +116,6 @@ PARTS = {
     "residual": "residual stream stored, float32 arithmetic",
     "once": "v^(0) rounded once, float32 arithmetic",
     "kv": "keys and values stored, float32 arithmetic",
-    "dynamic": "weights and activations multiplied as integers",
 }
 """What is rounded, in words, by the part of a precision's name."""
 _QUANTITIES: dict[str, tuple[str, list[float]]] = {
