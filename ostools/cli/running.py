@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +16,7 @@ from ostools.cli.hosted import hosted_result
 from ostools.cli.options import read_arguments
 from ostools.cli.prompts import Prompts
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress
 
 if TYPE_CHECKING:
     from ostools.cli.limits import Memory
@@ -106,7 +105,7 @@ def at_work(
     with `--dry-run` the command ends there. Raises `InsufficientMemoryError` where memory runs out,
     and `InputError` for work that would exceed `--max-time`.
     """
-    from ostools.cli.limits import forecast_of, timed
+    from ostools.cli.limits import forecast_of, timed, within_limits, within_time
 
     device = device or GLOBALS.device or "auto"
     dtype = dtype or GLOBALS.load_dtype or "auto"
@@ -117,17 +116,8 @@ def at_work(
     forecast = None if memory is None else forecast_of(model, device, dtype, memory)
     if GLOBALS.dry_run:
         _end_with(forecast)
-    with _loaded_and_at_work(doing, model, device, dtype, forecast) as (loaded, bar):
-        yield loaded, timed(bar)
-
-
-@contextmanager
-def _loaded_and_at_work(
-    doing: str, model: str, device: str, dtype: str, forecast: Forecast | None
-) -> Iterator[tuple[TransformerBridge, Progress]]:
     import torch
 
-    from ostools.cli.limits import within_limits, within_time
     from ostools.models import load_model
     from ostools.models.shape import one_is_enough
 
@@ -138,49 +128,18 @@ def _loaded_and_at_work(
         if one_is_enough(loaded):
             torch.set_num_threads(1)
         with terminal.progress(doing) as progress:
-            yield loaded, progress
+            yield loaded, timed(progress)
 
 
-def each_at_work(
-    doing: str, models: Sequence[str], memory: Memory
-) -> tuple[Iterator[TransformerBridge], Progress]:
-    """Models, each loaded when the one before it is let go; and the progress of the work on them.
-
-    All are forecast before the first is loaded. To be used within `limits.within_time`.
-    """
-    from ostools.cli.limits import forecast_of, timed
-
-    device, dtype = GLOBALS.device or "auto", GLOBALS.load_dtype or "auto"
-    forecasts = [forecast_of(model, device, dtype, memory) for model in models]
-    if GLOBALS.dry_run:
-        _end_with(*forecasts)
-    bars: list[Progress] = []
-
-    def loaded_models() -> Iterator[TransformerBridge]:
-        for model, forecast in zip(models, forecasts, strict=True):
-            with _loaded_and_at_work(f"{doing} {model}", model, device, dtype, forecast) as (
-                loaded,
-                bar,
-            ):
-                bars.append(bar)
-                yield loaded
-            del loaded
-            gc.collect()  # a model is in circles: without this it stays beside the next
-
-    return loaded_models(), timed(lambda steps, total: tell(bars[-1], steps, total))
-
-
-def _end_with(*forecasts: Forecast | None) -> NoReturn:
+def _end_with(forecast: Forecast | None) -> NoReturn:
     """The end of a dry run. The forecast was told as a note; programs get its numbers."""
-    complete = [forecast for forecast in forecasts if forecast is not None]
-    if len(complete) < len(forecasts):
+    if forecast is None:
         raise InputError(
             "--dry-run: expected a model and a prompt that can be forecast, found that something "
             "is wrong with one of them: leave --dry-run out, and the command says what"
         )
     if GLOBALS.json:
-        numbers = [{"memory": forecast.memory, "work": forecast.work} for forecast in complete]
-        terminal.print_json(numbers[0] if len(numbers) == 1 else numbers)
+        terminal.print_json({"memory": forecast.memory, "work": forecast.work})
     raise click.exceptions.Exit(0)
 
 

@@ -20,7 +20,7 @@ _NORMS = {
     "operator norm": ("operator_norm", "operator_lower", "operator_upper"),
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
 }
-_SIDES = {"": "the prompt", "prompt": "the second prompt", "model": "the second model"}
+_SIDES = {"": "the prompt", "prompt": "the second prompt"}
 
 
 def answer(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import tempfile
-import zipfile
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ostools.explorer.answer import answer
 from ostools.explorer.recipe import RecipeResult, Runs, Stopped
-from ostools.explorer.views import ViewRequest
+from ostools.explorer.views import ViewRequest, described
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.hooks import HookError
@@ -29,8 +27,6 @@ from ostools.mitigations import MitigationError
 from ostools.reporting.page import page
 
 PAGE = Path(__file__).parent / "page"
-LARGEST = 200_000
-"""The most bytes that a request may have."""
 _ENDINGS = {
     "html": "text/html", "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf",
     "csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet",
@@ -81,7 +77,7 @@ class Guard:
 
 def application(runs: Runs, prompt: str) -> Guard:
     """The guarded application; `prompt`: what stands in the field at first."""
-    start = {**runs.subject.described(), "prompt": prompt, "endings": list(_ENDINGS)}
+    start = {**described(runs.model), "prompt": prompt, "endings": list(_ENDINGS)}
     scripts = {f"/{path.name}": path.read_text("utf-8") for path in PAGE.glob("*.js")}
     scripts |= {"/draw.js": page.drawing().source, "/vega.js": page.library().source}
     texts = {path: (text, "text/javascript") for path, text in scripts.items()}
@@ -122,7 +118,7 @@ async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respons
     Where `before` is a number, the answer of the quicker view at that place; {} where there is
     none.
     """
-    view_request, place = ViewRequest.of(sent, runs.subject), sent.get("before")
+    view_request, place = ViewRequest.of(sent, runs.model), sent.get("before")
     if isinstance(place, int) and place >= 0:
         quicker = view_request.before(place)
         if quicker is None:
@@ -133,30 +129,24 @@ async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respons
 
 
 async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """The result as a file with the `ending`; of two sides a ZIP archive of two.
-
-    Their names and places are ours: no path comes from the browser.
+    """The result as a file with the `ending`. Its name and place are ours: no path comes from the
+    browser.
     """
-    view_request = ViewRequest.of(sent, runs.subject)
+    view_request = ViewRequest.of(sent, runs.model)
     ending = checked_name("ending", sent.get("ending"), _ENDINGS)
     saved = partial(_file_bytes, ending)
-    files = await runs.finished(view_request, request.is_disconnected, saved)
-    if len(files) == 1:
-        return Response(next(iter(files.values())), media_type=_ENDINGS[ending])
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():  # without a time: the same bytes each time
-            archive.writestr(zipfile.ZipInfo(name), content)
-    return Response(packed.getvalue(), media_type="application/zip")
+    content = await runs.finished(view_request, request.is_disconnected, saved)
+    return Response(content, media_type=_ENDINGS[ending])
 
 
-def _file_bytes(ending: str, recipe_result: RecipeResult) -> dict[str, bytes]:
+def _file_bytes(ending: str, recipe_result: RecipeResult) -> bytes:
+    first, *others = recipe_result.results.values()
+    if others:
+        raise InputError(
+            "expected one result to save, found two that no function compares: save each"
+        )
     with tempfile.TemporaryDirectory() as directory:
-        paths = [
-            result.save(Path(directory) / f"{name}.{ending}")
-            for name, result in recipe_result.results.items()
-        ]
-        return {path.name: path.read_bytes() for path in paths}
+        return first.save(Path(directory) / f"result.{ending}").read_bytes()
 
 
 async def _json_of(request: Request) -> dict[str, Any]:
@@ -164,13 +154,8 @@ async def _json_of(request: Request) -> dict[str, Any]:
     # A form of another page cannot send this type without asking this server first.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise InputError("expected a request of type application/json, found another")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST:
-            raise InputError(f"expected a request of at most {LARGEST:,} bytes, found more")
     try:
-        values = json.loads(body)
+        values = await request.json()
         json.dumps(values, ensure_ascii=False).encode()  # half of a character has no UTF-8
     except (ValueError, RecursionError):
         values = None

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import ostools
 from ostools import mitigations
-from ostools.explorer.views import Subject, ViewRequest
+from ostools.explorer.views import ViewRequest
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.measurement import RECORDS
 from ostools.measure.mitigated_prompts import InactiveMitigationError, rewriting
@@ -88,7 +89,6 @@ def calls(request: ViewRequest) -> list[Call]:
         return [_side(request, "result")]
     second = {
         "prompt": _side(request, "second", prompt="second_prompt"),
-        "model": _side(request, "second", model="second_model"),
         "mitigation": _side(request, "second", mitigation=request.second_text),
     }[request.beside]
     pair = [_side(request, "first"), second]
@@ -99,34 +99,26 @@ def calls(request: ViewRequest) -> list[Call]:
 
 def _of_one_text(request: ViewRequest) -> bool:
     """Whether both sides read the same text, so that they can be compared token by token."""
-    if request.beside == "mitigation":
-        return not rewriting(mitigations.mitigation(request.second_text))
-    return request.beside == "model"
+    mitigated = request.beside == "mitigation"
+    return mitigated and not rewriting(mitigations.mitigation(request.second_text))
 
 
-def _side(
-    request: ViewRequest, name: str, model: str = "model", prompt: str = "prompt", **mitigation: str
-) -> Call:
+def _side(request: ViewRequest, name: str, prompt: str = "prompt", **mitigation: str) -> Call:
     view, options = request.of_view, dict(request.of_view.options)
     if view.layers == "streams":
         options |= {"layers": (request.layer,)}
     if request.logit is not None:
         options |= {"logit": request.logit}
     if "longest" not in view.takes:
-        return Call(name, view.function, (model, prompt), options | mitigation)
+        return Call(name, view.function, ("model", prompt), options | mitigation)
     options |= {"lengths": range(1, request.longest + 1)}
-    return Call(name, view.function, (model,), options | mitigation, {"prompt": prompt})
+    return Call(name, view.function, ("model",), options | mitigation, {"prompt": prompt})
 
 
-def run(
-    request: ViewRequest, models: Mapping[str, Any], progress: Progress = False
-) -> RecipeResult:
-    """Run the calls; `models`: the models by their variables. Raises `InputError` as the calls do."""
-    scope: dict[str, Any] = {
-        **models,
-        "prompt": request.prompt,
-        "second_prompt": request.second_text,
-    }
+def run(request: ViewRequest, model: TransformerBridge, progress: Progress = False) -> RecipeResult:
+    """Run the calls. Raises `InputError` as the calls do."""
+    scope: dict[str, Any] = {"model": model, "prompt": request.prompt}
+    scope["second_prompt"] = request.second_text
     try:
         all_calls = calls(request)
         for place, call in enumerate(all_calls):
@@ -139,31 +131,13 @@ def run(
     return RecipeResult((scope["first"], scope["second"]), scope.get("result"))
 
 
-def values(request: ViewRequest) -> str | None:
-    """The Python expression of the numbers that colour the tokens of a side `{}`; None without any."""
-    layer, head = request.layer, request.head
-    if request.view == "attention":
-        index = ", ".join(":" if place < 0 else str(place) for place in (layer, head))
-        mean = {0: "", 1: ".mean(0)", 2: ".mean((0, 1))"}[(layer < 0) + (head < 0)]
-        return f"{{}}.last[{index}]{mean}"
-    return {
-        "sensitivity": "{}.frame['frobenius_norm']",
-        "attribution": "{}.of_tokens['contribution']",
-    }.get(request.of_view.function)
-
-
 def code(request: ViewRequest, recipe_result: RecipeResult) -> str:
-    """Python lines that give the same results, and the `values` that colour the tokens."""
+    """Python lines that give the same results."""
     lines = ["import ostools as ost", "", f"model = {_loaded(recipe_result.sides[0])}"]
-    if request.beside == "model":
-        lines.append(f"second_model = {_loaded(recipe_result.sides[1])}")
     lines.append(f"prompt = {request.prompt!r}")
     if request.beside == "prompt":
         lines.append(f"second_prompt = {request.second_text!r}")
     lines += [call.line for call in calls(request)]
-    if (expression := values(request)) is not None:
-        names = SIDES if request.beside else ("result",)
-        lines.append("values = " + ", ".join(expression.format(name) for name in names))
     return "\n".join([*lines, *(f"print({name})" for name in recipe_result.results)]) + "\n"
 
 
@@ -189,8 +163,8 @@ class Runs:
     browsers cannot mix.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, model: TransformerBridge) -> None:
+        self.model = model
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ostools-explorer")
         self._closed = threading.Event()
         self._recent: OrderedDict[tuple[str, ...], RecipeResult] = OrderedDict()
@@ -233,8 +207,7 @@ class Runs:
         key = (view_request.prompt, view_request.second_text, view_request.beside, *lines)
         recipe_result = self._recent.pop(key, None)
         if recipe_result is None:
-            models = {"model": self.subject.model, "second_model": self.subject.second}
-            recipe_result = run(view_request, models, report)
+            recipe_result = run(view_request, self.model, report)
         self._recent[key] = recipe_result
         while len(self._recent) > MOST_HELD:
             self._recent.popitem(last=False)

@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ostools.explorer.recipe import Runs
-from ostools.explorer.views import Subject
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
@@ -50,7 +49,6 @@ def explore(
     model: TransformerBridge,
     prompt: str = "",
     *,
-    against: TransformerBridge | None = None,
     port: int = 0,
 ) -> Explorer:
     """A local page that shows, as you type a prompt, what is measured of each token.
@@ -61,7 +59,6 @@ def explore(
     Args:
         prompt: what stands in the field at first. A link that holds a state has a prompt of its
             own.
-        against: a second model, which the page can show beside the first.
         port: 0 takes a free one.
 
     The server runs in a thread of this process until `.stop()`. Every number comes from the public
@@ -87,7 +84,7 @@ def explore(
         raise InputError(
             f"cannot listen on port {port}: {error.strerror}; choose another, or 0 for a free one"
         ) from None
-    runs = Runs(Subject(model, against))
+    runs = Runs(model)
     settings: Any = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
     server = uvicorn.Server(
         uvicorn.Config(application(runs, prompt), timeout_graceful_shutdown=3, **settings)

@@ -23,8 +23,8 @@ LONGEST = 20_000
 """The most characters that a text of the page may have."""
 LENGTHS = (8, 512)
 """The smallest and the largest longest length of the collapse view."""
-SECOND_SIDES = ("", "prompt", "mitigation", "model")
-"""What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
+SECOND_SIDES = ("", "prompt", "mitigation")
+"""What may stand beside the prompt: nothing, another prompt, a mitigation."""
 COTANGENTS = 4
 """Of a sketch that is shown while the exact norms are measured: some five forward passes."""
 
@@ -124,42 +124,30 @@ VIEWS = {**_OF_TOKENS, **_of_records()}
 """By the name that the address holds, in the order of the page's menu."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The explored model, and the second one that may stand beside it."""
+def layers_of(view: View, model: TransformerBridge) -> tuple[int, int] | None:
+    """The first and the last number of the view's slider."""
+    last = int(model.cfg.n_layers)
+    return {"streams": (0, last), "blocks": (-1, last - 1), None: None}[view.layers]
 
-    model: TransformerBridge
-    second: TransformerBridge | None = None
 
-    @property
-    def second_sides(self) -> tuple[str, ...]:
-        """What may stand beside a prompt."""
-        return SECOND_SIDES if self.second is not None else SECOND_SIDES[:-1]
-
-    def layers(self, view: View) -> tuple[int, int] | None:
-        """The first and the last number of the view's slider."""
-        last = int(self.model.cfg.n_layers)
-        return {"streams": (0, last), "blocks": (-1, last - 1), None: None}[view.layers]
-
-    def described(self) -> dict[str, Any]:
-        """For the page: names, choices, and what each view takes."""
-        return {
-            "model": title_of(vars(metadata_of(self.model))),
-            "second": None if self.second is None else title_of(vars(metadata_of(self.second))),
-            "views": [
-                {
-                    "name": name,
-                    "words": view.words,
-                    "layers": self.layers(view),
-                    "takes": sorted(view.takes),
-                    "before": len(view.before),
-                }
-                for name, view in VIEWS.items()
-            ],
-            "heads": int(self.model.cfg.n_heads),
-            "mitigations": mitigations.names(),
-            "lengths": LENGTHS,
-        }
+def described(model: TransformerBridge) -> dict[str, Any]:
+    """For the page: names, choices, and what each view takes."""
+    return {
+        "model": title_of(vars(metadata_of(model))),
+        "views": [
+            {
+                "name": name,
+                "words": view.words,
+                "layers": layers_of(view, model),
+                "takes": sorted(view.takes),
+                "before": len(view.before),
+            }
+            for name, view in VIEWS.items()
+        ],
+        "heads": int(model.cfg.n_heads),
+        "mitigations": mitigations.names(),
+        "lengths": LENGTHS,
+    }
 
 
 @dataclass(frozen=True)
@@ -182,7 +170,7 @@ class ViewRequest:
     longest: int = 32
 
     @classmethod
-    def of(cls, sent: Mapping[str, Any], subject: Subject) -> ViewRequest:
+    def of(cls, sent: Mapping[str, Any], model: TransformerBridge) -> ViewRequest:
         """Check what the page sent; `InputError` for what it cannot have sent and unusable texts."""
         name = checked_name("view", sent.get("view"), VIEWS)
         view = VIEWS[name]
@@ -190,18 +178,17 @@ class ViewRequest:
             "view": name,
             "prompt": checked_text("prompt", sent.get("prompt")),
         }
-        if (ends := subject.layers(view)) is not None:
+        if (ends := layers_of(view, model)) is not None:
             values["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
         if "head" in view.takes:
-            last_head = int(subject.model.cfg.n_heads) - 1
-            values["head"] = _whole_in_range("head", sent.get("head", -1), -1, last_head)
+            heads = (-1, int(model.cfg.n_heads) - 1)
+            values["head"] = _whole_in_range("head", sent.get("head", -1), *heads)
         if "logit" in view.takes:
             logit = sent.get("logit")
             values["logit"] = None if logit in (None, "") else checked_text("next token", logit)
         if "longest" in view.takes:
             values["longest"] = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
-        values |= _second_side(sent, subject, values["prompt"])
-        return cls(**values)
+        return cls(**values, **_second_side(sent, values["prompt"]))
 
     @property
     def of_view(self) -> View:
@@ -239,14 +226,14 @@ def _whole_in_range(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def _second_side(sent: Mapping[str, Any], subject: Subject, prompt: str) -> dict[str, str]:
+def _second_side(sent: Mapping[str, Any], prompt: str) -> dict[str, Any]:
     """What stands beside the prompt; refuses a mitigation that this page cannot show.
 
     One that changes a sequence's items: a text does not name them. One whose text is too long.
     """
-    kind = checked_name("second side", sent.get("beside", ""), subject.second_sides)
-    if kind in ("", "model"):
-        return {"beside": kind}
+    kind = checked_name("second side", sent.get("beside", ""), SECOND_SIDES)
+    if not kind:
+        return {}
     text = checked_text("second prompt" if kind == "prompt" else "mitigation", sent.get("other"))
     if kind == "mitigation":
         mitigation = mitigations.mitigation(text)

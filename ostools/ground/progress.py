@@ -66,7 +66,8 @@ class Clock:
 
     def told(self, steps_done: int, total: int) -> tuple[float, float | None]:
         """Note how much is done now; seconds since the beginning, and until the end: None where
-        that cannot be told yet, and at the end.
+        that cannot be told yet, at the end, and where the present step takes longer than the whole
+        rest was to take.
         """
         now, share = time.monotonic(), steps_done / max(total, 1)
         if self._reports and self._reports[-1][1] == share == 0:  # the work has begun anew
@@ -81,8 +82,8 @@ class Clock:
         reports = self._reports[len(self._reports) > 2 :]  # from the first step's end on
         middle = (reports[0][0] + when) / 2
         since, before = [report for report in reports[:-1] if report[0] <= middle][-1]
-        end = when + (when - since) * (1 - share) / (share - before)
-        return now - self._start, max(end - now, 0.0)
+        left = when + (when - since) * (1 - share) / (share - before) - now
+        return now - self._start, left if left > 0 else None
 
 
 class LogLines:
@@ -133,10 +134,14 @@ def bar(description: str) -> Iterator[Progress]:
         desc=description,
         delay=_DELAY,
         leave=False,
-        bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left",
+        bar_format="{desc}: {percentage:3.0f}%|{bar}|{postfix}",
     ) as tqdm_bar:
+        clock = Clock()
 
         def update(steps_done: int, total: int) -> None:
+            _, left = clock.told(steps_done, total)
+            words = "" if left is None else f"about {in_time(left)} left"
+            tqdm_bar.set_postfix_str(words, refresh=False)
             tqdm_bar.total = total
             tqdm_bar.update(steps_done - tqdm_bar.n)
 

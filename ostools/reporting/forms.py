@@ -9,24 +9,28 @@ the figure says so (`draw.figure`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import altair as alt
 import pandas as pd
 
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import mark_template, template_positions
+from ostools.reporting.style.theme import Looks
 from ostools.results import Column, Frame
 
-Band = tuple[str, str, float | int]
+Marks: TypeAlias = list[alt.Chart]
+Encoding: TypeAlias = Any
+"""An encoding, or `alt.value`: Altair types them as unions of protocols, another for each channel."""
+Band: TypeAlias = tuple[str, str, float | int]
 """Two columns, and the opacity of the area between them."""
 BAND: Band = ("low", "high", 0.2)
 
 
 def log_rows(
     rows: Frame, title: str, ends: Sequence[str] = (), also: Sequence[float | int] = ()
-) -> tuple[Frame, dict[str, Any]]:
+) -> tuple[Frame, Looks]:
     """The rows placed on a log axis that fits them, and that axis: see `axes.floored` for exact
     zeros.
 
@@ -44,18 +48,37 @@ def log_rows(
     return rows, axes.log_channel(values, title, floor)
 
 
+def _value(rows: Frame) -> str:
+    """The field of the rows' values: where they stand on a log axis, if they have such places."""
+    return f"{'shown' if 'shown' in rows else 'value'}:Q"
+
+
+def _with_zeros(marks: Marks, base: alt.Chart, rows: Frame) -> Marks:
+    """The marks, and triangles at exact zeros where there are some."""
+    return marks + ([axes.zero_marks(base)] if "zero" in rows and rows["zero"].any() else [])
+
+
+def _between(rows: Frame, bands: Sequence[Band]) -> list[tuple[alt.Chart, str, str, float]]:
+    """The rows of each band that have both of its ends, the two columns, and the opacity."""
+    return [
+        (draw.rows(both.dropna(axis="columns")), f"{low}:Q", f"{high}:Q", opacity)
+        for low, high, opacity in bands
+        if {low, high} <= {*rows} and len(both := rows.dropna(subset=[low, high]))
+    ]
+
+
 def curve(
     rows: Frame,
     x: alt.X,
-    y: dict[str, Any],
-    hue: Any,
+    y: Looks,
+    hue: Encoding,
     *,
-    dash: Any = None,
+    dash: alt.StrokeDash | None = None,
     bands: Sequence[Band] = (),
     points: float | int = 0,
     width: float | int = 1.5,
     **line: Any,
-) -> list[Any]:
+) -> Marks:
     """The marks: bands, lines, points (seen where `points`, their size, is not 0), and triangles at
     zeros.
 
@@ -65,33 +88,31 @@ def curve(
     """
     if rows.empty:
         return []
-    looks = {
+    looks: Looks = {
         "x": x,
         "detail": [f"{name}:N" for name in ("series", "quantity", "run") if name in rows],
         "color": hue,
     }
     marks = [
-        draw.rows(band_rows)
-        .mark_area(opacity=opacity, clip=True)
-        .encode(y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", **looks)
-        for low, high, opacity in bands
-        if {low, high} <= {*rows}
-        and len(band_rows := rows.dropna(subset=[low, high]).dropna(axis="columns"))
+        base.mark_area(opacity=opacity, clip=True).encode(y=alt.Y(low, **y), y2=high, **looks)
+        for base, low, high, opacity in _between(rows, bands)
     ]
-    base = draw.rows(draw.without_nan(rows)).encode(
-        y=alt.Y(f"{'shown' if 'shown' in rows else 'value'}:Q", **y), **looks
-    )
+    base = draw.rows(draw.without_nan(rows)).encode(y=alt.Y(_value(rows), **y), **looks)
     if width:
         lines = base.mark_line(strokeWidth=width, **line)
         marks.append(lines if dash is None else lines.encode(strokeDash=dash))
     base = base.encode(tooltip=draw.tooltips(rows))
     marks.append(base.mark_circle(size=points or 24, opacity=1 if points else 0))
-    return marks + ([axes.zero_marks(base)] if "zero" in rows and rows["zero"].any() else [])
+    return _with_zeros(marks, base, rows)
 
 
 def panel_grid(
-    panels: Mapping[str, Any], x: alt.X, y: dict[str, Any], columns: int, size: tuple[int, int]
-) -> list[Any]:
+    panels: Mapping[str, Callable[[alt.X, Looks], Marks]],
+    x: alt.X,
+    y: Looks,
+    columns: int,
+    size: tuple[int, int],
+) -> list[Sequence[draw.Panel]]:
     """Rows of panels on one pair of axes, whose words stand at the left and under the last panel of
     each column.
 
@@ -100,11 +121,8 @@ def panel_grid(
     panel_objects = []
     for place, (title, marks) in enumerate(panels.items()):
         across = x if place >= len(panels) - columns else axes.quiet(x)
-        panel_objects.append(
-            draw.panel(
-                marks(across, axes.quiet(y) if place % columns else y), *size, title, **draw.BOLD
-            )
-        )
+        drawn = marks(across, axes.quiet(y) if place % columns else y)
+        panel_objects.append(draw.panel(drawn, *size, title, **draw.BOLD))
     return draw.in_rows(panel_objects, columns)
 
 
@@ -125,81 +143,59 @@ def token_rows(frame: Frame, **columns: Any) -> Frame:
     return frame[["position"]].astype(int).assign(token=tokens, **columns)
 
 
+def _as_wide_as_a_token(rows: Frame) -> Frame:
+    return rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
+
+
 def profile(
     rows: Frame,
     frame: Frame,
-    y: dict[str, Any],
-    hue: Any,
+    y: Looks,
+    hue: Encoding,
     *,
     title: str = "",
     height: int = 260,
     last: bool = True,
-    dash: Any = alt.Undefined,
+    dash: alt.StrokeDash | None = None,
     bands: Sequence[Band] = (),
-    width: float | int = 2,
-    beside: Sequence[Any] = (),
-) -> Any:
+    beside: Sequence[alt.Chart] = (),
+) -> alt.LayerChart:
     """One panel: a level a series at each token of `frame`, which no line joins; grey where a token
     is not the text's.
 
-    last: False leaves the names of tokens to a panel below. width: of a level. beside: further
-        marks.
+    last: False leaves the names of tokens to a panel below. beside: further marks.
     """
     tokens, aside = token_labels(frame), template_positions(frame)
-    rows = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
+    rows = _as_wide_as_a_token(rows)
     x = axes.token_axis(tokens, "start", 0.5, aside)
-    looks = {"x": x if last else axes.quiet(x), "x2": "end:Q", "color": hue}
+    looks: Looks = {"x": x if last else axes.quiet(x), "x2": "end:Q", "color": hue}
     marks = [
-        draw.rows(band_rows)
-        .mark_rect(opacity=opacity)
-        .encode(y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", **looks)
-        for low, high, opacity in bands
-        if len(band_rows := rows.dropna(subset=[low, high]).dropna(axis="columns"))
+        base.mark_rect(opacity=opacity).encode(y=alt.Y(low, **y), y2=high, **looks)
+        for base, low, high, opacity in _between(rows, bands)
     ]
-    levels = draw.rows(draw.without_nan(rows)).encode(
-        y=alt.Y(f"{'shown' if 'shown' in rows else 'value'}:Q", **y), **looks
-    )
+    levels = draw.rows(draw.without_nan(rows)).encode(y=alt.Y(_value(rows), **y), **looks)
     levels = levels.encode(tooltip=draw.tooltips(rows))
-    marks.append(levels.mark_rule(strokeWidth=width).encode(strokeDash=dash))
-    if "zero" in rows and rows["zero"].any():
-        marks.append(
-            axes.zero_marks(
-                levels.encode(x=axes.token_axis(tokens, "position", 0.5, aside), x2=alt.Undefined)
-            )
-        )
-    panel = mark_template(alt.layer(*marks, *beside), aside)
-    return panel.properties(
-        width=TOKENS_WIDTH, height=height, **({"title": draw.heading(title)} if title else {})
-    )
+    marks.append(levels.mark_rule(strokeWidth=2).encode(strokeDash=dash or alt.Undefined))
+    middles = axes.token_axis(tokens, "position", 0.5, aside)
+    marks = _with_zeros(marks, levels.encode(x=middles, x2=alt.Undefined), rows)
+    return mark_template(draw.panel([*marks, *beside], TOKENS_WIDTH, height, title), aside)
 
 
 def token_bars(
-    rows: Frame, tokens: list[str], hue: Any, title: str, numbered: Frame | None = None
-) -> Any:
+    rows: Frame, tokens: list[str], hue: Encoding, title: str, numbered: Frame | None = None
+) -> alt.LayerChart:
     """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a
     sum. `numbered`: rows whose `value` stands at the end of their bar."""
-    data = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
-    x = axes.token_axis(tokens, "start", 0.5)
-    marks = (
-        draw.rows(data)
-        .mark_rect()
-        .encode(
-            x=x,
-            x2="end:Q",
-            y=alt.Y("low:Q", title=title),
-            y2="high:Q",
-            color=hue,
-            tooltip=draw.tooltips(rows),
-        )
-    )
+    base = draw.rows(_as_wide_as_a_token(rows)).mark_rect()
+    base = base.encode(x=axes.token_axis(tokens, "start", 0.5), x2="end:Q", color=hue)
+    up = alt.Y("low:Q", title=title)
+    marks = [base.encode(y=up, y2="high:Q", tooltip=draw.tooltips(rows))]
     if numbered is not None and len(numbered):
-        numbers = draw.rows(numbered).mark_text(
-            dy=alt.expr("datum.high > 0 ? -7 : 9"), fontWeight="bold"
-        )
-        above = axes.token_axis(tokens, "position", 0.5)
-        marks += numbers.encode(x=above, y="high:Q", text=alt.Text("value:Q", format="+.3g"))
-    zero = draw.line_at("y", "low", 0.0, dash=[1, 0])
-    return draw.panel([marks, *zero], TOKENS_WIDTH, 260)
+        number = alt.Text("value:Q", format="+.3g")
+        side: Looks = {"dy": alt.expr("datum.high > 0 ? -7 : 9"), "fontWeight": "bold"}
+        numbers = draw.rows(numbered).mark_text(**side).encode(y="high:Q", text=number)
+        marks.append(numbers.encode(x=axes.token_axis(tokens, "position", 0.5)))
+    return draw.panel([*marks, *draw.line_at("y", "low", 0.0, dash=[1, 0])], TOKENS_WIDTH, 260)
 
 
 LIGHT = "datum.value < 0.435"
@@ -210,105 +206,92 @@ one has.
 
 def gradient(title: str | None, length: int = 260, **looks: Any) -> alt.Legend:
     """A horizontal legend of colours below the chart."""
-    place: dict[str, Any] = {
-        "orient": "bottom",
-        "direction": "horizontal",
-        "gradientLength": length,
-        "titleLimit": 0,
-    }
-    return alt.Legend(title=title, **(place | looks))
+    place: Looks = {"orient": "bottom", "direction": "horizontal", "titleLimit": 0}
+    return alt.Legend(title=title, gradientLength=length, **(place | looks))
 
 
 def log_colour(values: Column, title: str) -> alt.Color:
     """A logarithmic scale over the values that are not 0, with round numbers in its legend."""
     positive = values[values > 0] if (values > 0).any() else pd.Series([0.1, 1.0])
     ticks = axes.log_axis(positive)[1]
-    legend = gradient(
-        f"{title} (log scale)", 320, values=ticks["values"], labelExpr=ticks["labelExpr"]
-    )
+    numbers: Looks = {"values": ticks["values"], "labelExpr": ticks["labelExpr"]}
     domain = [float(positive.min()), float(positive.max())]
-    return alt.Color(
-        "value:Q", scale=alt.Scale(type="log", scheme="viridis", domain=domain), legend=legend
-    )
+    scale = alt.Scale(type="log", scheme="viridis", domain=domain)
+    legend = gradient(f"{title} (log scale)", 320, **numbers)
+    return alt.Color("value:Q", scale=scale, legend=legend)
 
 
 def heat(
     cells: Frame,
     x: alt.X,
     y: alt.Y,
-    colour: Any,
+    colour: Encoding,
     *,
     digits: str = "",
     light: str = LIGHT,
     **ends: str,
-) -> list[Any]:
+) -> Marks:
     """The marks: cells, and the number of each where `digits` has its format.
 
     cells: `value` and what the axes name. light: the expression that says where a number is white.
     ends: `x2` and `y2`, the columns where a cell ends, of an axis of numbers.
     """
     base = draw.rows(cells).encode(x=x, y=y)
-    sides = {side: f"{column}:Q" for side, column in ends.items()}
+    sides: Looks = {side: f"{column}:Q" for side, column in ends.items()}
     marks = [base.mark_rect().encode(color=colour, tooltip=draw.tooltips(cells), **sides)]
     if digits:
         ink = alt.condition(light, alt.value("#ffffff"), alt.value("#000000"))
-        marks.append(
-            base.mark_text(fontSize=9).encode(text=alt.Text("value:Q", format=digits), color=ink)
-        )
+        number = base.mark_text(fontSize=9).encode(text=alt.Text("value:Q", format=digits))
+        marks.append(number.encode(color=ink))
     return marks
 
 
-def layers_by(cells: Frame, x: str, scale: alt.Scale, **looks: Any) -> list[Any]:
+def layers_up() -> alt.Y:
+    """An axis of layers, the first at the bottom."""
+    axis = alt.Axis(ticks=False, labelOverlap=True)
+    return alt.Y("layer:O", title="layer", sort="descending", axis=axis)
+
+
+def layers_by(cells: Frame, x: str, scale: alt.Scale, **looks: str) -> Marks:
     """A row a layer, the first at the bottom, and a column an `x`; `looks` are `heat`'s."""
     across = alt.X(f"{x}:O", title=x, axis=alt.Axis(labelAngle=0, ticks=False, labelOverlap=True))
-    up = alt.Y(
-        "layer:O", title="layer", sort="descending", axis=alt.Axis(ticks=False, labelOverlap=True)
-    )
     legend = alt.Legend(title=None, orient="right", gradientLength=80, format=".2~g", tickCount=3)
-    return heat(cells, across, up, alt.Color("value:Q", scale=scale, legend=legend), **looks)
+    colour = alt.Color("value:Q", scale=scale, legend=legend)
+    return heat(cells, across, layers_up(), colour, **looks)
 
 
-Interval = tuple[str, str, float | int]
+Interval: TypeAlias = tuple[str, str, float | int]
 """Two columns, and the width of the rule between them."""
-SQUARE: dict[str, Any] = {
-    "symbolType": "square",
-    "symbolSize": 70,
-    "symbolStrokeWidth": 6,
-    "columns": 3,
-}
+SQUARE: Looks = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 6, "columns": 3}
 """A legend of bars."""
 
 
-def rules(rows: Frame, along: str, place: Any, low: str, high: str, **looks: Any) -> list[Any]:
+def rules(rows: Frame, along: str, place: Encoding, low: str, high: str, **looks: Any) -> Marks:
     """The marks: a rule from `low` to `high` at each row's place on the axis `along`, where it has
     both.
     """
     rows = rows.dropna(subset=[low, high])
+    if rows.empty:
+        return []
     across, colour = ("y" if along == "x" else "x"), looks.pop("color")
-    base = draw.rows(draw.without_nan(rows)).mark_rule(**{"strokeWidth": 1.2} | looks)
-    return (
-        [
-            base.encode(
-                **{along: place, across: f"{low}:Q", f"{across}2": f"{high}:Q", "color": colour}
-            )
-        ]
-        if len(rows)
-        else []
-    )
+    ends: Looks = {along: place, across: f"{low}:Q", f"{across}2": f"{high}:Q", "color": colour}
+    rule: Looks = {"strokeWidth": 1.2} | looks
+    base = draw.rows(draw.without_nan(rows)).mark_rule(**rule)
+    return [base.encode(**ends)]
 
 
 def bars(
     rows: Frame,
-    name: Any,
-    value: dict[str, Any],
-    hue: Any,
+    name: Encoding,
+    value: Looks,
+    hue: Encoding,
     *,
     intervals: Sequence[Interval] = (),
-    offset: Any = None,
-    shape: Any = None,
+    offset: Encoding | None = None,
+    shape: Encoding | None = None,
     size: float | int = 0,
     **bar: Any,
-) -> list[Any]:
+) -> Marks:
     """The marks: rules for the intervals, and a bar, or a point of this `size`, for each row's
     `value` (`shown`).
 
@@ -317,27 +300,24 @@ def bars(
     offset: keeps apart what has one name. shape: of points. bar: further properties of the mark.
     """
     along, across, number = ("x", "y", alt.Y) if isinstance(name, alt.X) else ("y", "x", alt.X)
-    places = {along: name} | ({} if offset is None else {f"{along}Offset": offset})
-    base = draw.rows(draw.without_nan(rows)).encode(
-        color=hue, tooltip=draw.tooltips(rows), **places
-    )
-    marks: list[Any] = [
+    places: Looks = {along: name} | ({} if offset is None else {f"{along}Offset": offset})
+    base = draw.rows(draw.without_nan(rows))
+    base = base.encode(color=hue, tooltip=draw.tooltips(rows), **places)
+    marks = [
         base.transform_filter(f"isValid(datum.{low})")
         .mark_rule(strokeWidth=width)
         .encode(**{across: number(f"{low}:Q", **value), f"{across}2": f"{high}:Q"})
         for low, high, width in intervals
     ]
-    base = base.encode(**{across: number(f"{'shown' if 'shown' in rows else 'value'}:Q", **value)})
-    mark = (
-        base.mark_point(filled=True, size=size, opacity=1, **bar) if size else base.mark_bar(**bar)
-    )
+    axis: Looks = {across: number(_value(rows), **value)}
+    base = base.encode(**axis)
+    points: Looks = {"filled": True, "size": size, "opacity": 1} | bar
+    mark = base.mark_point(**points) if size else base.mark_bar(**bar)
     marks.append(mark if shape is None else mark.encode(shape=shape))
-    return marks + ([axes.zero_marks(base)] if "zero" in rows and rows["zero"].any() else [])
+    return _with_zeros(marks, base, rows)
 
 
-def looks_by_name(
-    field: str, looks: Mapping[str, tuple[str, str]], **legend: Any
-) -> dict[str, Any]:
+def looks_by_name(field: str, looks: Mapping[str, tuple[str, str]], **legend: Any) -> Looks:
     """Colour and shape of each name; `looks`: by name what the theme calls its colour, and its
     shape.
     """
@@ -348,7 +328,7 @@ def looks_by_name(
 
 def mark_cells(
     rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], size: int = 34
-) -> Any:
+) -> alt.Chart:
     """A mark where each row and column meet; `looks`: of `looks_by_name`, and an offset where
     several meet.
     """

@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style import axes, draw, notebook, theme
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.fits import Law
 from studies.laboratory.config import BASE
@@ -70,7 +70,7 @@ _TRAINED_FLOOR = 1e-6  # below it a float64 distance of y is rounding
 _SMALL_WIDTH, _SMALL_HEIGHT = 190, 160  # five panels in a row
 
 
-def random_chart(result: RandomLab) -> alt.VConcatChart:
+def random_chart(result: RandomLab) -> notebook.Offline:
     """One row of panels a study, small multiples on log axes: geometric mean over seeds, min-max
     band, fitted law (dotted).
     """
@@ -95,9 +95,9 @@ def random_chart(result: RandomLab) -> alt.VConcatChart:
     )
 
 
-def _page(rows: list[alt.HConcatChart], title: str, subtitle: list[str]) -> alt.VConcatChart:
+def _page(rows: list[alt.HConcatChart], title: str, subtitle: list[str]) -> notebook.Offline:
     titled = alt.TitleParams(title, subtitle=subtitle)
-    return axes.themed(
+    return notebook.themed(
         alt.vconcat(*rows, title=titled, spacing=30).resolve_scale(color="independent")
     )
 
@@ -295,7 +295,7 @@ def _panel_title(title: str) -> alt.TitleParams:
     return alt.TitleParams(title, fontSize=11, fontWeight="normal", offset=6, frame="group")
 
 
-def trained_chart(result: TrainedLab) -> alt.VConcatChart:
+def trained_chart(result: TrainedLab) -> notebook.Offline:
     """Rows of panels: positions, windows, depth, other changes. Lines: means over seeds (of
     distances geometric); bands: minimum to maximum over seeds; the rule: the longest training
     sequence."""

@@ -63,7 +63,10 @@ SHOWN = [
         "ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0",
         "predicted_effect|First order",
     ),
-    ("mitigate windows --lengths 3 --windows 5 --layers 1", "Most answers are right with a window of 5"),
+    (
+        "mitigate windows --lengths 3 --windows 5 --layers 1",
+        "Most answers are right with a window of 5",
+    ),
     (
         "mitigate --mitigations separator:every=2 --lengths 3 --measures answers --elicitation zero-shot",
         "Study, verdicts|separator:every=2|not decided|the floor",

@@ -15,7 +15,7 @@ import ostools as ost
 from ostools.explorer.answer import answer
 from ostools.explorer.app import application
 from ostools.explorer.recipe import RecipeResult, Runs
-from ostools.explorer.views import VIEWS, Subject, ViewRequest
+from ostools.explorer.views import VIEWS, ViewRequest
 from ostools.models import load_model
 
 PROMPT, SECOND_PROMPT = "The 11 of 11", "The 12 12 of 11"
@@ -25,20 +25,18 @@ HINT, WINDOW = (
 SECOND = {"beside": "prompt", "other": SECOND_PROMPT}
 slow = pytest.mark.slow
 CASES: list[Any] = [
-    ("attention", {"layer": 1, "head": 2, **HINT}, ""),
+    ("attention", {"layer": 1, "head": 2, **HINT}),
     *(
-        pytest.param(view, values, second, marks=slow)
-        for view, values, second in (
-            *((name, {}, "") for name in VIEWS if name not in ("frozen", "full", "collapse")),
-            ("frozen", {"layer": 2}, ""),
-            ("full", {"logit": "1"}, ""),
-            ("full", WINDOW, ""),
-            ("sketch-frozen", SECOND, ""),
-            ("attention", SECOND, ""),
-            ("attribution", SECOND, ""),
-            ("collapse", {"longest": 8, **WINDOW}, ""),
-            ("sketch-full", {"beside": "model"}, "embedded-short"),
-            ("attention", {"beside": "model"}, "embedded"),  # as many heads
+        pytest.param(view, values, marks=slow)
+        for view, values in (
+            *((name, {}) for name in VIEWS if name not in ("frozen", "full", "collapse")),
+            ("frozen", {"layer": 2}),
+            ("full", {"logit": "1"}),
+            ("full", WINDOW),
+            ("sketch-frozen", SECOND),
+            ("attention", SECOND),
+            ("attribution", SECOND),
+            ("collapse", {"longest": 8, **WINDOW}),
         )
     ),
 ]
@@ -46,11 +44,7 @@ CASES: list[Any] = [
 
 @pytest.fixture(scope="module")
 def page(embedded: TransformerBridge) -> Iterator[TestClient]:
-    yield from serving(Subject(embedded))
-
-
-def serving(subject: Subject) -> Iterator[TestClient]:
-    runs = Runs(subject)
+    runs = Runs(embedded)
     yield TestClient(application(runs, ""), base_url="http://127.0.0.1:8765")
     runs.close()
 
@@ -67,34 +61,30 @@ def loaded(name: str, **options: Any) -> TransformerBridge:
     return load_model(name, **options)
 
 
-def run_copied(shown: dict[str, Any]) -> tuple[dict[str, Any], RecipeResult]:
-    """The variables that the copied code leaves, and its results."""
+def run_copied(shown: dict[str, Any]) -> RecipeResult:
+    """The results of the copied code."""
     scope: dict[str, Any] = {}
     exec(shown["code"], scope)
     if "first" not in scope:
-        return scope, RecipeResult((scope["result"],))
-    return scope, RecipeResult((scope["first"], scope["second"]), scope.get("result"))
+        return RecipeResult((scope["result"],))
+    return RecipeResult((scope["first"], scope["second"]), scope.get("result"))
 
 
-@pytest.mark.parametrize(("view", "values", "second"), CASES, ids=str)
+@pytest.mark.parametrize(("view", "values"), CASES, ids=str)
 def test_the_copied_code_gives_what_is_shown(
-    embedded, monkeypatch: pytest.MonkeyPatch, view: str, values: dict[str, Any], second: str
+    page: TestClient,
+    embedded: TransformerBridge,
+    monkeypatch: pytest.MonkeyPatch,
+    view: str,
+    values: dict[str, Any],
 ) -> None:
     monkeypatch.setattr("ostools.models.load_model", loaded)
-    subject = Subject(embedded, load_model(second, device="cpu") if second else None)
-    for page in serving(subject):
-        shown = ask(page, view, **values)
-    scope, results = run_copied(shown)
-    request = ViewRequest.of({"view": view, "prompt": PROMPT, **values}, subject)
+    shown = ask(page, view, **values)
+    results = run_copied(shown)
+    request = ViewRequest.of({"view": view, "prompt": PROMPT, **values}, embedded)
     assert json.loads(json.dumps(answer(request, results))) == shown
     assert all(json.loads(chart["chart"]) for chart in shown["charts"])
     assert len(shown["charts"]) == len(results.results)
-    sides = [side for side in (shown["tokens"], shown["second"]) if side is not None]
-    if "values" in scope:
-        for side, colours in zip(
-            sides, scope["values"] if len(sides) == 2 else (scope["values"],), strict=True
-        ):
-            assert [entry["value"] for entry in side] == [float(value) for value in colours]
 
 
 def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) -> None:

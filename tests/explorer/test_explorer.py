@@ -16,10 +16,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.explorer import recipe
-from ostools.explorer.app import LARGEST, application
+from ostools.explorer.app import application
 from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.recipe import run as real_run
-from ostools.explorer.views import COTANGENTS, Subject, ViewRequest
+from ostools.explorer.views import COTANGENTS, ViewRequest
 from ostools.ground.errors import InputError
 from ostools.hooks import HookError
 from tests.cli.asking import assert_refused
@@ -31,7 +31,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)> {{7*7}} ' \" \\ $(touch x) \u20
 
 @pytest.fixture(scope="module")
 def runs(embedded: TransformerBridge) -> Iterator[Runs]:
-    made = Runs(Subject(embedded))
+    made = Runs(embedded)
     yield made
     made.close()
 
@@ -139,7 +139,6 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "attention", "prompt": PROMPT, "head": 4}, "from -1 to 3, found 4"),
         ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
         ({"view": "full", "prompt": "1 " * 9_000}, "context"),
-        ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
         ({"view": "full", "prompt": "half \ud83d"}, "of Unicode text"),
         (
             {
@@ -195,9 +194,9 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
 ) -> None:
     begun, told = threading.Event(), []
 
-    def endless(request: ViewRequest, models: Any, progress: Any) -> Any:
+    def endless(request: ViewRequest, model: Any, progress: Any) -> Any:
         if request.prompt != "endless":
-            return real_run(request, models, progress)
+            return real_run(request, model, progress)
         while True:
             begun.set()
             progress(len(told), 100)
@@ -209,7 +208,7 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
         return begun.is_set()
 
     async def both() -> Any:
-        made = Runs(Subject(embedded))
+        made = Runs(embedded)
         with pytest.raises(Stopped):
             await made.finished(ViewRequest("frozen", "endless"), gone, str)
         sides = await made.finished(

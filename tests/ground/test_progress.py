@@ -113,3 +113,16 @@ def test_after_the_first_third_the_end_is_expected_roughly_when_it_comes(
         left = clock.told(told - 1, len(steps))[1] if told > 1 else None
         if left is not None and tenth / 10 >= whole / 3:
             assert 0.4 <= (tenth / 10 + left) / whole <= 2.5, (tenth / 10, left, whole)
+
+
+def test_a_step_that_takes_longer_than_the_whole_rest_was_to_take_has_no_estimate(
+    now: list[float],
+) -> None:
+    """97% were done in 97 seconds: after 3 more there is no telling, and no "1 s left" for minutes."""
+    clock = Clock()
+    for percent in range(98):
+        now[0] = 100.0 + percent
+        clock.told(percent, 100)
+    assert clock.seconds_left() == pytest.approx(3.0)
+    now[0] += 4
+    assert clock.seconds_left() is None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts
-from ostools.cli.running import EMBEDDED, at_work, each_at_work
+from ostools.cli.running import EMBEDDED, at_work
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def report(
     *,
-    model: Sequence[str] | None = None,
+    model: str | None = None,
     prompt: Prompt | None = None,
     out: Path = Path("report.html"),
     sections: Sequence[str] | None = None,
@@ -33,12 +33,11 @@ def report(
     """Measure everything, write one HTML file.
 
     The whole chain, in a report that needs no network. For a large model choose sections. With
-    --run, a report on the cells of a sweep, finished or not, with what failed and why. With --model
-    twice, a report of both models: one is in memory at a time.
+    --run, a report on the cells of a sweep, finished or not, with what failed and why.
 
     Args:
-        model: 'embedded' (else this) or another of `ostools list models`, a directory, or a hub
-            id; twice: a report of both.
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
+            id.
         out: the HTML file to write; without it report.html.
         sections: collapse, precision, position, sensitivity, layers, attention, evaluate,
             failure-stage, mitigations; without it all but what takes long.
@@ -46,7 +45,6 @@ def report(
         quick: a first look: fewer lengths, answers and sections; the page says which.
         run: the directory of a sweep, finished or not; nothing is measured.
     """
-    from ostools.cli.limits import within_time
     from ostools.models import encode
     from ostools.reporting.report.report import report as write_report
     from ostools.results import checked_output
@@ -64,38 +62,14 @@ def report(
         return
     checked_output(out, (".html",), option="--out")
     prompts: Any = prompt
-    names = list(model or [EMBEDDED])
     if encoding and prompts is None:
         raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
     memory = _report_memory(prompts, lengths, sections, quick)
-    if len(names) == 1:
-        with at_work("measuring", names[0], memory) as (loaded, progress):
-            text: Any = None if prompts is None else prompts.of(loaded)
-            text = encode(loaded, text, **encoding) if encoding else text
-            page = write_report(loaded, prompt=text, progress=progress, out=out, **options)
-    else:
-        text = _plain_text_of_two(names, prompts, encoding)
-        loading, progress = each_at_work("measuring", names, memory)
-        with within_time():
-            page = write_report(models=loading, prompt=text, progress=progress, out=out, **options)
+    with at_work("measuring", model or EMBEDDED, memory) as (loaded, progress):
+        text: Any = None if prompts is None else prompts.of(loaded)
+        text = encode(loaded, text, **encoding) if encoding else text
+        page = write_report(loaded, prompt=text, progress=progress, out=out, **options)
     terminal.tell_written(page)
-
-
-def _plain_text_of_two(
-    names: Sequence[str], prompts: Prompts | None, encoding: Mapping[str, Any]
-) -> str | None:
-    """The text that two models read. Refuses what is of one model alone: token ids, a chat
-    template, and its BOS."""
-    if len(names) > 2 or len({*names}) < len(names):
-        raise InputError(
-            f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out"
-        )
-    text = None if prompts is None else prompts.values[0]
-    if encoding or not isinstance(text, str | None):
-        raise InputError(
-            "--ids, --chat and --bos: expected one --model, found two, each with tokens of its own: give --prompt alone"
-        )
-    return text
 
 
 def _report_memory(
@@ -198,21 +172,19 @@ def explore(
     *,
     model: str | None = None,
     prompt: str = "",
-    against_model: str | None = None,
     port: int = 0,
 ) -> None:
     """Look at a prompt in the browser, as you type it.
 
     A page on this machine: the tokens of the prompt, coloured by attention at once, by a sketch of
     the sensitivity and by the measured norms a little later, with charts, and the code that gives
-    the same. Another prompt, a mitigation or a second model may stand beside it. Prints its
-    address. Ctrl-C ends it.
+    the same. Another prompt or a mitigation may stand beside it. Prints its address. Ctrl-C
+    ends it.
 
     Args:
         model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
             id.
         prompt: what stands in the field at first.
-        against_model: a second model, which the page can hold beside the first.
         port: the port to listen on; 0 takes a free one.
     """
     from ostools.explorer import explore as start_explorer
@@ -222,12 +194,8 @@ def explore(
             "--dry-run: expected a command that measures once, found explore, which measures what "
             "is typed: leave it out; the page can stop a run"
         )
-    second = None
-    if against_model is not None:
-        with at_work("loading the second model", against_model, counts_steps=False) as (second, _):
-            pass
-    with at_work("starting the explorer", model or EMBEDDED, counts_steps=False) as (first, _):
-        explorer = start_explorer(first, prompt, against=second, port=port)
+    with at_work("starting the explorer", model or EMBEDDED, counts_steps=False) as (loaded, _):
+        explorer = start_explorer(loaded, prompt, port=port)
     try:
         if GLOBALS.json:
             terminal.print_json({"url": explorer.url})

@@ -68,8 +68,8 @@ const controls = (function () {
 
   function fill(found) {
     start = found;
-    const beside = ["", "prompt", "mitigation", ...(start.second === null ? [] : ["model"])];
-    const words = ["nothing", "another prompt", "a mitigation", "the model " + start.second];
+    const beside = ["", "prompt", "mitigation"];
+    const words = ["nothing", "another prompt", "a mitigation"];
     get("model").textContent = start.model;
     options(get("view"), start.views.map((one) => one.name), start.views.map((one) => one.words));
     options(get("beside"), beside, words);

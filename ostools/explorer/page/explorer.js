@@ -106,8 +106,7 @@
     if (!found.ok) { say((await found.json()).error); return; }
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await found.blob());
-    const isPair = found.headers.get("Content-Type") === "application/zip"; // two files, one a side
-    link.download = "ostools-" + asked.view + (isPair ? "-" + ending + ".zip" : "." + ending);
+    link.download = "ostools-" + asked.view + "." + ending;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }

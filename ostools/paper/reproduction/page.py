@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from ostools.reporting.page.section import (
     frame_table,
     render_sections,
 )
-from ostools.reporting.page.shell import loading, quoted, stored_at
+from ostools.reporting.page.shell import loading, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
 from ostools.results import Frame, Result, frame_of
 
@@ -76,7 +77,8 @@ def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
     """The command line of this reproduction. It cannot give arguments that are not of a file."""
     model: Any = reproduction.provenance.model
     if reproduction.provenance.parameters.get("hosted"):
-        return f"ostools reproduce --answers answers.jsonl --model {quoted(model['name'])} --out {quoted(out)}"
+        answers = ["--answers", "answers.jsonl", "--model", model["name"], "--out", out]
+        return shlex.join(["ostools", "reproduce", *answers])
     words = [
         "ostools",
         "reproduce",
@@ -87,7 +89,7 @@ def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
     if figures := reproduction.provenance.parameters.get("figures"):
         words += ["--figures", ",".join(map(str, figures))]
     words += [*loading(model), "--out", out]
-    return " ".join(map(quoted, words))
+    return shlex.join(words)
 
 
 def _claims_table(caption: str, claims: Frame, **columns: str) -> Table:

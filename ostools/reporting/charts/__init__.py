@@ -26,25 +26,11 @@ def finished(
     """
     if size is not None:
         paper.inches(size)
-    chart = _named_under(result.chart(), result)
+    chart: Any = result.chart()
+    if (
+        mitigation := result.provenance.mitigation
+    ) is not None and "mitigation" not in result.frame:
+        # One that all of it was measured under.
+        notes = [f"Under the mitigation {theme.visible(mitigation)}.", *chart.title.subtitle]
+        chart.title = alt.TitleParams(chart.title.text, subtitle=notes)
     return chart if size is None and title else paper.sized(chart, size, title)
-
-
-def _named_under(chart: Any, result: Result) -> Any:
-    """The chart, whose title names the one mitigation that all of it was measured under, if there
-    is one.
-    """
-    if (mitigation := result.provenance.mitigation) is None or "mitigation" in result.frame:
-        return chart
-    title = (
-        chart.title.copy()
-        if isinstance(chart.title, alt.TitleParams)
-        else alt.TitleParams(chart.title)
-    )
-    subtitle = [] if title.subtitle is alt.Undefined else title.subtitle
-    title.subtitle = [
-        f"Under the mitigation {theme.visible(mitigation)}.",
-        *([subtitle] if isinstance(subtitle, str) else subtitle),
-    ]
-    chart.title = title
-    return chart

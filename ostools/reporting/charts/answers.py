@@ -1,4 +1,4 @@
-"""Answers against length: how often they are right, how far off they are, and what Corollary 6.2
+"""Answers against length: how often they are right, which numbers they are, and what Corollary 6.2
 predicts for counting.
 """
 
@@ -23,8 +23,9 @@ from ostools.reporting.findings.answers import (
     evaluation_notes,
     task_of,
 )
-from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
-from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.forms import BAND, Encoding, Marks, curve, log_rows, looks_by_name, rules
+from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Column, Frame, Row, frame_of
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
@@ -40,7 +41,7 @@ def answer_outcomes(frame: Frame) -> Column:
     Of what is copied: digits are compared as they are written, "00" is not "0".
     """
     correct = frame["correct"].astype("boolean").fillna(False).astype(bool)
-    digits: Any = frame["answer"].map(digits_in, na_action="ignore")
+    digits: Column = frame["answer"].map(digits_in, na_action="ignore")
     outcome = correct.map({True: RIGHT, False: WRONG}).mask(
         ~correct & (digits == frame["key"]), OTHER_WORDS
     )
@@ -54,33 +55,17 @@ def length_axis(lengths: Column, title: str | None, **axis: Any) -> alt.X:
     return axes.length_axis(lengths, title, padding=8, log=False, **axis)
 
 
-def training_end(trained: int | None, lengths: Column, height: float | int | None) -> list[Any]:
+def training_end(trained: int | None, lengths: Column, height: float | int | None) -> Marks:
     """A dotted line where training ends, if that is inside the axis; with its words at `height`
     pixels, if any.
     """
     if trained is None or not int(lengths.min()) <= trained < int(lengths.max()):
         return []
-    looks: dict[str, Any] = {"colour": theme.colour("float64"), "dash": [1, 2]}
-    return draw.line_at(
-        "x", "length", trained, words=f"trained to {trained}", height=height, **looks
-    )
+    looks: Looks = {"words": f"trained to {trained}", "height": height, "dash": [1, 2]}
+    return draw.line_at("x", "length", trained, colour=theme.colour("float64"), **looks)
 
 
-NO_NUMBER = {kind: f"no number: {kind} (at the top edge)" for kind in (SOMETHING_ELSE, CUT_OFF)}
-"""By the kind of an answer without a number, what a legend calls it."""
-NO_NUMBER_LOOKS = {
-    NO_NUMBER[SOMETHING_ELSE]: (SOMETHING_ELSE, "triangle-down"),
-    NO_NUMBER[CUT_OFF]: (CUT_OFF, "triangle-right"),
-}
-
-
-def largest_error(frame: Frame) -> int:
-    """The largest absolute error, at least 1."""
-    errors = frame["absolute_error"].dropna()
-    return max(1, int(errors.max())) if len(errors) else 1
-
-
-def error_axis(largest: int, top: float | int, **axis: Any) -> dict[str, Any]:
+def error_axis(largest: int, top: float | int) -> Looks:
     """An axis from 0 to `top`, linear to 1 and logarithmic from there, with round numbers up to the
     largest error.
     """
@@ -88,74 +73,45 @@ def error_axis(largest: int, top: float | int, **axis: Any) -> dict[str, Any]:
     ticks = [10**power for power in range(0, powers, 1 + powers // 5)]
     if powers <= 3:
         ticks = [tick for tick in axes.round_numbers() if tick <= 2 * largest]
-    looks: dict[str, Any] = {"values": [0, *ticks], "format": ",d" if powers < 6 else ".0e"}
+    axis = alt.Axis(values=[0, *ticks], format=",d" if powers < 6 else ".0e")
     scale = alt.Scale(type="symlog", domain=[0, top], nice=False, padding=6)
-    return {"title": "absolute error", "scale": scale, "axis": alt.Axis(**(looks | axis))}
-
-
-def error_points(
-    frame: Frame,
-    names: Column,
-    x: alt.X,
-    largest: int,
-    looks: Mapping[str, tuple[str, str]],
-    **mark: Any,
-) -> Any:
-    """A point an answer, above every error where it holds no number.
-
-    names: what the legend calls each. looks: by such a name what the theme calls its colour, and
-        its shape.
-    """
-    top = 2 * largest + 1
-    error = frame["absolute_error"].astype("Float64").fillna(float(top)).astype(float)
-    answers = [theme.short_word(text, 60) for text in frame["answer"]]
-    rows: Frame = frame[["length", "key"]].assign(answer=answers, outcome=names, error=error)
-    neutral: dict[str, Any] = (
-        {"symbolStrokeColor": theme.colour("float64")} if mark.get("filled") else {}
-    )
-    marks = looks_by_name(
-        "outcome", looks, columns=2, symbolType=alt.Undefined, symbolSize=60, **neutral
-    )
-    points, y = (
-        draw.rows(rows).mark_point(strokeWidth=1.1, **mark),
-        alt.Y("error:Q", **error_axis(largest, top)),
-    )
-    return points.encode(x=x, y=y, tooltip=draw.tooltips(rows), **marks)
+    return {"title": "absolute error", "scale": scale, "axis": axis}
 
 
 _WIDTH, _HEIGHT, _ANSWERS_HEIGHT = 520, 200, 280
 _ACCURACY, _PROBABILITY = "share of answers that are right", "probability of the right answer line"
 _RIGHT_NUMBER, _WRONG_NUMBER = "right", "wrong number"
 _BEYOND = "wrong number beyond the axis (at the top edge)"
-_NUMBER_LOOKS = {
+_NO_NUMBER = {kind: f"no number: {kind} (at the top edge)" for kind in (SOMETHING_ELSE, CUT_OFF)}
+_ANSWER_LOOKS = {
     _RIGHT_NUMBER: ("right", "circle"),
     _WRONG_NUMBER: ("wrong", "cross"),
-    **NO_NUMBER_LOOKS,
+    _NO_NUMBER[SOMETHING_ELSE]: (SOMETHING_ELSE, "triangle-down"),
+    _NO_NUMBER[CUT_OFF]: (CUT_OFF, "triangle-right"),
+    _BEYOND: ("wrong", "triangle-up"),
 }
-_ANSWER_LOOKS = _NUMBER_LOOKS | {_BEYOND: ("wrong", "triangle-up")}
-_ITEMS = "sequence length (items)"
+_ITEMS, _GREY = "sequence length (items)", theme.colour("float64")
 
 
 def evaluation_chart(result: Evaluation) -> Chart:
     """Above, where the answer is a number: the answers against the right ones, larger where there
     are several of one, and the diagonal, where they are right (the paper's Figure 4). Below, or
     alone: accuracy with its 95% interval, where there is one, and the probability of the right
-    line; hollow where a mitigation changed nothing, and dotted what one answer to every prompt
-    reaches. A dotted line stands where training ends.
+    line; dotted what one answer to every prompt reaches. A dotted line stands where training ends.
     """
     questions = frame_of(result)  # of a hosted model every question, with an answer or without
     frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
-    numeric = bool(frame["absolute_error"].notna().any())
-    panels = [[_answers_panel(frame, end)]] if numeric else []
-    panels += [[_share_panel(result, end)]]
-    notes = ["On the diagonal an answer is right; larger: more answers."] if numeric else []
-    notes += evaluation_notes(result)
-    notes += [f"Dotted across: {words}"] if (words := constant_words(result)) else []
+    panels, notes = [[_share_panel(result, end)]], evaluation_notes(result)
+    if frame["absolute_error"].notna().any():
+        panels.insert(0, [_answers_panel(frame, end, _WIDTH, _ANSWERS_HEIGHT)])
+        notes.insert(0, "On the diagonal an answer is right; larger: more answers.")
+    if constant := constant_words(result):
+        notes.append(f"Dotted across: {constant[0].lower()}{constant[1:]}")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
-    mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
-    title = f"{questions['task'].iloc[0]}: answers of {title_of(result.provenance.model)}{mitigation_words}"
+    under = "" if mitigation == "none" else f", under {mitigation}"
+    title = f"{task_of(result)}: answers of {title_of(result.provenance.model)}{under}"
     scales = dict.fromkeys(("color", "shape", "size", "strokeDash"), "independent")
     return draw.figure(panels, title, notes, between=14, **scales)
 
@@ -168,48 +124,39 @@ def _training_end(result: Evaluation) -> int | None:
     return result.provenance.parameters["trained_length"] if within.nunique() == 2 else None
 
 
-def _share_panel(result: Evaluation, end: int | None) -> Any:
+_SHARES = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
+
+
+def _share_panel(result: Evaluation, end: int | None) -> alt.LayerChart:
     summary: Frame = result.summary
-    likely = summary["probability"].notna().any()
-    hue = draw.hue(
-        "series", {_ACCURACY: "full"} | ({_PROBABILITY: "probability"} if likely else {})
-    )
-    x = length_axis(summary["length"], _ITEMS)
-    y = axes.share("share, probability")
-    columns = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
-    accuracy: Frame = summary[["length", "right", "asked", *columns]].rename(columns=columns)
-    accuracy = accuracy.assign(series=_ACCURACY).dropna(subset="value")
-    has_interval = bool(accuracy["low"].notna().any())
-    accuracy = accuracy if has_interval else accuracy.drop(columns=["low", "high"])
+    likely = {_PROBABILITY: "probability"} if summary["probability"].notna().any() else {}
+    hue = draw.hue("series", {_ACCURACY: "full"} | likely)
+    x, y = length_axis(summary["length"], _ITEMS), axes.share("share, probability")
+    accuracy: Frame = summary[["length", "right", "asked", *_SHARES]].rename(columns=_SHARES)
+    accuracy = accuracy.dropna(subset="value").dropna(axis="columns", how="all")
+    accuracy = accuracy.assign(series=_ACCURACY)
     probability = summary[["length", "right", "asked"]].assign(
         value=summary["probability"], series=_PROBABILITY
     )
     marks = curve(accuracy, x, y, hue, bands=[("low", "high", 0.16)], points=28)
-    if has_interval and summary["length"].nunique() == 1:
+    if "low" in accuracy and accuracy["length"].nunique() == 1:
         marks += rules(accuracy, "x", x, "low", "high", color=hue)
     marks += curve(probability.dropna(subset="value"), x, y, hue, strokeDash=[5, 3])
-    idle = accuracy[summary["active"].loc[accuracy.index] == 0]
-    if (
-        len(idle) and frame_of(result)["mitigation"].iloc[0] != "none"
-    ):  # hollow where the mitigation changed nothing
-        ring = draw.rows(idle[["length", "value", "series"]]).mark_point(
-            size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4
-        )
-        marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
     if constant_words(result):
-        constant = _constant_share(result)
-        marks += draw.line_at("y", "value", constant, colour=theme.colour("float64"), dash=[1, 2])
+        marks += draw.line_at("y", "value", _constant_share(result), colour=_GREY, dash=[1, 2])
     marks += training_end(end, summary["length"], 0.62 * _HEIGHT)
     return draw.panel(marks, _WIDTH, _HEIGHT)
 
 
-def _answers_panel(frame: Frame, end: int | None) -> Any:
+def _answers_panel(
+    frame: Frame, end: int | None, width: int, height: int, beside: Sequence[alt.Chart] = ()
+) -> alt.LayerChart:
     """The answers against the right ones, and the diagonal. What lies beyond twice the largest
     right answer, and what holds no number, stands at the top edge."""
     right, number = frame["key"].map(int), frame["number"]
     beyond = (number > 2 * max(int(right.max()), 1)).fillna(False)
     names = frame["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER}).mask(beyond, _BEYOND)
-    names = names.where(number.notna(), frame["kind"].map(NO_NUMBER))
+    names = names.where(number.notna(), frame["kind"].map(_NO_NUMBER))
     top = 1.08 * max(right.max(), number[~beyond].max() if number[~beyond].notna().any() else 0)
     shown = number.where(~beyond).astype("Float64").fillna(top).astype(float)
     words = [theme.short_word(text, 60) for text in frame["answer"]]
@@ -218,79 +165,56 @@ def _answers_panel(frame: Frame, end: int | None) -> Any:
     points = grouped.agg(answers=("answer", "size"), answer=("answer", "first"))
     is_length = bool((right == frame["length"]).all())
     title = "right answer (the sequence length, items)" if is_length else "right answer"
-    x = axes.length_axis(right, title, "key", 8, log=False)
-    y = alt.Y("shown:Q", **axes.linear("answer", (0, top), 6, format="d"))
+    places: Looks = {
+        "x": axes.length_axis(right, title, "key", 8, log=False),
+        "y": alt.Y("shown:Q", **axes.linear("answer", (0, top), 6, format="d")),
+    }
     ends = [int(right.min()), int(right.max())]
-    line = draw.rows(pd.DataFrame({"key": ends, "shown": ends})).mark_line(
-        strokeWidth=1.1, strokeDash=[4, 3], color=theme.colour("float64")
-    )
+    line = draw.rows(pd.DataFrame({"key": ends, "shown": ends}))
+    diagonal = line.mark_line(strokeWidth=1.1, strokeDash=[4, 3], color=_GREY).encode(**places)
     looks = {name: look for name, look in _ANSWER_LOOKS.items() if (names == name).any()}
     most = max(int(points["answers"].max()), 2)
     size = alt.Size("answers:Q", scale=alt.Scale(domain=[1, most], range=[26, 190]), legend=None)
+    places |= looks_by_name("outcome", looks, columns=2, symbolSize=60) | {"size": size}
     marks = draw.rows(points).mark_point(filled=True, strokeWidth=1.1, opacity=0.85)
-    marks = marks.encode(
-        x=x,
-        y=y,
-        size=size,
-        tooltip=draw.tooltips(points),
-        **looks_by_name("outcome", looks, columns=2, symbolSize=60),
-    )
-    trained = training_end(end, frame["length"], None) if is_length else []
-    return draw.panel(
-        [line.encode(x=x, y=y), marks, *(mark.encode(x="key:Q") for mark in trained)],
-        _WIDTH,
-        _ANSWERS_HEIGHT,
-    )
+    marks = marks.encode(tooltip=draw.tooltips(points), **places)
+    lines = [*training_end(end, frame["length"], None), *beside] if is_length else []
+    return draw.panel([diagonal, marks, *lines], width, height)
+
+
+def _two_curves(tables: Mapping[str, Frame], title: str) -> tuple[Marks, Encoding]:
+    """The marks of the share of right answers by length, a line a table with its Wilson intervals
+    where it has some; and the colours of the tables' names, of which there are at most two.
+    """
+    parts = [table[["length", *_SHARES]] for table in tables.values()]
+    rows: Frame = pd.concat(parts, keys=map(theme.inert, tables), names=["series"])
+    rows = rows.rename(columns=_SHARES).reset_index("series")
+    names = zip(dict.fromkeys(rows["series"]), ("full", "frozen"), strict=False)
+    hue = draw.hue("series", dict(names), columns=2, symbolSize=60)
+    x, y = axes.length_axis(rows["length"], title), axes.share("right answers")
+    return curve(rows, x, y, hue, bands=[BAND], points=30), hue
 
 
 def difference_chart(result: AnswerDifference) -> Chart:
-    """The share of right answers of both by length, each with its Wilson intervals where it has
-    some.
-    """
-    sides = [theme.inert(str(result.summary[name].iloc[0])) for name in ("first", "second")]
-    rows = result.curves.rename(
-        columns={"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
-    )
-    rows = rows.assign(series=rows.pop("side").map(theme.inert))
-    hue = draw.hue(
-        "series", dict(zip(sides, ("full", "frozen"), strict=True)), columns=2, symbolSize=60
-    )
-    x, y = length_axis(rows["length"], _ITEMS), axes.share("right answers")
-    marks = curve(rows, x, y, hue, bands=[BAND], points=28)
-    task = theme.inert(str(result.provenance.parameters["task"]))
-    notes = [
-        *result.findings()[:1],
-        "Bands: Wilson's 95% intervals by length, where something was drawn.",
-    ]
-    return draw.figure(
-        [[draw.panel(marks, _WIDTH, _HEIGHT)]], f"{task}: {sides[0]} and {sides[1]}", notes
-    )
+    """The share of right answers of both by length."""
+    tables = {str(side): rows for side, rows in result.curves.groupby("side", sort=False)}
+    panel = draw.panel(_two_curves(tables, _ITEMS)[0], _WIDTH, _HEIGHT)
+    title = f"{result.provenance.parameters['task']}: {' and '.join(tables)}"
+    bands = "Bands: Wilson's 95% intervals by length, where something was drawn."
+    return draw.figure([[panel]], title, [*result.findings()[:1], bands])
 
 
 def right_chart(results: Sequence[Evaluation], width: int, height: int) -> Chart:
-    """The share of right answers by length: a line a task, of at most two, with its Wilson
-    intervals where it has some.
-
-    Dotted: the share of prompts on which one and the same answer is right.
-    """
-    tasks = [theme.inert(task_of(result)) for result in results]
-    names = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
-    parts = [result.summary[["length", *names, "right", "asked"]] for result in results]
-    joined: Any = pd.concat(parts, keys=tasks, names=["series"])
-    rows = joined.rename(columns=names).reset_index("series")
-    hue = draw.hue(
-        "series", dict(zip(tasks, ("full", "frozen"), strict=False)), columns=2, symbolSize=60
+    """The share of right answers by length, a line a task, of at most two. Dotted: the share of
+    prompts on which one and the same answer is right."""
+    tables = {task_of(result): result.summary for result in results}
+    marks, hue = _two_curves(tables, "items of the sequence")
+    shares = pd.DataFrame(
+        {"series": map(theme.inert, tables), "value": map(_constant_share, results)}
     )
-    dashes = alt.Scale(domain=tasks, range=[[1, 0], [5, 4]][: len(tasks)])
-    dash = alt.StrokeDash("series:N", scale=dashes, legend=hue["legend"])
-    y = axes.share("right answers", values=[0, 0.5, 1])
-    x = axes.length_axis(rows["length"], "items of the sequence")
-    marks = curve(rows, x, y, hue, dash=dash, bands=[BAND], points=30)
-    shares = pd.DataFrame({"series": tasks, "value": [*map(_constant_share, results)]})
-    constant = draw.rows(shares).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
-    return axes.themed(
-        draw.layers(constant.encode(y="value:Q", color=hue), *marks, width=width, height=height)
-    )
+    dotted = draw.rows(shares).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    constant = dotted.encode(y="value:Q", color=hue)
+    return notebook.themed(draw.panel([constant, *marks], width, height))
 
 
 def _constant_share(result: Evaluation) -> float:
@@ -299,7 +223,7 @@ def _constant_share(result: Evaluation) -> float:
     return right / prompts
 
 
-_COLUMN, _ABOVE, _BENEATH, _LETTERS = 300, 190, 120, 115
+_COLUMN, _ABOVE, _BENEATH, _LETTERS = 300, 190, 150, 115
 _FLOORS = {
     "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
@@ -309,59 +233,38 @@ _FLOORS = {
 
 def counting_chart(result: Counting) -> Chart:
     """A column a dtype. Above: the float64 distance at y, its noise and the machine line, with a
-    line at the predicted impossible count. Below: the answers' absolute errors. A dotted line
+    line at the predicted impossible count. Below: the answers against the right ones. A dotted line
     stands where training ends.
     """
     frame = frame_of(result)
     axes.require_finite(frame["distance"], "a counting curve")
-    task, lengths = str(frame["task"].iloc[0]), frame["length"]
+    task, lengths = task_of(result), frame["length"]
     end = (result.provenance.model.get("trained_lengths") or {}).get(task)
-    x = length_axis(lengths, "count n (items of the sequence)")
+    x = axes.quiet(length_axis(lengths, None))
     rows = frame.melt(["dtype", "length"], list(_FLOORS), "quantity").dropna(subset="value")
     rows, y = log_rows(rows, "L2 distance at y")
-    dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=theme.colour("float64"))
+    dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=_GREY)
     summary, above, below = [row for _, row in result.summary.iterrows()], [], []
     for row in summary:
         name = str(row["dtype"])
-        marks = curve(
-            rows[rows["dtype"] == name], axes.quiet(x), y, alt.value(theme.colour(name)), dash=dash
-        )
-        marks += _marks(row, end, lengths, labelled=True)
+        of_dtype, hue = rows[rows["dtype"] == name], alt.value(theme.colour(name))
+        marks = curve(of_dtype, x, y, hue, dash=dash) + _impossible(row, lengths, 0.6 * _ABOVE)
+        marks += training_end(end, lengths, 0.6 * _ABOVE - 15)
         above.append(draw.panel(marks, _COLUMN, _ABOVE, name, **draw.BOLD))
-        answers = frame[frame["dtype"] == name]
-        outcome = answers["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER})
-        outcome = outcome.where(answers["number"].notna(), answers["kind"].map(NO_NUMBER))
-        points = error_points(
-            answers, outcome, x, largest_error(frame), _NUMBER_LOOKS, filled=True, size=32
-        )
-        below.append(
-            draw.panel([points, *_marks(row, end, lengths, labelled=False)], _COLUMN, _BENEATH)
-        )
+        answers, line = frame[frame["dtype"] == name], _impossible(row, lengths, None)
+        below.append(_answers_panel(answers, end, _COLUMN, _BENEATH, line))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
     notes = [line for row in summary for line in textwrap.wrap(counting_words(row), _LETTERS)]
-    return draw.figure(
-        [above, below],
-        title,
-        notes,
-        between=16,
-        color="shared",
-        shape="shared",
-        strokeDash="shared",
-    )
+    scales = {"color": "independent", "shape": "independent", "strokeDash": "shared"}
+    return draw.figure([above, below], title, notes, between=16, **scales)
 
 
-def _marks(row: Row, end: int | None, lengths: Column, labelled: bool) -> list[Any]:
-    """Vertical lines where training ends and at the predicted impossible count; `labelled`: with
-    words.
-    """
-    height = 0.6 * _ABOVE if labelled else None
-    marks = training_end(end, lengths, height and height - 15)
+def _impossible(row: Row, lengths: Column, height: float | None) -> Marks:
+    """A vertical line at the predicted impossible count, with its words at `height`, if any."""
     if pd.isna(row["impossible_from"]):
-        return marks
+        return []
     place = int(row["impossible_from"])
-    side = "left" if place > (int(lengths.min()) + int(lengths.max())) / 2 else "right"
-    words, colour = f"predicted impossible from {place}", theme.colour(str(row["dtype"]))
-    dash = theme.DASHES["predicted"]
-    return marks + draw.line_at(
-        "x", "length", place, words=words, height=height, side=side, colour=colour, dash=dash
-    )
+    left = place > (int(lengths.min()) + int(lengths.max())) / 2
+    words: Looks = {"words": f"predicted impossible from {place}", "height": height}
+    looks = words | {"side": "left" if left else "right", "dash": theme.DASHES["predicted"]}
+    return draw.line_at("x", "length", place, colour=theme.colour(str(row["dtype"])), **looks)

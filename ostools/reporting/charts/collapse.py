@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count
 
 import altair as alt
 import numpy as np
@@ -11,15 +11,30 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
+<<<<<<< HEAD
 from ostools.measure.collapse.verdicts import CurveVerdict, Reading
+=======
+from ostools.measure.collapse.verdicts import (
+    NORM_WORDS,
+    PIECES,
+    READINGS,
+    VECTOR,
+    CurveVerdict,
+    HiddenRange,
+    Reading,
+)
+from ostools.reporting.findings import present
+from ostools.reporting.findings.answers import task_of
+>>>>>>> h5-view
 from ostools.reporting.findings.collapse import (
     longest_trained,
     main_pair,
     overflow_sentence,
     vectors_at,
 )
-from ostools.reporting.forms import BAND, curve, log_rows, panel_grid
-from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.forms import BAND, Marks, curve, log_rows, panel_grid
+from ostools.reporting.style import axes, draw, notebook, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Column, Frame, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
@@ -55,8 +70,16 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
     table = result.measured()
     if table.empty:
         raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
+<<<<<<< HEAD
     frame = pd.concat([Reading(site).of(table) for site in sites])
     rows, y = log_rows(_collapse_rows(frame), "L2 distance", ("low", "high"))
+=======
+    sites = sites or [site for site, pieces in READINGS.items() if per in pieces]
+    frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
+    rows, y = log_rows(
+        _collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high")
+    )
+>>>>>>> h5-view
     dtypes = list(dict.fromkeys(frame["dtype"]))
     ranges = hidden_ranges(result.verdicts_over_seeds(), sites, dtypes)
     names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
@@ -66,6 +89,7 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
         for name in names
         if (rows["panel"] == name).any()
     }
+<<<<<<< HEAD
     panel_marks = panel_grid(
         panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT)
     )
@@ -73,6 +97,14 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
     notes = [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Distance of the last-token representations, {tasks}"
     return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
+=======
+    x, size = axes.length_axis(rows["length"]), (WIDTH, HEIGHT)
+    band = f"Mean over {PIECES[per]}; band: from the least to the greatest of them."
+    notes = present(band if PIECES[per] else "", overflow_sentence(result.overflowing()))
+    title = f"Distance of the last-token representations, {task_of(result)}"
+    grid = panel_grid(panels, x, y, len(dtypes), size)
+    return draw.figure(grid, title, notes, color="shared", strokeDash="shared")
+>>>>>>> h5-view
 
 
 def _panel(site: str, dtype: str, pair: str) -> str:
@@ -93,15 +125,13 @@ def _collapse_rows(frame: Frame) -> Frame:
         reference=("float64_distance", "mean"),
     )
     panel_keys = zip(measured["site"], measured["dtype"], measured["pair"], strict=True)
+    panels = [_panel(*map(str, key)) for key in panel_keys]
     # A band is drawn where there is one, if its lower end can stand on the log axis.
     wide = (measured["high"] > measured["low"]) & (measured["low"] > 0)
     measured[["low", "high"]] = measured[["low", "high"]].where(wide)
-    measured = measured.assign(
-        panel=[_panel(*map(str, key)) for key in panel_keys], series=measured["dtype"]
-    )
-    rows: Frame = measured.melt(
-        ["panel", "length", "series", "low", "high"], list(QUANTITIES), "quantity"
-    )
+    ids = ["panel", "length", "series", "low", "high"]
+    measured = measured.assign(panel=panels, series=measured["dtype"])
+    rows: Frame = measured.melt(ids, list(QUANTITIES), "quantity")
     distance, reference = rows["quantity"] == "distance", rows["quantity"] == "reference"
     rows.loc[~distance, ["low", "high"]] = np.nan
     rows = rows[(distance | rows["value"].notna()) & ~(reference & (rows["series"] == "float64"))]
@@ -120,54 +150,55 @@ def hidden_ranges(
     verdicts: Mapping[tuple[str, str, str, int], CurveVerdict],
     sites: Sequence[str],
     dtypes: Sequence[str],
-) -> list[dict[str, Any]]:
+) -> list[Looks]:
     """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the
     last block.
     """
     last = {site: layer for *_, site, layer in sorted(verdicts, key=lambda key: key[-1])}
-    ranges = []
-    for (pair, dtype, site, layer), verdict in verdicts.items():
-        for span in verdict.ranges:
-            holes = span.lengths_tried - span.hidden
-            words = f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}")
-            words += f", {holes} holes" if holes else ""
-            place = {"length": span.first, "end": span.last, "words": words, "series": dtype}
-            if site in sites and dtype in dtypes and layer == last[site]:
-                ranges.append({"panel": _panel(site, dtype, pair), "pair": pair, **place})
-    return ranges
+    return [
+        {"panel": _panel(site, dtype, pair), "pair": pair, "series": dtype}
+        | {"length": span.first, "end": span.last, "words": _range_words(span)}
+        for (pair, dtype, site, layer), verdict in verdicts.items()
+        if site in sites and dtype in dtypes and layer == last[site]
+        for span in verdict.ranges
+    ]
 
 
-def model_limits(result: Collapse) -> list[dict[str, Any]]:
+def _range_words(span: HiddenRange) -> str:
+    holes = span.lengths_tried - span.hidden
+    words = f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}")
+    return f"{words}, {holes} holes" if holes else words
+
+
+def model_limits(result: Collapse) -> list[Looks]:
     """Where along the lengths the model's own numbers lie, with words: the trained length, a
     sliding window, the context.
     """
-    frame, limits = frame_of(result), result.provenance.parameters.get("limits", {})
-    tokens = frame.groupby("length")["tokens"].min().sort_index()
-    lengths, marks = list(map(int, tokens.index)), []
-    trained = longest_trained(result)
+    limits = result.provenance.parameters.get("limits", {})
+    tokens = frame_of(result).groupby("length")["tokens"].min().sort_index()
+    lengths, trained = [*map(int, tokens.index)], longest_trained(result)
+    marks: list[tuple[list[int], str]] = []
     if trained is not None and lengths[0] <= trained < lengths[-1]:
-        at = max(n for n in lengths if n <= trained)
-        marks.append({"length": at, "words": f"trained to n = {trained}"})
+        marks.append(([n for n in lengths if n <= trained][-1:], f"trained to n = {trained}"))
     for window in limits.get("sliding_windows", ()):
-        beyond_window = [n for n in lengths if tokens[n] >= window]
-        if beyond_window and beyond_window[0] != lengths[0]:
-            marks.append({"length": beyond_window[0], "words": f"window of {window} tokens"})
+        beyond = [n for n in lengths if tokens[n] >= window]
+        marks.append((beyond[:1] if beyond != lengths else [], f"window of {window} tokens"))
     if limits.get("context") and tokens[lengths[-1]] + 1 >= limits["context"]:
-        marks.append({"length": lengths[-1], "words": f"context of {limits['context']} tokens"})
-    return marks
+        marks.append((lengths[-1:], f"context of {limits['context']} tokens"))
+    return [{"length": place, "words": words} for places, words in marks for place in places]
 
 
 def _curves(
-    rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]
-) -> Any:
+    rows: Frame, name: str, ranges: list[Looks], limits: list[Looks]
+) -> Callable[[alt.X, Looks], Marks]:
     """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
     names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
     measured = panel_data[panel_data["quantity"] == "distance"]
     dotted = jumps(measured.sort_values("length")["value"])
 
-    def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
+    def marks(x: alt.X, y: Looks) -> Marks:
         hue = draw.hue("series", names, title="dtype", columns=len(names), symbolStrokeWidth=4)
-        looks: dict[str, Any] = {"bands": [BAND], "dash": draw.dashes(QUANTITIES, rows["quantity"])}
+        looks: Looks = {"bands": [BAND], "dash": draw.dashes(QUANTITIES, rows["quantity"])}
         panel_marks = strips(ranges, hue)
         for quantities, width, size in (
             (["reference"], 1.0, 4),
@@ -175,9 +206,7 @@ def _curves(
             (["distance"], 1.5, 9),
         ):
             part = panel_data[panel_data["quantity"].isin(quantities)]
-            dots: dict[str, Any] = (
-                {"width": 0, "points": size} if dotted and size else {"width": width}
-            )
+            dots: Looks = {"width": 0, "points": size} if dotted and size else {"width": width}
             panel_marks += curve(part, x, y, hue, **looks, **dots)
         middle = np.sqrt(rows["length"].min() * rows["length"].max())
         return [*panel_marks, *marked_ranges(ranges, middle), *marked_limits(limits)]
@@ -185,35 +214,30 @@ def _curves(
     return marks
 
 
-def marked_ranges(
-    ranges: list[dict[str, Any]], middle: float = 0.0, words: bool = True
-) -> list[Any]:
+def marked_ranges(ranges: list[Looks], middle: float = 0.0, words: bool = True) -> Marks:
     """A line where each range begins, with its words at the bottom, on the side with more room."""
-    panel_marks = []
+    panel_marks: Marks = []
     for place, span in enumerate(ranges):
         looks = {"words": span["words"], "height": HEIGHT - 10 - LINE * place} if words else {}
         looks |= {"side": "right" if span["length"] <= middle else "left", "dash": [1, 0]}
-        panel_marks += draw.line_at(
-            "x", "length", span["length"], colour=theme.colour(span["series"]), **looks
-        )
+        looks |= {"colour": theme.colour(span["series"])}
+        panel_marks += draw.line_at("x", "length", span["length"], **looks)
     return panel_marks
 
 
-def marked_limits(limits: list[dict[str, Any]], first: int = -8, step: int = -LINE) -> list[Any]:
+def marked_limits(limits: list[Looks], first: int = -8, step: int = -LINE) -> Marks:
     """A dotted line at each of the model's own numbers (`model_limits`), its words from `first`
     pixels on (above).
     """
-    looks: dict[str, Any] = {"colour": theme.colour("float64"), "dash": [1, 2]}
-    return [
-        part
-        for place, mark in enumerate(limits)
-        for part in draw.line_at(
-            "x", "length", mark["length"], words=mark["words"], height=first + step * place, **looks
-        )
-    ]
+    looks: Looks = {"colour": theme.colour("float64"), "dash": [1, 2]}
+    lines = (
+        draw.line_at("x", "length", mark["length"], words=mark["words"], height=height, **looks)
+        for mark, height in zip(limits, count(first, step), strict=False)
+    )
+    return [*chain(*lines)]
 
 
-def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> list[Any]:
+def strips(ranges: list[Looks], hue: alt.Color, opacity: float = 0.14) -> Marks:
     """A pale strip over each range of lengths."""
     if not ranges:
         return []
@@ -231,27 +255,14 @@ def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> Cha
     frame, pair = vectors_at(frame_of(result), "y"), main_pair(result)
     noise = f"noise of {dtype}"
     names = {"float64_distance": "distance", "pair_noise": noise}
-    means: Frame = (
-        frame[(frame["pair"] == pair) & (frame["dtype"] == dtype)]
-        .groupby("length")[list(names)]
-        .mean()
-    )
-    long = (
-        means.reset_index()
-        .rename(columns=names)
-        .melt(id_vars="length", var_name="series", value_name="value")
-    )
-    rows, y = log_rows(long, "L2 distance")
+    frame = frame[(frame["pair"] == pair) & (frame["dtype"] == dtype)].rename(columns=names)
+    means: Frame = frame.groupby("length")[[*names.values()]].mean().reset_index()
+    rows, y = log_rows(means.melt("length", var_name="series"), "L2 distance")
     hues = {"distance": theme.INK, noise: theme.colour(dtype)}
     hue = draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60)
-    verdicts = result.verdicts_over_seeds()
-    ranges = [
-        span | {"series": noise}
-        for span in hidden_ranges(verdicts, ["y"], [dtype])
-        if span["pair"] == pair
-    ]
-    layers = [*strips(ranges, hue), *marked_limits(model_limits(result))]
-    layers += curve(
-        rows, axes.length_axis(rows["length"], "items of the sequence"), y, hue, width=0, points=6
-    )
-    return axes.themed(draw.layers(*layers, width=width, height=height))
+    spans = hidden_ranges(result.verdicts_over_seeds(), ["y"], [dtype])
+    ranges = [span | {"series": noise} for span in spans if span["pair"] == pair]
+    x = axes.length_axis(rows["length"], "items of the sequence")
+    marks = strips(ranges, hue) + marked_limits(model_limits(result))
+    marks += curve(rows, x, y, hue, width=0, points=6)
+    return notebook.themed(draw.panel(marks, width, height))

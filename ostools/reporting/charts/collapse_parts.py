@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import altair as alt
 import numpy as np
@@ -14,9 +14,12 @@ from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.charts.effects.all_tokens import growth_chart
+from ostools.reporting.findings import present
+from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
-from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
+from ostools.reporting.forms import Marks, curve, gradient, heat, log_rows, panel_grid
 from ostools.reporting.style import axes, draw
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Frame, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
@@ -30,12 +33,23 @@ def collapse_result_chart(result: Collapse) -> Chart:
 
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
     """
+<<<<<<< HEAD
     names = set(result.frame["dtype"])
     if len(set(result.frame["layer"])) > 1:
         once = any(Precision.of_name(name).part == "once" for name in names)
         return growth_chart(result) if once else collapse_layers_chart(result)
     many = len(names) > 4 or any(Precision.of_name(name).part is not None for name in names)
     return precision_chart(result) if many else collapse_chart(result)
+=======
+    reading, names = result.reading, set(result.frame["dtype"])
+    parts = {Precision.of_name(name).part for name in names}
+    how = {} if reading is None else {"per": reading.per, "norm": reading.norm}
+    if len(set(result.frame["layer"])) > 1:
+        return growth_chart(result) if "once" in parts else collapse_layers_chart(result, **how)
+    if reading is None and (len(names) > 4 or parts != {None}):
+        return precision_chart(result)
+    return collapse_chart(result, reading and (reading.site,), **how)
+>>>>>>> h5-view
 
 
 def collapse_layers_chart(result: Collapse) -> Chart:
@@ -51,30 +65,48 @@ def collapse_layers_chart(result: Collapse) -> Chart:
     last = int(frame["layer"].max())
     positive = frame["value"][frame["value"] > 0]  # the range of colours
     domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
+    what = f"{NORM_WORDS[norm]} distance / norm of v^(l)"
+    what = "cosine distance" if norm == "cosine" else what
     panels = [
+<<<<<<< HEAD
         _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, last)
+=======
+        _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, what, last)
+>>>>>>> h5-view
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
     notes = [
+<<<<<<< HEAD
         f"{_RELATIVE}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
+=======
+        f"{what}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
+>>>>>>> h5-view
         "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly 0, the same numbers in both.",
     ]
-    tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
-    title = f"How far v and v* are apart after each block, {tasks}"
+    title = f"How far v and v* are apart after each block, {task_of(result)}"
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
 
 
+<<<<<<< HEAD
 def _cells(frame: Frame) -> Frame:
+=======
+def _cells(frame: Frame, norm: str) -> Frame:
+>>>>>>> h5-view
     """One row a cell: its value, whether noise hides it, and the next layer and length, where it
     ends.
     """
     keys = ["pair", "dtype", "layer", "length"]
+<<<<<<< HEAD
     means = {
         "value": ("relative", "mean"),
         "exact": ("float64_distance", "mean"),
         "noise": ("pair_noise", "mean"),
     }
     cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
+=======
+    names = {value: "value", "float64_distance": "exact", "pair_noise": "noise"}
+    cells = frame.groupby(keys, as_index=False, sort=False)[[*names]].mean().rename(columns=names)
+>>>>>>> h5-view
     axes.require_finite(cells["value"], "a heat map of layers")
     lengths = np.sort(cells["length"].unique())
     ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
@@ -83,19 +115,20 @@ def _cells(frame: Frame) -> Frame:
     return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
 
 
+<<<<<<< HEAD
 def _layers_panel(cells: Frame, name: str, domain: list[float], last: int) -> Any:
+=======
+def _layers_panel(
+    cells: Frame, name: str, domain: list[float], colour: str, last: int
+) -> alt.LayerChart:
+>>>>>>> h5-view
     """Layers 0 to `last` over lengths."""
     lengths = cells["length"]
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
     x = axes.length_axis(lengths, log=lengths.max() >= 10 * lengths.min(), last=cells["end"].max())
     middles = [layer + 0.5 for layer in axes.whole_ticks(0, last)]
-    looks: dict[str, Any] = {
-        "grid": False,
-        "ticks": False,
-        "values": middles,
-        "labelExpr": "floor(datum.value)",
-    }
-    y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), **looks))
+    words: Looks = {"values": middles, "labelExpr": "floor(datum.value)"}
+    y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), grid=False, ticks=False, **words))
     scale = alt.Scale(type="log", scheme="viridis", domain=domain)
     hue = alt.Color("value:Q", scale=scale, legend=gradient(_RELATIVE, 220, format=".1~g"))
     ends = {"x2": "end", "y2": "top"}
@@ -115,7 +148,6 @@ PARTS = {
     "residual": "residual stream stored, float32 arithmetic",
     "once": "v^(0) rounded once, float32 arithmetic",
     "kv": "keys and values stored, float32 arithmetic",
-    "dynamic": "weights and activations multiplied as integers",
 }
 """What is rounded, in words, by the part of a precision's name."""
 _QUANTITIES: dict[str, tuple[str, list[float]]] = {
@@ -131,26 +163,32 @@ def precision_chart(result: Collapse, site: str = "y") -> Chart:
 
     Where the noise of the difference is above the distance, that precision hides the pair.
     """
-    frame = vectors_at(result.measured(), site)
-    pair = main_pair(result)
+    frame, pair = vectors_at(result.measured(), site), main_pair(result)
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
         raise InputError(
             f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none"
         )
-    rows, y = log_rows(_precision_rows(frame, result.reference, pair, site), "L2 distance")
-    hue = _formats(rows["series"])
-    panels = {panel: _noise_curves(rows, panel) for panel in dict.fromkeys(rows["panel"])}
-    panel_rows = panel_grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
-    curves: list[Any] = [alt.hconcat(*row, spacing=22) for row in panel_rows]
+    exact = result.reference[(result.reference[["pair", "site"]] == [pair, site]).all(axis=1)]
+    rows, y = log_rows(_precision_rows(frame, exact), "L2 distance")
+    formats = sorted(set(rows["series"]))
+    hue = draw.hue("series", formats, title="format", columns=len(formats), symbolStrokeWidth=4)
+    dash = draw.dashes(_QUANTITIES, rows["quantity"])
+    panels = {
+        name: partial(_noise_curves, of_part, hue=hue, dash=dash)
+        for name, of_part in rows.groupby("panel", sort=False)
+    }
+    grid = panel_grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
+    curves = [alt.hconcat(*row, spacing=22) for row in grid]
     above = alt.vconcat(*curves, spacing=22).resolve_scale(color="shared", strokeDash="shared")
-    notes = [f"L2 distance at {site} against the noise of each way of storing numbers"]
-    notes += [words] if (words := overflow_sentence(result.overflowing())) else []
-    title = f"Which part of low precision hides the pair, {frame['task'].iloc[0]}"
-    scales = {"color": "shared", "strokeDash": "independent"}
-    return draw.figure(
-        [[above], [_ranges(result, pair, site, hue)]], title, notes, between=26, **scales
+    notes = present(
+        f"L2 distance at {site} against the noise of each way of storing numbers",
+        overflow_sentence(result.overflowing()),
     )
+    title = f"Which part of low precision hides the pair, {task_of(result)}"
+    scales = {"color": "shared", "strokeDash": "independent"}
+    below = _ranges(result, pair, site, hue)
+    return draw.figure([[above], [below]], title, notes, between=26, **scales)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -159,75 +197,58 @@ def _split(name: str) -> tuple[str, str]:
     return format, part if dash else "cast"
 
 
-def _precision_rows(frame: Frame, reference: Frame, pair: str, site: str) -> Frame:
+def _precision_rows(frame: Frame, exact: Frame) -> Frame:
     """The distance and the noises against length, the mean over seeds; every panel has the distance
     of the weights as given.
     """
-    exact = reference[(reference["pair"] == pair) & (reference["site"] == site)]
+    keys = ["dtype", "weights", "length"]
+    noise = frame.groupby(keys, as_index=False, sort=False)["pair_noise"].mean()
+    names = noise["dtype"].map(_split)
+    noise = noise.assign(series=names.str[0], panel=names.str[1].map(PARTS), quantity="noise")
+    noise = noise.rename(columns={"pair_noise": "value"})
     exact = exact.groupby(["weights", "length"], as_index=False)["distance"].mean()
     exact = exact.rename(columns={"distance": "value"})
     # What each range was read from: the float64 distance of the weights as that precision stores
     # them.
-    curves = {str(weights): rows[["length", "value"]] for weights, rows in exact.groupby("weights")}
-    stored = frame.drop_duplicates("dtype").set_index("dtype")["weights"]
-    parts = []
-    for name, rows in frame.groupby("dtype", sort=False):
-        format, part = _split(str(name))
-        same = {"series": format, "panel": PARTS[part]}
-        noise = (
-            rows.groupby("length", as_index=False)["pair_noise"]
-            .mean()
-            .rename(columns={"pair_noise": "value"})
-        )
-        if (noise["value"] > 0).any():
-            parts.append(noise.assign(quantity="noise", **same))
-        if stored[name] != "given":
-            parts.append(curves[str(stored[name])].assign(quantity="stored", **same))
-    panels = dict.fromkeys(part["panel"].iloc[0] for part in parts)
-    parts += [
-        curves["given"].assign(quantity="distance", series="float64", panel=panel)
-        for panel in panels
-    ]
-    return pd.concat(parts, ignore_index=True)
+    stored = noise[noise["weights"] != "given"].drop(columns="value")
+    stored = stored.merge(exact, on=["weights", "length"]).assign(quantity="stored")
+    given = exact[exact["weights"] == "given"].assign(series="float64", quantity="distance")
+    given = given.merge(noise[["panel"]].drop_duplicates(), how="cross")
+    has_noise = noise.groupby("dtype")["value"].transform("max") > 0
+    rows: Frame = pd.concat([noise[has_noise], stored, given], ignore_index=True)
+    return rows.drop(columns=["dtype", "weights"])
 
 
-def _noise_curves(rows: Frame, panel: str) -> Any:
+def _noise_curves(
+    rows: Frame, x: alt.X, y: Looks, *, hue: alt.Color, dash: alt.StrokeDash
+) -> Marks:
     """The marks of a panel: the pair's distance thick, all else thin."""
-
-    def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
-        dash, hue = draw.dashes(_QUANTITIES, rows["quantity"]), _formats(rows["series"])
-        in_panel, thick = rows["panel"] == panel, rows["quantity"] == "distance"
-        marks = curve(rows[in_panel & thick], x, y, hue, dash=dash, width=2.6)
-        return marks + curve(rows[in_panel & ~thick], x, y, hue, dash=dash, width=1.3)
-
-    return marks
+    thick = rows["quantity"] == "distance"
+    marks = curve(rows[thick], x, y, hue, dash=dash, width=2.6)
+    return marks + curve(rows[~thick], x, y, hue, dash=dash, width=1.3)
 
 
-def _formats(column: Any) -> alt.Color:
-    names = sorted(set(column))
-    return draw.hue("series", names, title="format", columns=len(names), symbolStrokeWidth=4)
-
-
-def _ranges(result: Collapse, pair: str, site: str, hue: alt.Color) -> Any:
+def _ranges(result: Collapse, pair: str, site: str, hue: alt.Color) -> alt.LayerChart:
     """The ranges of lengths at which each precision hides the pair; its row is empty where there is
     none.
     """
-    rows, precisions = [], []
-    for (kind, name, verdict_site, _), verdict in result.verdicts_over_seeds().items():
-        if (kind, verdict_site) == (pair, site):
-            format, part = _split(name)
-            precisions.append(f"{format} {part}")
-            same = {"precision": precisions[-1], "series": format, "status": verdict.words}
-            rows += [same | {"length": span.first, "to": span.last} for span in verdict.ranges]
-    data: Frame = pd.DataFrame(rows, columns=["precision", "series", "status", "length", "to"])
+    verdicts = {
+        " ".join(_split(name)): verdict
+        for (kind, name, verdict_site, _), verdict in result.verdicts_over_seeds().items()
+        if (kind, verdict_site) == (pair, site)
+    }
+    spans = [
+        (name, name.split()[0], verdict.words, span.first, span.last)
+        for name, verdict in verdicts.items()
+        for span in verdict.ranges
+    ]
+    data: Frame = pd.DataFrame(spans, columns=["precision", "series", "status", "length", "to"])
     title = f"lengths n at which the pair is hidden at {site} (empty: in no range)"
-    base = draw.rows(data).encode(
-        x=axes.length_axis(
-            pd.Series([1, frame_of(result)["length"].max()]), title, log=True, grid=True
-        ),
-        x2="to:Q",
-        y=axes.names(precisions, field="precision", grid=True),
-        color=hue,
-        tooltip=draw.tooltips(data),
-    )
-    return draw.panel([base.mark_rule(strokeWidth=5, strokeCap="square")], 600, alt.Step(18))
+    ends = pd.Series([1, frame_of(result)["length"].max()])
+    places: Looks = {
+        "x": axes.length_axis(ends, title, log=True, grid=True),
+        "y": axes.names(list(verdicts), field="precision", grid=True),
+    }
+    rule = draw.rows(data).mark_rule(strokeWidth=5, strokeCap="square")
+    marks = rule.encode(x2="to:Q", color=hue, tooltip=draw.tooltips(data), **places)
+    return draw.panel([marks], 600, alt.Step(18))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from collections.abc import Sequence
 
 import altair as alt
 import pandas as pd
 
-from ostools.measure.probes.failure_stage import (
-    NOT_READ,
-    READ,
-    UNDECODABLE,
-    FailureStage,
-)
+from ostools.measure.probes.failure_stage import NOT_READ, READ, UNDECODABLE, FailureStage
 from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.scores import TESTS
@@ -23,8 +18,8 @@ from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
 
 _WIDTH, _HEIGHT, _NARROW = 600, 150, 180
-_MOST_LINES, _LETTERS = 3, 135
-"""Most lines below a title, and letters in one."""
+_LETTERS = 135
+"""In a line below a title."""
 _LENGTH, _PLACES = "length n (items of the sequence)", "v^(l), z after attention, y"
 _SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
@@ -33,17 +28,16 @@ _ALONE = "length alone"
 
 
 def failure_stage_chart(result: FailureStage) -> Chart:
-    """Lengths by verdict, a panel a dtype: the shares of prompts whose answer is read, decodable and
-    unread, and not decodable; below them layers by decodability. The verdicts of all lengths are
-    named in the notes."""
+    """Lengths by verdict: the shares of prompts whose answer is read, decodable and unread, and not
+    decodable, a panel a dtype and mitigation; below them layers by decodability without one."""
     frame = frame_of(result)
-    panels: list[Any] = []
+    panels = []
     for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
         under = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
-        panels.append([_failure_stage_bars(group, f"{dtype}{under}")])
+        panels.append(_failure_stage_bars(group, f"{dtype}{under}"))
     places = [] if result.probes.frame.empty else _places(result.probes)
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
-    return _figure([*panels, *places], title, result.findings())
+    return _figure([*([panel] for panel in panels), *places], title, result.findings())
 
 
 def probe_chart(result: Decodability) -> Chart:
@@ -60,12 +54,9 @@ def intervention_chart(result: ProbeIntervention) -> Chart:
     """
     panels = []
     for dtype, group in frame_of(result).groupby("dtype", sort=False):
-        columns = {
-            "intervention": "value",
-            "direction": "series",
-            "followed": "followed",
-        }
-        rows = group[list(columns)].rename(columns=columns).assign(name=places_named(group))
+        rows = group[["intervention", "direction", "followed"]]
+        rows = rows.rename(columns={"intervention": "value", "direction": "series"})
+        rows = rows.assign(name=places_named(group))
         order = list(dict.fromkeys(rows["name"]))
         axis = axes.names(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
         value = axes.linear(f"answer moved (counts; predicted {group['predicted'].iloc[0]:.3g})")
@@ -76,18 +67,15 @@ def intervention_chart(result: ProbeIntervention) -> Chart:
     return _figure(panels, title, result.findings())
 
 
-def _figure(panels: list[Any], title: str, sentences: list[str]) -> Chart:
-    """The panels with the first sentences below the title, in at most three lines: the panels and
-    the result's table have the others.
+def _figure(panels: Sequence[Sequence[draw.Panel]], title: str, sentences: Sequence[str]) -> Chart:
+    """The panels with the first sentence below the title: the panels and the result's table have
+    the others.
     """
-    wrapped = [textwrap.wrap(sentence, _LETTERS) for sentence in sentences]
-    while sum(map(len, wrapped)) > _MOST_LINES and len(wrapped) > 1:
-        wrapped.pop()
-    notes = [line for lines in wrapped for line in lines]
+    notes = textwrap.wrap(sentences[0], _LETTERS)
     return draw.figure(panels, title, notes, spacing=18, between=14, color="independent")
 
 
-def _failure_stage_bars(group: Frame, name: str) -> Any:
+def _failure_stage_bars(group: Frame, name: str) -> alt.LayerChart:
     rows = group.assign(name=group["length"].astype(str)).melt(
         ["name", "verdict"], list(_SHARES), "series"
     )
@@ -109,7 +97,7 @@ def places_named(frame: Frame) -> list[str]:
     ]
 
 
-def _places(result: Decodability) -> list[list[Any]]:
+def _places(result: Decodability) -> list[list[draw.Panel]]:
     """A row a dtype, in it a panel a test; what the length alone says is of no dtype."""
     frame = frame_of(result)
     length = frame[frame["site"] == "length"]
@@ -128,7 +116,7 @@ def _places(result: Decodability) -> list[list[Any]]:
     return rows
 
 
-def _place_panel(group: Frame, name: str, alone: float | None) -> Any:
+def _place_panel(group: Frame, name: str, alone: float | None) -> alt.LayerChart:
     rows = group[["low", "high"]].assign(
         name=places_named(group), series=group["control"].map(_CONTROLS), value=group["accuracy"]
     )

@@ -14,19 +14,12 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ostools.ground.pooling import pooling_rule
 from ostools.measure.attention.attention import Attention
-from ostools.reporting.charts.attention import (
-    MORE,
-    SHARPEST,
-    bin_label,
-    heads_rule,
-    sharpest,
-)
+from ostools.reporting.charts.attention import bin_label, heads_rule, sharpest
 from ostools.reporting.page.page import Script
 from ostools.reporting.page.section import Part, ScriptView, Section, block, render_sections
 from ostools.reporting.style import theme
@@ -34,7 +27,7 @@ from ostools.results import checked_output, write_atomically
 
 HEADS = 32
 """How many heads circuitsvis gets; of a model with more, those whose last row is the most
-concentrated, or moved the most.
+concentrated.
 """
 HEIGHT = 900
 """Pixels of a notebook's cell that the view takes; longer ones scroll."""
@@ -51,14 +44,10 @@ class AttentionView:
         """The page: the last token's rows first, then the heads; no request is possible from it."""
         caption = "Attention of the last token, a row per layer and head"
         rows = block(self.attention, "attention-chart", caption, in_detail=False)
-        heads = interactive_view(self.attention, "heads-0")
-        sections = [
-            Section("findings", "The last token's rows", "The last token", "", [rows]),
-            Section("heads", "Head by head", "Head by head", "", [heads]),
-        ]
-        return render_sections("Attention", "", sections)
+        parts = [rows, interactive_view(self.attention, "heads-0")]
+        return render_sections("Attention", "", [Section("findings", "Heads", "Heads", "", parts)])
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """The page in a frame of its own, which may run its own script and reach nothing else, the
         notebook included.
         """
@@ -84,8 +73,7 @@ def interactive_view(attention: Attention, element: str) -> Part:
     from circuitsvis.attention import attention_heads
 
     layers, heads = attention.squares.shape[:2]
-    rule = heads_rule(layers * heads, HEADS, SHARPEST)
-    rule = rule or f"all {layers * heads} heads of {layers} layers"
+    rule = heads_rule(layers * heads, HEADS) or f"all {layers * heads} heads of {layers} layers"
     pooled = pooling_rule(len(attention.tokens), len(attention.bins))
     notes = (
         f"{rule[0].upper()}{rule[1:]}. {f'{pooled}. ' if pooled else ''}Named layer.head; rows are queries, the last token's "
@@ -100,7 +88,7 @@ def interactive_view(attention: Attention, element: str) -> Part:
         attention_head_names=[f"{index // heads}.{index % heads}" for index in chosen],
         max_value=1.0,
         min_value=0.0,
-        positive_color=MORE,
+        positive_color=theme.colour("full"),
     )
     label = "Interactive attention patterns, drawn by circuitsvis"
     view = ScriptView(element, label, Script(_script(drawn.local_src, element), "module"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -14,6 +12,7 @@ from ostools.measure.jacobian.hops import ALL, MORE, Hops
 from ostools.measure.profiles.spectra import Spectra
 from ostools.reporting.forms import SQUARE, curve, log_rows, token_bars, token_labels, token_rows
 from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Frame, frame_of
 
 _MATRICES = {"pattern": "pattern A", "lazy": "lazy (A + I) / 2"}
@@ -24,29 +23,14 @@ _COLUMNS = ["place", "series", "quantity", "value"]
 
 def spectra_chart(result: Spectra) -> Chart:
     """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2)."""
-    colours = {words: name for name, words in _MATRICES.items()}
-    panels = [
-        _eigenvalues(frame_of(result), colours),
-        _depth(result.depth, colours),
-        _powers(result.limit, colours),
-    ]
+    panels = [_eigenvalues(frame_of(result)), _depth(result.depth), _powers(result.limit)]
+    options: Looks = {"spacing": 30, "between": 24, "color": "shared", "strokeDash": "shared"}
     title = "Spectra of the attention patterns, mean over heads"
-    options: dict[str, Any] = {
-        "spacing": 30,
-        "between": 24,
-        "color": "shared",
-        "strokeDash": "shared",
-    }
-    return draw.figure(draw.in_rows(panels, 2), title, [], **options)
+    return draw.figure(draw.in_rows(panels, 2), title, **options)
 
 
 def _spectra_panel(
-    rows: Frame,
-    across: str,
-    y: dict[str, Any],
-    colours: dict[str, str],
-    title: str,
-    points: int = 22,
+    rows: Frame, across: str, y: Looks, title: str, points: int = 22
 ) -> alt.LayerChart:
     """`rows` has the columns place, series, quantity and value. `points`: their size, 0 for lines
     alone.
@@ -56,24 +40,23 @@ def _spectra_panel(
     # Only lines are dashed: a legend shared with circles would lose its strokes.
     dash = alt.StrokeDash("quantity:N", scale=_DASHES, legend=alt.Legend(title=None))
     heads = rows["head"] != "mean" if "head" in rows else pd.Series(False, index=rows.index)
-    hue = draw.hue("series", colours)
+    hue = draw.hue("series", {words: name for name, words in _MATRICES.items()})
     marks = curve(rows[~heads], x, y, hue, dash=dash, points=points, width=1.8)
     return draw.panel(marks + curve(rows[heads], x, y, hue, width=0, points=14), 300, 190, title)
 
 
-def _eigenvalues(frame: Frame, colours: dict[str, str]) -> alt.LayerChart:
+def _eigenvalues(frame: Frame) -> alt.LayerChart:
     rows: Frame = frame[frame["quantity"] == "second_eigenvalue"]
     rows = rows[(rows["head"] == "mean") | (rows["matrix"] == "pattern")].assign(
         place=frame["layer"], quantity=_LAST
     )
     rows = rows.assign(series=rows["matrix"].map(_MATRICES))[[*_COLUMNS, "head"]]
     y = axes.linear("second eigenvalue", (0, 1))
-    return _spectra_panel(
-        rows, "layer (dots: the heads' A)", y, colours, "Largest self-attention of tokens 2 to n", 0
-    )
+    title = "Largest self-attention of tokens 2 to n"
+    return _spectra_panel(rows, "layer (dots: the heads' A)", y, title, 0)
 
 
-def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:
+def _depth(depth: Frame) -> alt.LayerChart:
     kinds = {"first_mass_last": _LAST, "first_mass_mean": _MEAN}
     rows: Frame = depth.rename(columns=kinds | {"blocks": "place"})
     rows = rows.melt(
@@ -81,12 +64,11 @@ def _depth(depth: Any, colours: dict[str, str]) -> alt.LayerChart:
     )
     rows = rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS]
     y = axes.linear("mass on the first token", format=".0%")
-    return _spectra_panel(
-        rows, "blocks multiplied, from the embeddings up", y, colours, "Products over depth"
-    )
+    across = "blocks multiplied, from the embeddings up"
+    return _spectra_panel(rows, across, y, "Products over depth")
 
 
-def _powers(limit: Any, colours: dict[str, str]) -> alt.LayerChart:
+def _powers(limit: Frame) -> alt.LayerChart:
     """Where nothing is left after a power there is no rate to draw."""
     stack: Frame = limit[(limit["layer"] == "all") & limit["observed_rate"].notna()]
     columns = {"observed_rate": _LAST, "predicted_rate": _RATE, "power": "place"}
@@ -97,7 +79,7 @@ def _powers(limit: Any, colours: dict[str, str]) -> alt.LayerChart:
         rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS], "remainder at k / at k - 1"
     )
     title = "How fast the rest vanishes if the stack is repeated"
-    return _spectra_panel(rows, "power k of the whole product", y, colours, title, 0)
+    return _spectra_panel(rows, "power k of the whole product", y, title, 0)
 
 
 _WIDTH, _HEIGHT = 290, 170
@@ -117,7 +99,8 @@ def attention_variation_chart(result: AttentionVariation) -> Chart:
     Exact zeros stand as triangles on the lower edge.
     """
     table, frame = result.over_heads(), frame_of(result)
-    panels = [_variation_panel(table, name) for name in _QUANTITIES]
+    drawn = [name for name in _QUANTITIES if np.isfinite(table[name]).any()]
+    panels = [_variation_panel(table, name) for name in drawn]
     name, task = title_of(result.provenance.model), str(frame["task"].iloc[0])
     title = f"How the last token's attention moves when it is repeated, {task} on {name}"
     notes = [
@@ -131,22 +114,13 @@ def attention_variation_chart(result: AttentionVariation) -> Chart:
     return draw.figure(draw.in_rows(panels, 2), title, notes, spacing=26)
 
 
-def _variation_panel(table: Frame, name: str) -> Any:
+def _variation_panel(table: Frame, name: str) -> alt.LayerChart:
     title, axis = _QUANTITIES[name]
-    data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])[
-        np.isfinite(table[name])
-    ]
-    if data.empty:
-        alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(
-            text="infinite at every length", fontSize=12
-        )
-        return draw.panel([alone], _WIDTH, _HEIGHT, title)
-    rows, y = log_rows(data, axis)
-    points, hue = (
-        24 if rows["length"].nunique() == 1 else 0,
-        draw.layer_hue(int(table["layer"].max())),
-    )
-    marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points)
+    data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])
+    rows, y = log_rows(data[np.isfinite(data["value"])], axis)
+    points = 24 if rows["length"].nunique() == 1 else 0
+    x, hue = axes.length_axis(table["length"]), draw.layer_hue(int(table["layer"].max()))
+    marks = curve(rows, x, y, hue, width=1.4, points=points)
     return draw.panel(marks, _WIDTH, _HEIGHT, title)
 
 
@@ -164,15 +138,11 @@ def hops_chart(result: Hops) -> Chart:
         tops = side.groupby(rows["position"]).cumsum()
         used = side != 0
         rows.loc[used, "low"], rows.loc[used, "high"] = (tops - side)[used], tops[used]
-    hue = draw.hue(
-        "series", dict(zip(map(_words, names), theme.ordered(len(names)), strict=True)), **SQUARE
-    )
-    panel = token_bars(
-        rows.dropna(subset=["low"]), token_labels(frame_of(result)), hue, "share of ||J||² by hops"
-    )
-    return draw.figure(
-        [[panel]], "Attention hops on the way from each token to the last", hops_findings(result)
-    )
+    colours = dict(zip(map(_words, names), theme.ordered(len(names)), strict=True))
+    hue, tokens = draw.hue("series", colours, **SQUARE), token_labels(frame_of(result))
+    panel = token_bars(rows.dropna(subset=["low"]), tokens, hue, "share of ||J||² by hops")
+    title = "Attention hops on the way from each token to the last"
+    return draw.figure([[panel]], title, hops_findings(result))
 
 
 def _words(name: str) -> str:

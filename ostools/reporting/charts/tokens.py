@@ -9,7 +9,6 @@ a panel of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -28,6 +27,7 @@ from ostools.measure.prompts import named_by
 from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Column, Frame, frame_of
 
 SHAPE = "shape"
@@ -52,9 +52,8 @@ def sensitivity_chart(result: Sensitivity) -> Chart:
             f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart"
         )
     symbol, words = theme.differentiated(result.provenance.parameters)
-    return _profiles(
-        measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol
-    )
+    title = f"Sensitivity of {words} to each token"
+    return _profiles(measured_rows(frame_of(result)), title, symbol)
 
 
 def bounds_chart(result: Bounds) -> Chart:
@@ -66,11 +65,8 @@ def bounds_chart(result: Bounds) -> Chart:
 
 def attention_baselines_chart(result: AttentionBaselines) -> Chart:
     """Four ways to read attention as a profile over the tokens, on one log axis."""
-    rows = (
-        frame_of(result)
-        .rename(columns={"baseline": "name"})
-        .assign(norm=SHAPE, kind="measured", linearisation="")
-    )
+    rows = frame_of(result).rename(columns={"baseline": "name"})
+    rows = rows.assign(norm=SHAPE, kind="measured", linearisation="")
     return _profiles(rows, "Attention of the last token to each token, read four ways")
 
 
@@ -87,10 +83,8 @@ def measured_rows(frame: Frame) -> Frame:
     norm.
     """
     columns = frame[[*named_by(frame), "linearisation", "method"]]
-    ends = {
-        name: frame[f"frobenius_{name}"].where(frame["method"] != "exact")
-        for name in ("lower", "upper")
-    }
+    ends = frame[["frobenius_lower", "frobenius_upper"]].where(frame["method"] != "exact")
+    ends = ends.rename(columns=lambda name: name.removeprefix("frobenius_"))
     tables = [columns.assign(norm="frobenius", value=frame["frobenius_norm"], **ends)]
     if known_norm(frame["method"]) == "operator":
         tables.insert(0, columns.assign(norm="operator", value=frame["operator_norm"]))
@@ -123,7 +117,7 @@ def _not_believed(verdicts: Frame) -> list[str]:
 
 def _profiles(
     rows: Frame, title: str, symbol: str = "y", first: Sequence[str] = ()
-) -> alt.VConcatChart:
+) -> alt.TopLevelMixin:
     """One panel per norm, one line per name, over the positions; `first`: the first lines below the
     title.
     """
@@ -132,20 +126,14 @@ def _profiles(
     wide = rows["upper"] > rows["lower"]
     rows = rows.assign(series=rows["kind"].map(theme.KINDS) + ": " + rows["name"].astype(str))
     hue, dash = kind_legend(rows)
-    data = token_rows(
-        rows,
-        value=rows["value"].astype(float),
-        series=rows["series"],
-        lower=rows["lower"].where(wide),
-        upper=rows["upper"].where(wide),
-        linearisation=rows["linearisation"].astype(str),
-    )
+    columns = {"value": rows["value"].astype(float), **rows[["series", "linearisation"]]}
+    data = token_rows(rows, **columns, **rows[["lower", "upper"]].where(wide))
     norms = [norm for norm in NORMS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
         words, of_norm = norm_named(norm, symbol), data[rows["norm"] == norm]
         of_norm, y = log_rows(of_norm, words, ("lower", "upper"))
-        looks: dict[str, Any] = {"dash": dash, "bands": [("lower", "upper", 0.15)]}
+        looks: Looks = {"dash": dash, "bands": [("lower", "upper", 0.15)]}
         panels.append([profile(of_norm, rows, y, hue, last=norm == norms[-1], **looks)])
     lower_end = ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any()
     notes = [*first, *template_note(template_positions(rows))]
@@ -192,8 +180,8 @@ def change_chart(result: Change) -> Chart:
         )
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
-        panel = profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)
-        panels.append([panel])
+        last = norm == norms[-1]
+        panels.append([profile(data, table, y, hue, height=220, last=last, beside=same)])
     notes = [*result.findings(), "Above the line at 1 the second is larger."]
     return draw.figure(panels, "How much each token's sensitivity changed", notes, between=18)
 
@@ -250,9 +238,8 @@ def attribution_chart(result: Attribution) -> Chart:
     cut = rows[values.abs() > limit]
     names = str(result.provenance.parameters["token"]).split(MINUS)
     tokens = [f"“{theme.short_word(token)}”" for token in names]
-    quantity = "contribution to the logit"
-    if len(tokens) > 1:
-        quantity = "contribution to the difference of the logits"
+    of_what = "the difference of the logits" if len(tokens) > 1 else "the logit"
+    quantity = f"contribution to {of_what}"
     panel = token_bars(rows, rows["token"].tolist(), hue, quantity, numbered=cut)
     notes = [
         f"Cut short: the bar of “{token}”, whose number stands at its end."

@@ -39,28 +39,27 @@ def evaluation_findings(result: Evaluation) -> list[str]:
     """
     right, total = answer_counts(result)
     task, lengths = theme.inert(task_of(result)), result.summary["length"]
-    span = str(lengths.iloc[0]) + (f" to {lengths.iloc[-1]}" if len(lengths) > 1 else "")
-    first = f"The model answers {right} of {total} prompts of {task} right ({span} items)."
-    if not result.read:
-        first = f"None of {total} texts holds an answer in the form that {task} asks for."
-    wrong_numbers = together([_favourite_numbers(result), _heaping_sentence(result)])
-    how_asked = together([*evaluation_notes(result), *_unread_texts(result)])
+    span = " to ".join(map(str, dict.fromkeys((lengths.iloc[0], lengths.iloc[-1]))))
     return present(
-        first, answers_sentence(result), _training_words(result), wrong_numbers, how_asked
+        f"The model answers {right} of {total} prompts of {task} right ({span} items)."
+        if result.read
+        else f"None of {total} texts holds an answer in the form that {task} asks for.",
+        answers_sentence(result),
+        _training_words(result),
+        together([_favourite_numbers(result), _heaping_sentence(result)]),
+        together([*evaluation_notes(result), *_unread_texts(result)]),
     )
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
-    """The prompts, what the intervals are of, what could not be read, where a mitigation did
-    nothing.
+    """The prompts, what the intervals are of, what could not be read, the right line, and where a
+    mitigation did nothing.
     """
     frame, settings = frame_of(result), result.provenance.parameters
     summary: Frame = result.summary
     how = f"greedy, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
     is_drawn = summary["wilson_low"].notna().any()
     intervals = "Intervals: Wilson's, 95%, over prompts." if is_drawn else ""
-    thoughts = frame.get("reasoning_tokens", pd.Series(dtype=float)).dropna()
-    thoughts = thoughts[thoughts > 0]
     inactive = int((frame["status"] == "inactive").sum())
     return present(
         f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
@@ -68,11 +67,7 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         *unanswered(result),
         *_unread_notes(summary, settings["max_new_tokens"], settings.get("grade")),
         _right_line(frame),
-        f"{len(thoughts)} answers begin with thoughts, of {int(thoughts.median())} tokens in the median. What stands after "
-        "the thoughts is the answer."
-        if len(thoughts)
-        else "",
-        f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers)."
+        f"The mitigation did not change the prompt or the logits of {inactive} answers."
         if inactive
         else "",
     )
@@ -100,22 +95,19 @@ def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[
     """How many texts hold no answer line, and the content reading where it differs from the strict
     one.
     """
-    counts = summary[
-        ["something_else", "cut_off", "right", "wrong", "content_right", "content_read"]
-    ].sum()
-    other, cut, right, wrong, content_right, read = map(int, counts)
+    names = ["something_else", "cut_off", "right", "wrong", "content_right", "content_read"]
+    other, cut, right, wrong, content_right, read = map(int, summary[names].sum())
     where = "by the server" if limit is None else f"at {limit} tokens"
-    parts = [
-        *([f"{other} wrote something that is not an answer"] if other else []),
-        *([f"{cut} cut off {where} before an answer"] if cut else []),
-    ]
-    content = ""
+    parts = present(
+        f"{other} wrote something that is not an answer" if other else "",
+        f"{cut} cut off {where} before an answer" if cut else "",
+    )
+    content = f"In the form or else by the last number, {read} answers hold a value, {content_right} of them the right one."
     if grade is not None:
         content = f"Of {read} answers {content_right} are right by the rule {theme.inert(grade)}."
-    elif (content_right, read) != (right, right + wrong):
-        content = f"In the form or else by the last number, {read} answers hold a value, {content_right} of them the right one."
     not_right = "These do not count as right, and their error cannot be measured."
-    return present(f"{', '.join(parts)}. {not_right}" if parts else "", content)
+    differs = grade is not None or (content_right, read) != (right, right + wrong)
+    return present(f"{', '.join(parts)}. {not_right}" if parts else "", content * differs)
 
 
 def _unread_texts(result: Evaluation) -> list[str]:
@@ -132,15 +124,14 @@ def _training_words(result: Evaluation) -> str:
     """How many are right within the lengths of training and beyond: the task's, of the text without
     a mitigation.
     """
-    frame = frame_of(result)
-    within = frame["within_training"].fillna(False).astype(bool) & frame["correct"].notna()
-    beyond = ~within & frame["correct"].notna()
-    if not (within.any() and beyond.any()):
+    frame = frame_of(result).dropna(subset="correct")
+    within = frame["within_training"].fillna(False).astype(bool)
+    if within.nunique() < 2:
         return ""
     of = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
     inside, outside = (
         f"{int(frame['correct'][rows].sum())} of {int(rows.sum())} answers are right."
-        for rows in (within, beyond)
+        for rows in (within, ~within)
     )
     return (
         f"Within the lengths of training{of}: {inside} Beyond: {outside} Errors beyond say little about over-squashing, "
@@ -152,12 +143,9 @@ def _favourite_numbers(result: Evaluation) -> str:
     """The wrong numbers that were answered most often; empty where no wrong number came twice."""
     counts = result.wrong_numbers["number"].value_counts()
     frequent = counts[counts > 1].head(_FAVOURITES)
-    if frequent.empty:
-        return ""
-    (first, count), *others = frequent.items()
-    also = "".join(f", {number} for {count}" for number, count in others)
-    total = int(counts.sum())
-    return f"Favourite wrong numbers: {first} for {count} of {total} wrong answers{also}."
+    words = [f"{number} for {count}" for number, count in frequent.items()]
+    words[:1] = [f"{first} of {int(counts.sum())} wrong answers" for first in words[:1]]
+    return f"Favourite wrong numbers: {', '.join(words)}." if words else ""
 
 
 def _heaping_sentence(result: Evaluation) -> str:
@@ -201,9 +189,9 @@ def constant_words(result: Evaluation) -> str:
     """The best constant answer, and on how many prompts it is right; empty for one prompt."""
     answer, right, prompts = constant_answer(result)
     words = (
-        f"est constant answer, {theme.short_word(answer)}: right on {right} of {prompts} prompts."
+        f"Best constant answer, {theme.short_word(answer)}: right on {right} of {prompts} prompts."
     )
-    return "" if prompts == 1 else f"b{words}"
+    return words * (prompts > 1)
 
 
 def answers_sentence(result: Evaluation) -> str:
@@ -211,24 +199,22 @@ def answers_sentence(result: Evaluation) -> str:
     differ, and by one answer to all."""
     summary: Frame = result.summary
     unread = answer_counts(result)[1] - result.read
-    worst = summary.loc[summary["accuracy"].idxmin()] if summary["accuracy"].nunique() > 1 else None
-    words = constant_words(result)
+    differs = summary["accuracy"].nunique() > 1
     return together(
         [
             f"{unread} could not be read, and are neither right nor wrong." if unread else "",
-            "" if worst is None else _worst_words(worst),
-            f"B{words[1:]}" if words else "",
+            _worst_words(summary.loc[summary["accuracy"].idxmin()]) if differs else "",
+            constant_words(result),
         ]
     )
 
 
 def _worst_words(row: Row) -> str:
     interval = f", Wilson 95% {row['wilson_low']:.0%} to {row['wilson_high']:.0%}"
-    within = row["within_training"]
-    where = "" if pd.isna(within) or bool(within) else ", a length never trained"
+    beyond = pd.notna(row["within_training"]) and not row["within_training"]
     return (
-        f"Fewest right at {int(row['length'])} items{where}: {int(row['right'])} of {int(row['asked'])}"
-        f"{'' if pd.isna(row['wilson_low']) else interval}."
+        f"Fewest right at {int(row['length'])} items{', a length never trained' * beyond}: "
+        f"{int(row['right'])} of {int(row['asked'])}{interval * bool(pd.notna(row['wilson_low']))}."
     )
 
 

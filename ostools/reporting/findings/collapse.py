@@ -143,11 +143,18 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
 
 def collapse_findings(result: Collapse) -> list[str]:
     """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the
+<<<<<<< HEAD
     likeliest next tokens; of few lengths the distances alone.
     """
     if len(set(frame_of(result)["length"])) < FEW:
         read = where_read(result.provenance.parameters, next_tokens(result))
         return present(_few_lengths(result), read)
+=======
+    likeliest next tokens; of a result with a reading of its own, what is hidden by that.
+    """
+    if result.reading is not None:
+        return reading_findings(result, result.reading)
+>>>>>>> h5-view
     logits = vectors_at(result.measured(), "logits")
     return present(
         pair_verdict([result]),
@@ -181,31 +188,25 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     """
     cases = by_first_hidden(results)
     overflow = overflow_sentence(dtype for _, dtype, verdict in cases if verdict.kind == OVERFLOWS)
-    count = sum(bool(verdict.ranges) for *_, verdict in cases)
-    undecided = [case for case in cases if case[2].kind == UNDECIDED]
+    measured = [case for case in cases if case[2].kind != OVERFLOWS]
+    count = sum(bool(verdict.ranges) for *_, verdict in measured)
     nearest = nearest_to_noise(results)
     words = "Whether a precision hides the pair was not tested."
     if count:
         task, dtype, verdict = cases[0]
-        measured = sum(verdict.kind != OVERFLOWS for *_, verdict in cases)
         words = (
             f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}. There is a range of lengths "
-            f"in {count} of {measured} cases (a prompt in a precision)."
+            f"in {count} of {len(measured)} cases (a prompt in a precision)."
         )
-    elif undecided:
+    elif undecided := [case for case in measured if case[2].kind == UNDECIDED]:
         task, dtype, verdict = undecided[0]
         words = f"On {task} in {dtype} the pair is {verdict.words}."
     elif nearest is not None:
         result, tail = nearest
-        single = "; ".join(
-            f"{task} in {dtype} is {verdict.words}"
-            for task, dtype, verdict in cases
-            if verdict.hidden
-        )
         words = (
             f"No precision hides the pair over a range of lengths up to n = {longest(results)}: {tail['dtype']} on "
             f"{task_of(result)} comes nearest, its distance {number(tail['margin'])} times the rounding noise of the "
-            f"difference (last quarter of lengths).{f' {single}.' if single else ''}"
+            "difference (last quarter of lengths)."
         )
     return f"{words} {overflow}".strip()
 
@@ -218,9 +219,11 @@ def _trend(result: Collapse) -> tuple[Column, str, float | None, str]:
     curve: Column = result.reference_curve(main_pair(result), "y")["distance"]
     trained, words = longest_trained(result), ""
     if trained is not None and int(curve.index[-1]) > trained:
-        inside = curve[curve.index <= trained]
-        curve, words = (inside, "up to") if len(inside) >= FEW else (curve, "beyond")
-        words = f", {words} the trained {trained}"
+        many = len(inside := curve[curve.index <= trained]) >= FEW
+        curve, words = (
+            inside if many else curve,
+            f", {'up to' if many else 'beyond'} the trained {trained}",
+        )
     if len(curve) < FEW:
         return curve, words, None, ""
     quarter = len(curve) // 4
@@ -271,15 +274,13 @@ def _dtypes(result: Collapse) -> list[str]:
     """
     verdicts, rows = verdicts_at_y(result), vectors_at(result.measured(), "y")
     rows = rows[rows["pair"] == main_pair(result)]
-    sentences = []
-    for dtype, of_dtype in rows.groupby("dtype", sort=False):
-        last_quarter = of_dtype["length"] >= of_dtype["length"].quantile(0.75)
-        verdict = f" the pair is {verdicts[str(dtype)].words};" if dtype in verdicts else ""
-        sentences.append(
-            f"In {dtype}{verdict} the median distance over the last quarter of the lengths is "
-            f"{number(float(of_dtype[last_quarter]['ulps'].median()))} representable steps of {str(dtype).partition('-')[0]}."
-        )
-    return sentences
+    ends = rows.groupby("dtype")["length"].transform(lambda lengths: lengths.quantile(0.75))
+    medians = rows[rows["length"] >= ends].groupby("dtype", sort=False)["ulps"].median()
+    return [
+        f"In {dtype}{f' the pair is {verdicts[dtype].words};' if dtype in verdicts else ''} the median distance over the last "
+        f"quarter of the lengths is {number(steps)} representable steps of {dtype.partition('-')[0]}."
+        for dtype, steps in medians.items()
+    ]
 
 
 def _answers(rows: Frame) -> str:
@@ -321,11 +322,9 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     """One sentence over all tasks: on which of them the distance falls."""
     tasks: dict[str, list[str]] = {}
     for result in results:
-        _, lengths_words, change, trend = _trend(result)
+        _, lengths, change, trend = _trend(result)
         if change is not None:
-            tasks.setdefault(trend, []).append(
-                f"{task_of(result)} ({number(change)}{lengths_words})"
-            )
+            tasks.setdefault(trend, []).append(f"{task_of(result)} ({number(change)}{lengths})")
     trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks.items())
     words = (
         f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of the lengths over that of "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ostools.ground.words import number
+from ostools.ground.words import number, runs
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
 from ostools.reporting.findings import MOST, first_few, present, shape_sentence, together
@@ -25,7 +25,6 @@ QUANTITY_WORDS = {
     "pair_distance": "collapse distance",
     "log_probability": "log p of the answer",
 }
-_LEVEL = 0.05
 _RANGES = 3
 """Ranges of layers in one sentence."""
 _SUBJECTS = {
@@ -40,49 +39,31 @@ _SUBJECTS = {
 
 
 def ablation_findings(result: Ablation) -> list[str]:
-    """Whether first order may be believed, what is not believed first; then the greatest real
-    effects.
+    """Whether first order may be believed, on each prompt and quantity, what is not believed first;
+    then the greatest real effects.
     """
-    effects = [_greatest_effect(row, result.frame) for row in _least_believed_first(result)]
-    half = MOST // 2 if len(effects) > 1 else 1
-    note = "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
-    return [*first_few(beliefs(result), half), *first_few(effects, half), note]
-
-
-def beliefs(result: Ablation) -> list[str]:
-    """Whether first order may be believed, on each prompt and quantity; what is not believed first."""
-    return [
-        f"First order of {_subject(row)} is {row['words']}."
-        for row in _least_believed_first(result)
-    ]
-
-
-def _least_believed_first(result: Ablation) -> list[Any]:
     rows = result.agreement.to_dict("records")
-    return sorted(rows, key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    rows.sort(key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    beliefs = [f"First order of {_subject(row)} is {row['words']}." for row in rows]
+    effects = [_greatest_effect(row, result.frame) for row in rows]
+    half = MOST // 2 if len(rows) > 1 else 1
+    note = "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
+    return [*first_few(beliefs, half), *first_few(effects, half), note]
 
 
-def _subject(row: dict[Any, Any]) -> str:
+def _subject(row: Mapping[Any, Any]) -> str:
     where = "" if pd.isna(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
     return f"{QUANTITY_WORDS[row['quantity']]}{where}"
 
 
-def _greatest_effect(row: dict[Any, Any], frame: Frame) -> str:
+def _greatest_effect(row: Mapping[Any, Any], frame: Frame) -> str:
     rows = frame[(frame["quantity"] == row["quantity"]) & (frame["target"] == row["largest"])]
     for column in ("task", "length", "seed"):
         rows = rows[rows[column].isna() if pd.isna(row[column]) else rows[column] == row[column]]
     greatest = rows.iloc[0]
-    moved, rank = row["moved"], row["spearman"]
-    believed = "The parts do not have any effect."
-    if moved:
-        believed = (
-            f"First order has {round(row['same_sign'] * moved)} of {moved} signs right, "
-            f"{round(row['within_factor_2'] * moved)} "
-            f"within a factor of 2{'' if rank != rank else f', rank correlation {rank:.2f}'}."
-        )
     return (
         f"{_subject(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real effect is that of "
-        f"{row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). {believed}"
+        f"{row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g})."
     )
 
 
@@ -90,32 +71,23 @@ def _greatest_effect(row: dict[Any, Any], frame: Frame) -> str:
 
 
 def faithfulness_findings(result: Faithfulness) -> list[str]:
-    """How the first profile ranks what removing tokens changes, and whether its order loses the
-    answer sooner.
-    """
+    """How the first profile ranks what removing tokens changes, a sentence a way."""
     name = str(result.provenance.parameters["profiles"][0])
     ranks: Frame = result.correlations
-    areas: Frame = result.areas
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
-    ways = []
-    for row in areas[areas["order"] == name].to_dict("records"):
-        rows: Frame = ranks[ranks["way"] == row["way"]].set_index("effect")
-        y, log_p = (
-            f"{rows['spearman'][effect]:.2f} [{rows['low'][effect]:.2f}, {rows['high'][effect]:.2f}]"
-            for effect in ("y_change", "log_prob_drop")
-        )
-        not_shown = "it is not shown that " * (row["p"] > _LEVEL)
-        ways.append(
-            f"Tokens {row['way']}: the rank correlation of {name} with the change of y is {y}. With the change of log p it is "
-            f"{log_p}. Tokens {row['way']} in the order of {name}, largest first: {not_shown}the answer is lost sooner than in "
-            f"random order (AOPC {row['aopc']:.3g}, random {row['random']:.3g}, p {row['p']:.2g})."
-        )
-    note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
-    return [
-        answer_finding(result),
-        *first_few(ways, MOST - 2),
-        f"In brackets: the 95% interval, {note}",
+    ranks = ranks.assign(
+        words=ranks["spearman"].map("{:.2f}".format)
+        + ranks["low"].map(" [{:.2f}, ".format)
+        + ranks["high"].map("{:.2f}]".format)
+    )
+    by_effect = ranks.pivot(index="way", columns="effect", values="words")
+    ways = [
+        f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. With the change of log p it "
+        f"is {row['log_prob_drop']}."
+        for way, row in by_effect.loc[ranks["way"].unique()].iterrows()
     ]
+    note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
+    return [answer_finding(result), *ways, f"In brackets: the 95% interval, {note}"]
 
 
 def answer_finding(result: Faithfulness) -> str:
@@ -158,16 +130,17 @@ def _times(row: Row, end: str) -> str:
 
 def _learnt(rows: Frame) -> list[str]:
     """Which of the two contrasts training changed; none where no untrained model stands beside it."""
-    if "untrained" not in rows.index:
-        return []
-    row = rows.loc["model minus untrained"]
-    changed = " and ".join(
+    changed = [
         words
+        for _, row in rows[rows.index == "model minus untrained"].iterrows()
         for end, words in (("start", "the first third"), ("end", "the last third"))
         if float(row[f"{end}_low"]) > 0 or float(row[f"{end}_high"]) < 0
+    ]
+    words = (
+        f"Training changed {' and '.join(changed)}: the interval of the difference excludes zero."
     )
-    words = f"Training changed {changed}: the interval of the difference excludes zero."
-    return [words if changed else "That training changed this is not shown."]
+    none = ["That training changed this is not shown."] if "untrained" in rows.index else []
+    return [words] if changed else none
 
 
 # --- patching
@@ -217,12 +190,6 @@ def _ranges(rows: Frame) -> str:
     longest = sorted((group for _, group in best.groupby(changes)), key=len, reverse=True)[:_RANGES]
     return ", ".join(
         f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers "
-        f"{_layers(group['layer'].tolist())} ({group['share'].min():.0%} to {group['share'].max():.0%})"
+        f"{runs(group['layer'].tolist())} ({group['share'].min():.0%} to {group['share'].max():.0%})"
         for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
     )
-
-
-def _layers(layers: list[int]) -> str:
-    """The layers, as a range where all of it was measured."""
-    whole = len(layers) > 2 and layers[-1] - layers[0] == len(layers) - 1
-    return f"{layers[0]} to {layers[-1]}" if whole else ", ".join(map(str, layers))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.probes.failure_stage import (
@@ -17,7 +15,7 @@ from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
 from ostools.mitigations.named import NONE
 from ostools.reporting.findings import MOST, first_few, present, together
 from ostools.reporting.findings.position import where_read, which_token
-from ostools.results import Frame, Row, frame_of
+from ostools.results import Column, Frame, Row, frame_of
 
 _LENGTHS = {
     SAME: "the same lengths",
@@ -125,8 +123,7 @@ def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
     at_best = frame[["site", "layer", "dtype"]].eq([best["site"], best["layer"], dtype]).all(axis=1)
-    length = frame[frame["site"] == "length"]
-    alone = dict(zip(length["test"], length["accuracy"], strict=True))
+    alone = frame[frame["site"] == "length"].set_index("test")["accuracy"]
     tests = [
         _test_words(test, rows.set_index("control"), alone)
         for test in TESTS
@@ -135,7 +132,7 @@ def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
     return f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
 
 
-def _test_words(test: str, rows: Frame, alone: Mapping[str, float]) -> str:
+def _test_words(test: str, rows: Frame, alone: Column) -> str:
     """The share right by one test with its interval, and in brackets those of its controls."""
     probe, shares = rows.loc["none"], rows.drop(index="none")["accuracy"].to_dict()
     shares |= {"length alone": alone[test]} if test in alone else {}
@@ -143,8 +140,8 @@ def _test_words(test: str, rows: Frame, alone: Mapping[str, float]) -> str:
     interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
     if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
         interval = "(too few to say within what interval)"
-    right = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
-    return f"{right} ({controls})" if controls else right
+    beside = f" ({controls})" if controls else ""
+    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}{beside}"
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:

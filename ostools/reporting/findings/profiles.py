@@ -49,7 +49,7 @@ def bounds_findings(result: Bounds) -> list[str]:
         "variant", sort=False
     ):
         rows = of_text(profile)
-        top, low = (rows.loc[rows["value"].idxmax()], rows.loc[rows["value"].idxmin()])
+        top, low = rows.loc[rows["value"].idxmax()], rows.loc[rows["value"].idxmin()]
         span = f"from {number(low['value'])} at {named_token(low)} to {number(top['value'])} at {named_token(top)}"
         verdict = f": {verdicts[variant]}" if variant in verdicts else ""
         certified = (
@@ -66,20 +66,23 @@ def prompts_findings(result: Sensitivities) -> list[str]:
     source and norm.
     """
     table = result.over_position()
-    sentences = []
     lowest = table[table["layer"] == table["layer"].min()]
-    for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False):
-        thirds = np.array_split(rows["mean"].to_numpy(float), 3)
-        words = ", ".join(
-            f"{part} third {number(float(share.mean()))}"
-            for part, share in zip(("first", "middle", "last"), thirds, strict=True)
-            if len(share)
-        )
-        sentences.append(
+    return first_few(
+        [
             f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, mean over {len(result)} prompts: "
-            f"{words}."
-        )
-    return first_few(sentences)
+            + ", ".join(
+                f"{part} third {number(float(share.mean()))}"
+                for part, share in zip(
+                    ("first", "middle", "last"),
+                    np.array_split(rows["mean"].to_numpy(float), 3),
+                    strict=True,
+                )
+                if len(share)
+            )
+            + "."
+            for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False)
+        ]
+    )
 
 
 def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
@@ -162,7 +165,7 @@ def _changed_most(table: Frame, summary: Frame) -> str:
     first = summary[["linearisation", "norm", "layer"]].iloc[0]
     rows = table[(table[list(first.index)] == first).all(axis=1) & (table["ratio"] > 0)]
     distance = np.log(rows["ratio"].astype(float)).abs()
-    rows = rows.loc[distance.sort_values(ascending=False, kind="stable").index[:_CHANGED]]
+    rows = rows.loc[distance.nlargest(_CHANGED).index]
     words = ", ".join(
         f"{named_token(row)} ×{number(float(row['ratio']))}" for _, row in rows.iterrows()
     )
@@ -181,12 +184,12 @@ def untrained_findings(result: UntrainedBaselines) -> list[str]:
     for source, rows in result.summary.groupby("source", sort=False):
         counts = rows["verdict"].value_counts().items()
         verdicts = "; ".join(f"{verdict} ({count} of {len(rows)})" for verdict, count in counts)
-        untrained = (
-            f"{source}: {verdicts}; rank correlation with the model's own profile {rows['spearman'].median():.2f} in the "
+        sentences.append(
+            f"The model itself: {rows['verdict'].iloc[0]}."
+            if source == TRAINED
+            else f"{source}: {verdicts}; rank correlation with the model's own profile {rows['spearman'].median():.2f} in the "
             "median over seeds."
         )
-        trained = f"The model itself: {rows['verdict'].iloc[0]}."
-        sentences.append(trained if source == TRAINED else untrained)
     return first_few(sentences)
 
 

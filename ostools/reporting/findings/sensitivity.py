@@ -39,60 +39,50 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
     """Where the prompt was read, the largest and the smallest norm, what freezing changes, and the
     certificate.
     """
-    frame = frame_of(result)
-    frame = frame[
-        frame["layer"] == frame["layer"].min()
-    ]  # a token of another layer is another input
-    groups = frame.groupby("linearisation", sort=False)
-    profiles = {str(name): rows.sort_values("position") for name, rows in groups}
+    frame, parameters = frame_of(result), result.provenance.parameters
+    # An estimate knows a lower bound of an operator norm only.
+    norm = known_norm(frame["method"])
+    # A token of another layer is another input.
+    rows = frame[frame["layer"] == frame["layer"].min()].assign(norm=frame[f"{norm}_norm"])
+    groups = rows.sort_values("position", kind="stable").groupby("linearisation", sort=False)
+    profiles = {name: groups.get_group(name) for name in rows["linearisation"].unique()}
+    words = "Measured" if norm == "operator" else "Estimated", NORMS[norm]
     return present(
-        where_read(result.provenance.parameters),
-        _largest_and_smallest(result, profiles),
-        _frozen_share(result, profiles),
-        _block_words(result.provenance.parameters, next(iter(profiles.values()))),
+        where_read(parameters),
+        _largest_and_smallest(profiles, theme.differentiated(parameters)[1], *words),
+        _frozen_share(profiles, words[0].lower()),
+        _block_words(parameters, next(iter(profiles.values()))),
         certificate_words(result),
     )
 
 
-def _kind_and_norm(result: Sensitivity) -> tuple[str, str]:
-    """The kind of the numbers and their norm: an estimate knows a lower bound of an operator norm
-    only.
-    """
-    norm = known_norm(frame_of(result)["method"])
-    return ("measured" if norm == "operator" else "estimated"), norm
-
-
-def _largest_and_smallest(result: Sensitivity, profiles: Mapping[str, Frame]) -> str:
-    kind, norm = _kind_and_norm(result)
+def _largest_and_smallest(
+    profiles: Mapping[str, Frame], subject: str, kind: str, norm_words: str
+) -> str:
     name = "full" if "full" in profiles else next(iter(profiles))
-    profile = profiles[name]
-    rows = of_text(profile)
-    norms = rows[f"{norm}_norm"].to_numpy()
-    top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
-    of = "" if len(rows) == len(profile) else f"of the text's {len(rows)} tokens "
+    rows = of_text(profiles[name])
+    top, low = rows.loc[rows["norm"].idxmax()], rows.loc[rows["norm"].idxmin()]
+    of = "" if len(rows) == len(profiles[name]) else f"of the text's {len(rows)} tokens "
+    zeros = int((rows["norm"] == 0).sum())
     spread = (
-        f"these two norms are a factor of {number(float(norms.max() / (norms.min() or 1)))} apart"
+        f"the norms of {zeros} of {len(rows)} tokens are exactly 0"
+        if zeros
+        else f"these two norms are a factor of {number(top['norm'] / low['norm'])} apart"
     )
-    if zeros := int((norms == 0).sum()):
-        spread = f"the norms of {zeros} of {len(norms)} tokens are exactly 0"
     return (
-        f"{kind.capitalize()}, {name}: {of}{theme.differentiated(result.provenance.parameters)[1]} responds most to "
-        f"{named_token(top)}, {NORMS[norm]} {number(float(norms.max()))}, and least to {named_token(low)}, "
-        f"{number(float(norms.min()))}; {spread}.{template_share(profile, rows, f'{norm}_norm')}"
+        f"{kind}, {name}: {of}{subject} responds most to {named_token(top)}, {norm_words} {number(top['norm'])}, and least "
+        f"to {named_token(low)}, {number(low['norm'])}; {spread}.{template_share(profiles[name], rows, 'norm')}"
     )
 
 
-def _frozen_share(result: Sensitivity, profiles: Mapping[str, Frame]) -> str:
+def _frozen_share(profiles: Mapping[str, Frame], kind: str) -> str:
     """The frozen norms over the full ones; empty where one of the two was not measured, or a full
     norm is 0.
     """
-    kind, norm = _kind_and_norm(result)
-    if not {"full", "frozen"} <= profiles.keys():
+    if not {"full", "frozen"} <= profiles.keys() or not (profiles["full"]["norm"] > 0).all():
         return ""
-    full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
-    if not (full > 0).all():
-        return ""
-    low, middle, high = (number(float(value)) for value in np.quantile(frozen / full, (0, 0.5, 1)))
+    shares = profiles["frozen"]["norm"].to_numpy() / profiles["full"]["norm"].to_numpy()
+    low, middle, high = (number(float(value)) for value in np.quantile(shares, (0, 0.5, 1)))
     return (
         f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in the "
         f"median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
@@ -107,21 +97,16 @@ def _block_words(parameters: Mapping[str, Any], profile: Frame) -> str:
     notes = [f"{'Blocks are ' * (name == names[0])}{parameters[name]}." for name in names]
     runs = [run for run in parameters.get("runs", {}).values() if "experts" in run]
     for experts in [run["experts"] for run in runs][:1]:
-        rows, nearest = profile.set_index("position", drop=False), experts["nearest"]
-        near = experts["within_rounding"]
-        how_near = "How near a token is to another choice is not measured: no torch.topk makes it."
-        if nearest is not None:
-            how_near = (
-                f"Nearest to another choice is {named_token(rows.loc[nearest['position']])} at block {nearest['block']}: the "
-                f"scores of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
-            )
+        rows, near = profile.set_index("position", drop=False), experts["within_rounding"]
         tokens = ", ".join(named_token(rows.loc[position]) for position in near[:_MOST_NAMED])
         rounding = (
             f" Within rounding of another choice of experts: {tokens}{', ...' * (len(near) > _MOST_NAMED)}. Another order of "
             "additions may choose otherwise there, and give another derivative."
         )
+        unknown = " How near a token is to another choice is not measured: no torch.topk makes it."
+        how_near = unknown if experts["nearest"] is None else rounding if near else ""
         held = "Experts: the derivative holds every router's choice as it is at this prompt."
-        notes.append(f"{held} {how_near}{rounding if near else ''}")
+        notes.append(held + how_near)
     return " ".join(notes)
 
 
@@ -198,34 +183,30 @@ def comparison_findings(result: Comparison) -> list[str]:
     """
     certified = result.summary["kind"] == "certified"
     bounds, forms = result.summary[certified], result.summary[~certified]
-    return [
-        *([_bounds_words(bounds)] if len(bounds) else []),
-        *(_forms_words(forms) if len(forms) else []),
-    ]
+    words = [_bounds_words(bounds)] if len(bounds) else []
+    return words + (_forms_words(forms) if len(forms) else [])
 
 
 def _bounds_words(certified: Frame) -> str:
     row = certified.sort_values("median_log10_looseness").iloc[0]
     median = float(row["median_log10_looseness"])
     lower = "lower end of the " * (row["method"] != "exact" and row["norm"] == "operator")
-    tightest = (
-        f"the tightest, `{row['variant']}`, is {factor(median)} times the {lower}{METHOD_KINDS[str(row['method'])]} norm in "
-        f"the median over tokens{', true and of no use as a size' * (median >= LOOSE)} ({row['linearisation']} derivative)."
-    )
     broken = certified.loc[certified["holds"].isin([False]), "variant"]
-    undecided = int(certified["holds"].isna().sum())
     if len(broken):
         defect = "A certified bound that fails is a defect of this software or of the run: please report it"
         return f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}. {defect}."
-    if undecided:
-        return f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold; {tightest}"
-    return f"Every certified bound holds; {tightest}"
+    undecided = int(certified["holds"].isna().sum())
+    hold = f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold"
+    return (
+        f"{hold if undecided else 'Every certified bound holds'}; the tightest, `{row['variant']}`, is {factor(median)} times "
+        f"the {lower}{METHOD_KINDS[str(row['method'])]} norm in the median over tokens"
+        f"{', true and of no use as a size' * (median >= LOOSE)} ({row['linearisation']} derivative)."
+    )
 
 
 def _forms_words(forms: Frame) -> list[str]:
-    tested: Frame = forms[forms["believed"].notna()]
-    believed = int(tested["believed"].astype(bool).sum())
-    state = f"{believed or 'none'} of {len(tested)} can be believed on this prompt"
+    tested = forms["believed"].dropna().astype(bool)
+    state = f"{tested.sum() or 'none'} of {len(tested)} can be believed on this prompt"
     rows = sorted(
         forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2)
     )

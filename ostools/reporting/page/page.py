@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ostools.reporting.style import theme
+from ostools.reporting.style.theme import Looks
+
+if TYPE_CHECKING:
+    import altair as alt
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -65,34 +67,28 @@ class Figure:
     said: str = ""
 
     @cached_property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Looks:
         """The Vega-Lite specification; every part of it was checked when the chart was made."""
         return self.chart.to_dict(validate=False)
 
     @property
     def title(self) -> str:
         """The chart's own title, empty where it has none."""
-        return " ".join(_lines(self.spec, "text"))
+        return self.spec.get("title", {}).get("text", "")
 
     @property
     def notes(self) -> list[str]:
         """The lines under the chart's title that no sentence beside it says, which a page sets as
         text.
         """
-        return [line for line in _lines(self.spec, "subtitle") if line not in self.said]
+        lines = self.spec.get("title", {}).get("subtitle", ())
+        return [line for line in lines if line not in self.said]
 
     @property
     def data(self) -> Markup:
         """The specification with the page's colours and without its title, as inert JSON."""
         spec = theme.on_page({name: part for name, part in self.spec.items() if name != "title"})
         return Markup(theme.safe_json(spec))
-
-
-def _lines(spec: Mapping[str, Any], part: str) -> list[str]:
-    """The lines of a chart's title ("text"), or of those under it ("subtitle")."""
-    title = spec.get("title", {})
-    lines = (title if isinstance(title, Mapping) else {"text": title}).get(part, [])
-    return [lines] if isinstance(lines, str) else list(lines)
 
 
 @lru_cache(maxsize=1)
@@ -112,6 +108,8 @@ def drawing() -> Script:
 
 def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] = ()) -> str:
     """A page out of a template, every value escaped; `scripts` run after the charts are drawn."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # no dry run needs them
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

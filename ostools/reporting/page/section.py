@@ -2,7 +2,7 @@
 chart, its sentences).
 
 `block` makes the part of a result. `render_sections` renders the sections by one template, whatever
-the page is of: a report, two models, a sweep, a reproduction.
+the page is of: a report, a sweep, a reproduction.
 """
 
 from __future__ import annotations
@@ -101,13 +101,11 @@ class Part:
     """A piece of a section, rendered in this order; what is empty is absent.
 
     more: parts that are folded away under their titles. leads: the words under which its first two
-    findings stand on the first screen; empty: they do not. suffix: of the anchors that it has and
-    leads to.
+    findings stand on the first screen; empty: they do not.
     """
 
     title: str = ""
     quote: str = ""
-    columns: Sequence[Part] = ()
     strip: Sequence[StripField] = ()
     headlines: Sequence[Headline] = ()
     overview: Sequence[Figure] = ()
@@ -121,7 +119,6 @@ class Part:
     notes: Sequence[str] = ()
     more: Sequence[Part] = ()
     leads: str = ""
-    suffix: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,6 @@ def tables_of(result: Result) -> list[Table]:
 
 def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The page of these sections, with a navigation that leads to each."""
-    parts = [part for section in sections for part in section.parts]
-    views = [one.view for part in parts for one in (part, *part.columns) if one.view is not None]
+    views = [part.view for section in sections for part in section.parts if part.view is not None]
     values = {"title": title, "lead": lead, "sections": sections}
     return render("report.html.j2", values, [view.script for view in views])

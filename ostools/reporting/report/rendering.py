@@ -1,18 +1,15 @@
-"""From measurements to a page: of one model, or of two side by side.
+"""From the measurements of one model to a page.
 
 The first section has a strip of verdicts, headlines with their figures, and small charts. The first
 headline says whether answers are wrong where the last token still tells n from n + 1, and how the
 model was asked. Without it the first headline is the first, in the report's order, that found
 something. No headline is picked after looking: the derivative is the first of the profile, and
 every prompt counts for collapse. What was not tested, or not decided, is said to be so.
-
-A page of two goes by question, the first model's section before the second's. Every section and
-chart keeps its model's name and its own scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,67 +35,28 @@ from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section, reading_section, run_section
 from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import theme
+from ostools.results import Chart
 
 LEAD = "failure-stage"
 """The section whose headline stands first."""
 SMALL = 265, 104
 """Width and height of a chart of the first section."""
-WITHOUT_VIEW = (
-    "The interactive view of heads stands in the report of one model: a page holds one such view."
-)
 _LEAD = (
-    "Representational collapse and over-squashing, measured on {} and held against “Transformers need glasses!” "
-    "(arXiv 2406.04267). {}"
+    "Representational collapse and over-squashing, measured on this model and held against "
+    "“Transformers need glasses!” (arXiv 2406.04267). "
 )
-_TWO = "Each number is of the model that its section names. The distances and norms of two models do not share a unit."
 
 
-def render_report(measured: Sequence[Measurements], command: str) -> str:
-    """The page of one model, or of two."""
-    every = [{"run": run_section(of_model), **sections_of(of_model)} for of_model in measured]
-    screens = [first_screen(*pair) for pair in zip(measured, every, strict=True)]
-    last = [reading_section(), again_section(command)]
-    model: Any = measured[0].provenance.model
-    if len(measured) == 1:
-        title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
-        size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
-        first = Section("findings", "Findings", "Findings", "", screens)
-        return render_sections(
-            title, _LEAD.format("this model", size), [first, *every[0].values(), *last]
-        )
-    names = [theme.title(title_of(of_model.provenance.model), 60) for of_model in measured]
-    if names[0] == names[1]:
-        names = [f"{names[0]} (the first)", f"{names[1]} (the second)"]
-    by_question = [
-        _of_model(every[place][section], f"-{place + 1}", name)
-        for section in ("run", *SECTIONS)
-        for place, name in enumerate(names)
-        if section in every[place]
-    ]
-    # The first screens side by side, their charts below.
-    suffixed = [replace(screen, suffix=f"-{place}") for place, screen in enumerate(screens, 1)]
-    columns = [
-        replace(screen, title=name, overview=())
-        for screen, name in zip(suffixed, names, strict=True)
-    ]
-    charts = [Part(overview=screen.overview, suffix=screen.suffix) for screen in suffixed]
-    parts = [Part(columns=columns), Part(columns=charts)]
-    first = Section("findings", "Findings", "Findings", "", parts)
-    return render_sections(
-        " and ".join(names), _LEAD.format("two models", _TWO), [first, *by_question, *last]
-    )
-
-
-def _of_model(section: Section, suffix: str, name: str) -> Section:
-    """The section under the model's name, with anchors that no other model has."""
-    parts = [
-        replace(part, suffix=suffix)
-        if part.view is None
-        else Part(title=part.title, findings=[WITHOUT_VIEW])
-        for part in section.parts
-    ]
-    title, nav = f"{section.title}: {name}", f"{section.nav}: {name}"
-    return Section(f"{section.name}{suffix}", title, nav, section.lead, parts)
+def render_report(measured: Measurements, command: str) -> str:
+    """The page of one model."""
+    model: Any = measured.provenance.model
+    sections = {"run": run_section(measured), **sections_of(measured)}
+    title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
+    size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
+    screen = [first_screen(measured, sections)]
+    first = Section("findings", "Findings", "Findings", "", screen)
+    pages = [first, *sections.values(), reading_section(), again_section(command)]
+    return render_sections(title, _LEAD + size, pages)
 
 
 def sections_of(measured: Measurements) -> dict[str, Section]:
@@ -163,17 +121,18 @@ def overview(measured: Measurements) -> list[Figure]:
     """Small charts of what was measured: collapse with its noise, sensitivity by position, right
     answers.
     """
-    figures: list[tuple[str, Any, str, str]] = []
+    figures: list[tuple[str, Chart, str, str]] = []
     curves, answers = measured.casts or measured.collapses, measured.evaluations
-    cases, nearest = by_first_hidden(curves), nearest_to_noise(curves)
-    if nearest is not None:
-        result, dtype = nearest[0], str(nearest[1]["dtype"])
+    if (nearest := nearest_to_noise(curves)) is not None:
+        task, dtype = task_of(nearest[0]), str(nearest[1]["dtype"])
         why = "Of all prompts and precisions the one that comes nearest to the noise."
-        if cases[0][2].ranges:
-            task, dtype, _ = cases[0]
-            result = next(result for result in curves if task_of(result) == task)
-            why = "Of all ranges that are hidden the one that begins first."
-        caption = f"Distance of the pair and noise, {task_of(result)}"
+        if (first := by_first_hidden(curves)[0])[2].ranges:
+            task, dtype, why = (
+                *first[:2],
+                "Of all ranges that are hidden the one that begins first.",
+            )
+        (result,) = (result for result in curves if task_of(result) == task)
+        caption = f"Distance of the pair and noise, {task}"
         figures.append(("collapse", distance_chart(result, dtype, *SMALL), caption, why))
     if measured.position is not None:
         chart = position_layers(measured.position, *SMALL)

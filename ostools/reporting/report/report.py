@@ -1,4 +1,4 @@
-"""The report: measurements of one or two models, and sentences on them, in one HTML file.
+"""The report: measurements of one model, and sentences on them, in one HTML file.
 
 Cost, by section: `collapse` and `precision` one pass a prompt and dtype; `sensitivity` and `layers`
 d_model backward passes over the prompt, or an estimate's; `evaluate` and `mitigations` some two
@@ -8,8 +8,8 @@ embedded model and two CPU cores less than a minute. Cheaper: fewer `sections`.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Collection, Iterable, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,14 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names
-from ostools.ground.progress import Progress, part_of
+from ostools.ground.progress import Progress, name_part
 from ostools.ground.whole_numbers import checked_lengths, in_a_row
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import as_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
-from ostools.reporting.page.shell import loading, quoted, stored_at
-from ostools.reporting.report.rendering import render_report
+from ostools.reporting.page.shell import loading, stored_at
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements, Measuring, ReportPlan
@@ -47,7 +46,6 @@ def default_prompt() -> str:
 def report(
     model: TransformerBridge | None = None,
     *,
-    models: Iterable[TransformerBridge] | None = None,
     run: str | Path | None = None,
     prompt: str | Prompt | None = None,
     out: str | Path = "report.html",
@@ -61,12 +59,10 @@ def report(
 
     Args:
         model: the model that is measured.
-        models: two models in place of one, for a report of both. They are taken one after the
-            other, so `(load_model(name) for name in names)` holds one in memory at a time.
         run: the directory of a sweep, finished or not, in place of a model. Nothing is measured
             then.
-        prompt: a text or its tokens (of two models a text), whose sensitivity, layers and attention
-            are measured; the default is the paper's copy prompt.
+        prompt: a text or its tokens, whose sensitivity, layers and attention are measured; the
+            default is the paper's copy prompt.
         sections: some of "collapse", "precision", "position", "sensitivity", "layers", "attention",
             "evaluate", "failure-stage", "mitigations"; None: all that take minutes at most at this
             size.
@@ -81,13 +77,7 @@ def report(
     measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        given = {
-            "model": model,
-            "models": models,
-            "prompt": prompt,
-            "sections": sections,
-            "lengths": lengths,
-        }
+        given = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
         if names := [name for name, value in given.items() if value is not None]:
             raise InputError(
                 f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}"
@@ -95,54 +85,20 @@ def report(
         from ostools.reporting.sweep.report import sweep_report
 
         return sweep_report(run, out, say)
-    if (model is None) == (models is None):
-        number = "neither" if model is None else "model and models"
-        raise InputError(
-            f"report: expected a model, or two in models=, or run=DIRECTORY of a sweep; found {number}"
-        )
-    if models is not None and isinstance(prompt, Prompt):
-        expected = "report: expected the prompt of two models as a text"
-        raise InputError(f"{expected}, found tokens, which are of one tokenizer")
+    if model is None:
+        raise InputError("report: expected a model, or run=DIRECTORY of a sweep; found neither")
     target = checked_output(out, (".html",), option="out")
     names = None
     if sections is not None:  # in the report's order, each once
         named = checked_names("section", sections, SECTIONS)
         names = [name for name in SECTIONS if name in named]
     checked = None if lengths is None else checked_lengths(lengths)
+    measured = _measured(model, prompt, names, checked, quick, progress)
+    from ostools.reporting.report.rendering import render_report  # what draws is imported then
 
-    def measured(loaded: TransformerBridge, part: Progress | None) -> Measurements:
-        return _measured(loaded, prompt, names, checked, quick, part)
-
-    results = (
-        _measured_two(models or (), measured, progress)
-        if model is None
-        else [measured(model, progress)]
-    )
-    command = _command(
-        [result.provenance.model for result in results], out, prompt, names, checked, quick
-    )
-    html = render_report(results, command)
+    command = _command(measured.provenance.model, out, prompt, names, checked, quick)
+    html = render_report(measured, command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
-
-
-def _measured_two(
-    models: Iterable[TransformerBridge],
-    measured: Callable[[TransformerBridge, Progress | None], Measurements],
-    progress: Progress | None,
-) -> list[Measurements]:
-    """The measurements of each of two models; no model is held when the next is taken."""
-    results: list[Measurements] = []
-    expected = "report: expected two models in `models`, found"
-    for loaded in models:  # without `enumerate`, which holds what it gave last
-        place = len(results)
-        if place == 2:
-            raise InputError(f"{expected} more: write a report of each pair")
-        results.append(measured(loaded, part_of(progress, place, place + 1, 2, 100)))
-        del loaded
-        gc.collect()  # a model is in circles: without this it stays beside the next
-    if len(results) != 2:
-        raise InputError(f"{expected} {len(results)}: one model alone is report(model)")
-    return results
 
 
 def _measured(
@@ -197,6 +153,7 @@ def measure(
     run = Measuring(model, prompt, plan, measured, progress, total=100 * sum(steps.values()))
     for step in steps:
         step(run)
+    name_part("")
     return measured
 
 
@@ -240,7 +197,7 @@ def _plan(
 
 
 def _command(
-    models: Sequence[Any],
+    model: Mapping[str, Any],
     out: str | Path,
     prompt: str | Prompt | None,
     sections: list[str] | None,
@@ -248,8 +205,7 @@ def _command(
     quick: bool,
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
-    words = ["ostools", "report"]
-    words += [word for model in models for word in ("--model", stored_at(model))]
+    words = ["ostools", "report", "--model", stored_at(model)]
     if isinstance(prompt, Prompt):
         words += ["--ids", ",".join(map(str, prompt.ids.tolist()))]
     elif prompt is not None:
@@ -257,8 +213,7 @@ def _command(
     words += [word for name in sections or () for word in ("--sections", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
     words += ["--quick"] * quick
-    words += [*loading(models[0]), "--out", str(out)]
-    return " ".join(map(quoted, words))
+    return shlex.join([*words, *loading(model), "--out", str(out)])
 
 
 def lengths_text(lengths: Sequence[int]) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 from ostools.ground.words import computed_on, title_of
@@ -30,13 +28,9 @@ CAVEATS = (
 
 def run_section(measured: Measurements) -> Section:
     """Provenance, the prompt, and what was left out."""
-    ids = measured.provenance.token_ids or ()
-    more = [Part(f"Its {len(ids)} token ids", code=" ".join(map(str, ids)))]
-    drawing = {name: version(name) for name in ("altair", "circuitsvis")}
-    provenance = replace(measured.provenance, versions={**measured.provenance.versions, **drawing})
-    parts = [Part(terms=origin_terms(provenance))]
+    parts = [Part(terms=origin_terms(measured.provenance))]
     if measured.sensitivity or measured.layers or measured.attention:
-        parts.append(Part("The prompt whose tokens are measured", quote=measured.prompt, more=more))
+        parts.append(Part("The prompt whose tokens are measured", quote=measured.prompt))
     if measured.reduced:
         parts.append(
             Part("Less than in a full report of a small model", findings=[measured.reduced])
@@ -97,7 +91,5 @@ def reading_section() -> Section:
 
 
 def again_section(command: str) -> Section:
-    """The exact command, where one can be given: no command line can hold a NUL."""
-    nul = "A command line cannot hold the NUL in this prompt. Give it in Python, `ost.report(model, prompt=...)`."
-    part = Part(findings=[nul] if r"\000" in command else (), code=command)
-    return Section("again", "Run it again", "Run it again", "", [part])
+    """The exact command."""
+    return Section("again", "Run it again", "Run it again", "", [Part(code=command)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure import FailureStage, Study, evaluate, failure_stage, study
+from ostools.measure import Study, evaluate, failure_stage, study
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.memory import bytes_of
 from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
@@ -164,11 +164,10 @@ def _study_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
 
 def _study_state(measured: Measurements) -> str:
     """Not tested where every answer is right without one: nothing can help there."""
-    answers = None if measured.study is None else measured_answers(measured.study)
-    if measured.study is None or answers is None or answers.empty:
+    if measured.study is None:
         return UNTESTED
-    kinds = set(measured.study.verdicts["answers"])
-    if float(answers["baseline"].iloc[0]) == 1 or kinds <= {UNCHANGED}:
+    kinds, answers = set(measured.study.verdicts["answers"]), measured_answers(measured.study)
+    if answers.empty or float(answers["baseline"].iloc[0]) == 1 or kinds <= {UNCHANGED}:
         return UNTESTED
     return FOUND if HELPS in kinds else OPEN if UNDECIDED_ANSWERS in kinds else NOT_FOUND
 
@@ -202,16 +201,9 @@ MITIGATIONS = ReportSection(
 
 def _measure_failure_stage(run: Measuring) -> None:
     options = _failure_stage_options(run.plan, str(next(run.model.parameters()).dtype))
-
-    def measured(progress: Progress | None) -> FailureStage:
-        return run.beside_untrained(
-            "failure-stage",
-            lambda untrained: failure_stage(
-                run.model, random_weights=untrained, progress=progress, **options
-            ),
-        )
-
-    run.measured.failure_stage = run.measure("failure-stage", 12, measured)
+    run.measured.failure_stage = run.measure(
+        "failure-stage", 12, lambda part: failure_stage(run.model, progress=part, **options)
+    )
 
 
 def _failure_stage_options(plan: ReportPlan, dtype: str) -> dict[str, Any]:
@@ -221,15 +213,12 @@ def _failure_stage_options(plan: ReportPlan, dtype: str) -> dict[str, Any]:
         "lengths": extent.FAILURE_STAGE_LENGTHS,
         "seeds": plan.extent.stage_seeds,
         "dtypes": (dtype.removeprefix("torch."),),
+        "random_weights": plan.extent.untrained,
     }
 
 
 def _failure_stage_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
-    options = _failure_stage_options(plan, str(model.dtype))
-    with_untrained, alone = (
-        bytes_of(failure_stage, model, random_weights=twin, **options) for twin in (True, False)
-    )
-    yield plan.beside_untrained(model, alone, with_untrained)
+    yield bytes_of(failure_stage, model, **_failure_stage_options(plan, str(model.dtype)))
 
 
 def _failure_stage_parts(measured: Measurements) -> list[Part]:
@@ -237,16 +226,9 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
     result = measured.failure_stage
     if result is None:
         return []
-    parameters: Any = result.provenance.parameters
-    lengths, dtypes = (", ".join(map(str, parameters[name])) for name in ("lengths", "dtypes"))
-    note = (
-        f"Asked: {parameters['prompts']} prompts of {len(parameters['seeds'])} drawn sequences, of {lengths} items, in {dtypes}"
-        ". `ostools probe stage` asks others."
-    )
-    caption = f"Where answers are lost, {parameters['task']}"
+    caption = f"Where answers are lost, {result.provenance.parameters['task']}"
     more = [Part("The probes", tables=tables_of(result.probes))]
-    fields: Any = {"tables": tables_of(result), "notes": [note], "more": more}
-    return [block(result, "failure-stage-chart", caption, leads="Where it is lost", **fields)]
+    return [block(result, "failure-stage-chart", caption, leads="Where it is lost", more=more)]
 
 
 def _failure_stage_state(measured: Measurements) -> str:

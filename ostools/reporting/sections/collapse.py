@@ -4,9 +4,9 @@ pair.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -18,8 +18,6 @@ from ostools.measure import Collapse, collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
 from ostools.measure.memory import bytes_of
 from ostools.mitigations.passes import own_windows
-from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
     by_first_hidden,
@@ -95,18 +93,13 @@ def _measure_curves(run: Measuring) -> None:
 
 
 def _in_formats(run: Measuring, lengths: list[int], progress: Progress | None) -> Collapse:
-    """The curve of ones in every format; a refused one (overflow, no hook) is noted and left out."""
-    formats = list(run.plan.extent.formats)
-    while True:
-        try:
-            return collapse(run.model, ONES, lengths=lengths, dtypes=formats, progress=progress)
-        except (InputError, HookError) as error:
-            words = re.findall(r"[\w-]+", str(error))
-            refused = next((name for name in formats[len(CASTS) :] if name in words), None)
-            if refused is None:
-                raise
-            formats.remove(refused)
-            run.measured.left_out.append(LeftOut("precision", f"{ONES} in {refused}: {error}"))
+    """The curve of ones in every format; where one is refused (no hook), of the casts alone."""
+    options: Any = {"lengths": lengths, "progress": progress}
+    try:
+        return collapse(run.model, ONES, dtypes=run.plan.extent.formats, **options)
+    except (InputError, HookError) as error:
+        run.measured.left_out.append(LeftOut("precision", f"{ONES} in every format: {error}"))
+        return collapse(run.model, ONES, dtypes=CASTS, **options)
 
 
 def _casts_of(result: Collapse) -> Collapse:
@@ -134,25 +127,31 @@ def _summary(results: Sequence[Collapse]) -> list[Part]:
 
 def _collapse_parts(measured: Measurements) -> list[Part]:
     """All prompts together, then a block for each of Figure 5's, under its question."""
+    from ostools.reporting.charts.collapse import collapse_chart
+
     parts = _summary(measured.collapses)
     for result in measured.collapses:
         task, route = task_of(result), result.provenance.parameters
+<<<<<<< HEAD
         known = task in tasks.REPEATING_TASKS
         caption = f"L2 distance of the two y against the number of items, {task}"
+=======
+>>>>>>> h5-view
         computed = f"Computed by {route.get('route')}: {route.get('route_reason')}."
-        fields = {
-            "title": f"{task}: {QUESTIONS.get(task, 'a prompt and one more item')}",
-            "quote": f"{tasks.task(task, tasks.CollapseTask).example}…" if known else "",
+        fields: Any = {
+            "caption": f"L2 distance of the two y against the number of items, {task}",
+            "title": f"{task}: {QUESTIONS[task]}",
+            "quote": f"{tasks.task(task, tasks.CollapseTask).example}…",
             "notes": [computed] if route.get("route") else (),
         }
-        parts.append(
-            block(result, task, caption, chart=lambda one: collapse_chart(one, ("y",)), **fields)
-        )
+        parts.append(block(result, task, chart=lambda one: collapse_chart(one, ("y",)), **fields))
     return parts
 
 
 def _precision_parts(measured: Measurements) -> list[Part]:
     """Parts stored in few bits on one prompt, and the model cast on every prompt."""
+    from ostools.reporting.charts.collapse_parts import precision_chart
+
     parts = [] if measured.collapses else _summary(measured.casts)
     if (result := measured.precision) is not None:
         caption = f"Which part of low precision hides the pair, {task_of(result)}"
@@ -167,9 +166,8 @@ def _precision_parts(measured: Measurements) -> list[Part]:
         }
         table = pd.DataFrame(where).rename_axis("dtype").reset_index()
         caption = f"{_HIDDEN_WHERE}, up to n = {longest(measured.casts)} (–: no range of lengths)"
-        parts.append(
-            Part(title="The model cast, on every prompt", tables=[frame_table(caption, table)])
-        )
+        cast_tables = [frame_table(caption, table)]
+        parts.append(Part(title="The model cast, on every prompt", tables=cast_tables))
     return parts
 
 

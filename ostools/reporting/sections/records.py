@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.memory import free_memory
+from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, name_part, part_of, tell
 from ostools.hooks import HookError
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
@@ -87,13 +86,6 @@ class ReportPlan:
     pos: int
     extent: Extent
 
-    def beside_untrained(self, model: Unloaded, alone: int, both_bytes: int) -> int:
-        """Of two forecasts the one that `Measuring.beside_untrained` will come to; of a GPU's memory
-        nothing is asked here.
-        """
-        lacks_room = model.kind == "cpu" and both_bytes > free_memory().bytes - model.held_bytes
-        return both_bytes if self.extent.untrained and not lacks_room else alone
-
 
 @dataclass
 class Measuring:
@@ -145,17 +137,6 @@ class Measuring:
             for name in names
         ]
         return [outcome for outcome in outcomes if outcome is not None]
-
-    def beside_untrained(self, section: str, work: Callable[[bool], Outcome]) -> Outcome:
-        """The outcome of `work(True)`, beside the untrained model; of `work(False)` where that is
-        not to stand beside, or does not fit into memory, which is noted."""
-        try:
-            return work(self.plan.extent.untrained)
-        except InsufficientMemoryError as error:
-            if not self.plan.extent.untrained:
-                raise
-            self.measured.left_out.append(LeftOut(section, f"without the untrained model: {error}"))
-            return work(False)
 
     def _tell(self, steps_done: int, total: int) -> None:
         self.steps_done = max(steps_done, self.steps_done)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ostools.ground.progress import Progress
 from ostools.measure import (
     Comparison,
     Sensitivity,
@@ -21,10 +20,8 @@ from ostools.measure import (
 from ostools.measure.attention.attention import attention
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.memory import bytes_of
-from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.unloaded import Unloaded
 from ostools.models.untrained import bytes_with_untrained
-from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import SHAPES
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.section import OVER_SQUASHING, UNTESTED, Part, block
@@ -77,13 +74,13 @@ def _measure_profiles(run: Measuring) -> None:
     norms: Sensitivity | None = None
     if "layers" in run.plan.names:
         norms = measured.layers = run.measure(
-            "layers", 25, lambda part: sensitivity(model, prompt, layers="all", progress=part)
+            "layers", 12, lambda part: sensitivity(model, prompt, layers="all", progress=part)
         )
     if "sensitivity" not in run.plan.names:
         return
     if norms is None:  # every layer may be too much where the embeddings alone are not
         norms = run.measure(
-            "sensitivity", 25, lambda part: sensitivity(model, prompt, progress=part)
+            "sensitivity", 12, lambda part: sensitivity(model, prompt, progress=part)
         )
     if norms is not None:
         rows: Frame = frame_of(norms)
@@ -104,7 +101,7 @@ def _measure_bounds(run: Measuring, norms: Sensitivity) -> None:
         "mlp_norm": extent.mlp_norm,
     }
     paths = run.measure(
-        "sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options)
+        "sensitivity", 23, lambda part: bounds(run.model, run.prompt, progress=part, **options)
     )
     if paths is not None:
         run.measured.comparison = compare(norms, paths)
@@ -134,24 +131,18 @@ def _measure_position(run: Measuring) -> None:
         "tokens": PASSAGE_TOKENS,
         "method": "sketch",
         "cotangents": extent.cotangents,
+        "untrained": extent.untrained,
     }
-
-    def measured(progress: Progress | None) -> PositionEffect:
-        return run.beside_untrained(
-            "position",
-            lambda untrained: position_effect(
-                run.model, untrained=untrained, progress=progress, **options
-            ),
-        )
-
-    run.measured.position = run.measure("position", 20, measured)
+    run.measured.position = run.measure(
+        "position", 20, lambda part: position_effect(run.model, progress=part, **options)
+    )
 
 
 def _position_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     """Of the longest passage, beside the untrained model where there is one."""
     options: Any = {"method": "sketch", "cotangents": plan.extent.cotangents}
     alone = bytes_of(sensitivity, model, PASSAGE_TOKENS + 2, **options)
-    yield plan.beside_untrained(model, alone, bytes_with_untrained(alone, model.shape))
+    yield bytes_with_untrained(alone, model.shape) if plan.extent.untrained else alone
 
 
 # --- the sections
@@ -205,6 +196,8 @@ def _attention_parts(measured: Measurements) -> list[Part]:
     """The last token's rows, then an interactive view of whole patterns."""
     if measured.attention is None:
         return []
+    from ostools.reporting.charts.heads_view import interactive_view
+
     caption = "Attention of the last token, a row per layer and head"
     rows = block(measured.attention, "attention-chart", caption)
     return [rows, interactive_view(measured.attention, "heads")]

@@ -15,7 +15,8 @@ from typing import Any
 import altair as alt
 
 from ostools.ground.errors import InputError
-from ostools.reporting.style import notebook, theme
+from ostools.reporting.style import theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
@@ -36,8 +37,7 @@ def lookup(values: Sequence[int | float | str], words: Sequence[str | list[str]]
 
 
 def require_finite(values: Column, what: str) -> None:
-    bad = int((~values.astype(float).map(math.isfinite)).sum())
-    if bad:
+    if bad := int((~values.astype(float).map(math.isfinite)).sum()):
         raise InputError(
             f"{what} holds {bad} values that are not finite: nothing can be drawn from it"
         )
@@ -62,6 +62,13 @@ def floored(data: Frame) -> tuple[Frame, float | None]:
     return data.assign(shown=values.where(~zero, floor), zero=zero), floor
 
 
+_ROUND = (
+    "datum.value < 0.001 || datum.value >= 10000 ? replace(format(datum.value, '.0~e'), '+', '')"
+    " : format(datum.value, ',.3~r')"
+)
+"""A Vega expression for the round numbers of a log axis: 1e-5, 0.02, 5,000, 2e4."""
+
+
 def log_axis(positive: Column, floor: float | None = None) -> tuple[alt.Scale, alt.Axis]:
     """A log scale around the values, and an axis with as many round numbers as can be read."""
     low, high = float(positive.min()), float(positive.max())
@@ -75,30 +82,19 @@ def log_axis(positive: Column, floor: float | None = None) -> tuple[alt.Scale, a
     values = [
         value for value in values if low <= value <= high and (floor is None or value > floor)
     ]
-    axis = alt.Axis(
-        values=values,
-        labelExpr=lookup(values, [_round_number(value) for value in values]),
-        titleLimit=0,
-    )
+    axis = alt.Axis(values=values, labelExpr=_ROUND, titleLimit=0)
     return alt.Scale(type="log", domain=[low, high], nice=False), axis
 
 
-def log_channel(positive: Column, title: str | None, floor: float | None = None) -> dict[str, Any]:
+def log_channel(positive: Column, title: str | None, floor: float | None = None) -> Looks:
     """The title, scale and axis of a log axis around the values."""
     scale, axis = log_axis(positive, floor)
     return {"title": title, "scale": scale, "axis": axis}
 
 
-def _round_number(value: float) -> str:
-    if 1e-3 <= value < 1e4:
-        return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
-    digits, power = f"{value:.0e}".split("e")
-    return f"{digits}e{int(power)}"
-
-
 def linear(
     title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: Any
-) -> dict[str, Any]:
+) -> Looks:
     """The title, scale and axis of a linear axis; one without a domain fits the values, zero
     included.
     """
@@ -110,7 +106,7 @@ def linear(
     return {"title": title, "scale": scale, "axis": alt.Axis(**axis)}
 
 
-def share(title: str, **axis: Any) -> dict[str, Any]:
+def share(title: str, **axis: Any) -> Looks:
     """The axis of shares: all of 0 to 1."""
     return linear(title, (0, 1), 4, format=".0%", **{"values": [0, 0.25, 0.5, 0.75, 1]} | axis)
 
@@ -168,7 +164,7 @@ def token_axis(
         "condition": {"test": f"indexof({list(aside)}, datum.value) >= 0", "value": 0.5},
         "value": 1,
     }
-    looks: dict[str, Any] = {
+    looks: Looks = {
         "grid": False,
         "title": "token and its position i",
         "values": places,
@@ -193,7 +189,7 @@ def names(
     **axis: Any,
 ) -> Any:
     """An axis of names in this order."""
-    looks: dict[str, Any] = {"ticks": False, "labelLimit": 0} | axis
+    looks: Looks = {"ticks": False, "labelLimit": 0} | axis
     scale = alt.Scale(domain=list(order))
     return channel(f"{field}:N", sort=list(order), scale=scale, title=title, axis=alt.Axis(**looks))
 
@@ -202,8 +198,7 @@ def quiet(axis: Any) -> Any:
     """An axis without its words (an encoding, or title, scale and axis), for a panel whose
     neighbour has them.
     """
-    copied = dict(axis) if isinstance(axis, dict) else axis.copy()
-    words = copied["axis"].copy()
+    copied, words = axis.copy(), axis["axis"].copy()
     words["labels"], words["title"] = False, None
     copied["title"], copied["axis"] = None, words
     return copied
@@ -214,20 +209,3 @@ def zero_marks(base: alt.Chart) -> alt.Chart:
     return marks.mark_point(
         shape="triangle-down", size=45, filled=False, opacity=1, strokeWidth=1.2
     )
-
-
-def themed(chart: Any) -> Any:
-    """The chart as one of ours: shown without a network, in the common look, its title safe to
-    draw.
-    """
-    chart = notebook.offline(chart)
-    chart.config = alt.Config.from_dict(theme.config(), validate=False)
-    if isinstance(chart.title, alt.TitleParams):
-        # A title names models, tasks and files, which may be called anything.
-        chart.title = chart.title.copy()
-        for name in ("text", "subtitle"):
-            if (text := chart.title[name]) is not alt.Undefined:
-                chart.title[name] = (
-                    theme.visible(text) if isinstance(text, str) else [*map(theme.visible, text)]
-                )
-    return chart

@@ -5,20 +5,24 @@ by name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import altair as alt
 import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
-from ostools.reporting.style import axes, theme
+from ostools.reporting.style import axes, notebook, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Frame
 
+Panel: TypeAlias = (
+    alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
+)
 _UNTOLD = {"shown", "zero", "start", "end", "run", "at", "kind", "words"}
 """Columns that only place a mark."""
 
 
-def rows(data: Frame) -> Any:
+def rows(data: Frame) -> alt.Chart:
     """A chart of these rows, to be marked and encoded, whatever the reader's Altair settings are.
 
     They lie there as one row of whole columns, numbers to six significant digits: a third of the
@@ -35,7 +39,7 @@ def _short(value: object) -> object:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def without_nan(data: Frame) -> Any:
+def without_nan(data: Frame) -> Frame:
     """The rows with nothing in the place of every NaN, which a page's JSON does not have: a line
     breaks there.
     """
@@ -45,7 +49,7 @@ def without_nan(data: Frame) -> Any:
 def tooltips(data: Frame) -> list[alt.Tooltip]:
     """What the cursor tells of a row: each of its columns but those that only place a mark."""
     kinds = {str(name): "Q" if is_numeric_dtype(column) else "N" for name, column in data.items()}
-    floats: dict[str, Any] = {
+    floats: Looks = {
         str(name): {"format": ".4~g"} for name, column in data.items() if is_float_dtype(column)
     }
     return [
@@ -56,79 +60,65 @@ def tooltips(data: Frame) -> list[alt.Tooltip]:
 
 
 def panel(
-    marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines: str, **options: Any
-) -> Any:
+    marks: Sequence[alt.Chart | alt.LayerChart],
+    width: float | int,
+    height: float | int | alt.Step,
+    title: str | list[str] | alt.TitleParams = "",
+    *lines: str,
+    **options: Any,
+) -> alt.LayerChart:
     """Marks over each other, with a title (words, or a `heading`) that has `lines` below it."""
-    words = (
-        {"title": title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)}
-        if title
-        else {}
-    )
-    return layers(*marks, width=width, height=height, **words)
-
-
-def layers(*marks: Any, **properties: Any) -> Any:
-    """Marks over each other in one panel, with its width, height and title."""
-    return alt.layer(*marks, **properties)
+    words = title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)
+    heading_words: Looks = {"title": words} if title else {}
+    panel = alt.layer(*marks, width=width, height=height, **heading_words)
+    return cast(alt.LayerChart, panel)
 
 
 def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
     """A panel's own title, smaller than the chart's, with `lines` below it."""
     words = {"subtitle": list(lines), "subtitleFontSize": 10} if lines else {}
-    return alt.TitleParams(
-        text,
-        **(
-            {"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"}
-            | words
-            | options
-        ),
-    )
+    looks: Looks = {"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"}
+    return alt.TitleParams(text, **(looks | words | options))
 
 
-BOLD: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold"}
+BOLD: Looks = {"fontSize": 12, "fontWeight": "bold"}
 """The title of a panel that the paper names."""
 
 
 def figure(
-    rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str] = (), **options: Any
-) -> Any:
+    rows: Sequence[Sequence[Panel]], title: str, notes: Sequence[str] = (), **options: Any
+) -> notebook.Offline:
     """Rows of panels as one chart with a title and notes below it; where zeros are drawn, a note
     says what they are.
 
     options: `spacing` between panels of a row, `between` rows; all others are of `resolve_scale`.
     """
     spacing, between = options.pop("spacing", 24), options.pop("between", 20)
-    subtitle = [notes] if isinstance(notes, str) else list(notes)
-    if axes.ROUNDING_NOTE not in " ".join(subtitle) and any(
-        _has_zeros(panel) for row in rows for panel in row
-    ):
+    # They name models, tasks and files, which may be called anything.
+    subtitle = [theme.visible(note) for note in notes]
+    zeros = any(_has_zeros(panel) for row in rows for panel in row)
+    if zeros and axes.ROUNDING_NOTE not in " ".join(subtitle):
         subtitle.append(axes.ZERO_NOTE)
+    words = alt.TitleParams(theme.visible(title), subtitle=subtitle)
     # Given here and not set afterwards: Altair copies a whole chart for each property that is set.
     resolve = {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**options))} if options else {}
-    lines: list[Any] = [
+    lines = [
         row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows
     ]
-    return axes.themed(
-        alt.vconcat(
-            *lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle), **resolve
-        )
-    )
+    return notebook.themed(alt.vconcat(*lines, spacing=between, title=words, **resolve))
 
 
 def _has_zeros(chart: Any) -> bool:
-    parts = [
-        part
-        for kind in ("layer", "hconcat", "vconcat", "concat")
-        for part in chart._kwds.get(kind, ()) or ()
-    ]
-    filters = chart._kwds.get("transform")
-    has_filter = filters is not alt.Undefined and any(
-        getattr(part, "filter", None) == "datum.zero" for part in filters or ()
+    kinds = ("layer", "hconcat", "vconcat", "concat")
+    parts = [part for kind in kinds for part in chart._kwds.get(kind, ())]
+    filters = chart._kwds.get("transform", ())
+    return any(map(_has_zeros, parts)) or any(
+        getattr(part, "filter", None) == "datum.zero"
+        for part in (() if filters is alt.Undefined else filters)
     )
-    return has_filter or any(map(_has_zeros, parts))
 
 
-def in_rows(panels: Sequence[Any], columns: int) -> list[Sequence[Any]]:
+def in_rows(panels: Sequence[Panel], columns: int) -> list[Sequence[Panel]]:
     """The panels in rows of so many."""
     return [panels[start : start + columns] for start in range(0, len(panels), columns)]
 
@@ -143,7 +133,7 @@ def line_at(
     words: str = "",
     height: float | int | None = None,
     side: str = "left",
-) -> list[Any]:
+) -> list[alt.Chart]:
     """A rule across the panel at one value of the axis ("x" or "y"); at an x its words beside it,
     at this height.
     """
@@ -152,7 +142,7 @@ def line_at(
     marks = [base.mark_rule(strokeWidth=1.1, strokeDash=list(dash))]
     if words and height is not None:
         align, dx = ("right", -4) if side == "left" else ("left", 4)
-        place: dict[str, Any] = {"align": align, "dx": dx, "baseline": "middle", "fontSize": 10}
+        place: Looks = {"align": align, "dx": dx, "baseline": "middle", "fontSize": 10}
         halo = base.mark_text(**place, stroke=theme.LIGHT_GROUND, strokeWidth=4, opacity=0.8)
         marks += [
             mark.encode(y=alt.value(height), text="words:N")
@@ -172,7 +162,7 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> 
     colours = [
         look if look.startswith("#") else colour_by_name[name] for name, look in looks.items()
     ]
-    options: dict[str, Any] = {"title": None} | legend
+    options: Looks = {"title": None} | legend
     legend_object = None if options.pop("legend", True) is None else alt.Legend(**options)
     return alt.Color(
         f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=legend_object
@@ -183,7 +173,7 @@ def layer_hue(last: int, **legend: Any) -> alt.Color:
     """The colour of each layer from 0 to `last`, from green through blue to red; about seven have
     their names.
     """
-    looks: dict[str, Any] = {
+    looks: Looks = {
         "title": "layer",
         "orient": "right",
         "type": "symbol",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from markupsafe import escape
 from PIL import Image
 
 from ostools.ground.errors import InputError
+from ostools.reporting.style import theme
+from ostools.reporting.style.theme import Looks
 
 if TYPE_CHECKING:
     from ostools.results import Result
@@ -32,6 +35,7 @@ alone.
 """
 SCALE = 1.5
 """Pixels of the picture per pixel of the chart."""
+_SIZE = re.compile(r' width="([\d.]+)" height="([\d.]+)"')
 _MENU = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
 
 
@@ -56,22 +60,16 @@ class Offline(alt.TopLevelMixin):
         spec = self.to_dict(validate=False)
         picture: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
         svg: str = picture["image/svg+xml"]
-        size = re.compile(r' width="([\d.]+)" height="([\d.]+)"')
-        root = size.search(svg)
-        if root is None:
-            raise RuntimeError("vl-convert wrote a picture without a width and a height")
-        natural = float(root[1])
+        width, height = map(float, _SIZE.findall(svg)[0])
         # vl-convert holds a pixel of the root element for 1/72 inch in a PDF.
-        scale = (self.paper_width or natural) / natural * (72 / PER_INCH if kind == "pdf" else 1)
-        root_size = f' width="{natural * scale:g}" height="{float(root[2]) * scale:g}"'
-        svg = size.sub(root_size, svg, count=1)
+        scale = (self.paper_width or width) / width * (72 / PER_INCH if kind == "pdf" else 1)
+        svg = _SIZE.sub(f' width="{width * scale:g}" height="{height * scale:g}"', svg, count=1)
         if kind == "svg":
             write_file_or_filename(fp, svg, encoding="utf-8")
-        elif kind == "pdf":
-            write_file_or_filename(fp, bytes(vl_convert.svg_to_pdf(svg)), mode="wb")
-        else:
-            png = vl_convert.svg_to_png(svg, scale=72 / PER_INCH, ppi=300)
-            write_file_or_filename(fp, bytes(png), mode="wb")
+            return
+        of_pixels = partial(vl_convert.svg_to_png, scale=72 / PER_INCH, ppi=300)
+        write = vl_convert.svg_to_pdf if kind == "pdf" else of_pixels
+        write_file_or_filename(fp, bytes(write(svg)), mode="wb")
 
 
 class OfflineFigure(Offline, alt.VConcatChart):
@@ -87,27 +85,26 @@ class Finished(Offline):
     others.
     """
 
-    def __init__(self, spec: dict[str, Any], paper_width: int | None = None) -> None:
+    def __init__(self, spec: Looks, paper_width: int | None = None) -> None:
         self.spec, self.paper_width = spec, paper_width
 
-    def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+    def to_dict(self, *args: Any, **options: Any) -> Looks:
         """The Vega-Lite specification."""
         return self.spec
 
 
-def offline(chart: Any) -> Any:
-    """The chart, shown without a network: as layers where it has some, else as a figure."""
-    if not isinstance(chart, alt.VConcatChart | alt.LayerChart):
-        chart = alt.vconcat(chart)
+def themed(chart: alt.LayerChart | alt.VConcatChart) -> Offline:
+    """The chart as one of ours: shown without a network, in the common look."""
     # Not through the constructor: that copies and compares every panel again, which takes seconds
     # for many.
     figure = object.__new__(Layers if isinstance(chart, alt.LayerChart) else OfflineFigure)
+    config = alt.Config.from_dict(theme.config(), validate=False)
     object.__setattr__(figure, "_args", chart._args)
-    object.__setattr__(figure, "_kwds", dict(chart._kwds))
+    object.__setattr__(figure, "_kwds", {**chart._kwds, "config": config})
     return figure
 
 
-def chart_bundle(chart: Any, words: str) -> Any:
+def chart_bundle(chart: alt.TopLevelMixin, words: str) -> Any:
     """The MIME bundle of a chart, and its metadata; `words` where only text can be shown, and for
     screen readers.
 
@@ -119,15 +116,14 @@ def chart_bundle(chart: Any, words: str) -> Any:
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
     picture = picture_of(spec, SCALE)
     width, height = picture_size(b64decode(picture))
-    data: dict[str, Any] = {"image/png": picture, "text/plain": words}
+    data: Looks = {"image/png": picture, "text/plain": words}
     size = {"width": round(width / SCALE), "height": round(height / SCALE)}
-    metadata: dict[str, Any] = {"image/png": size}
     if len(text) + len(picture) <= LARGEST:
-        data[VEGA_LITE], metadata[VEGA_LITE] = spec, {"embed_options": _MENU}
-    return data, metadata
+        data[VEGA_LITE] = spec
+    return data, {"image/png": size, VEGA_LITE: {"embed_options": _MENU}}
 
 
-def picture_of(spec: dict[str, Any], scale: float) -> str:
+def picture_of(spec: Looks, scale: float) -> str:
     """The chart of a specification as a PNG, in base64: vl-convert compresses in haste, Pillow
     makes a third of it, of the same pixels.
     """

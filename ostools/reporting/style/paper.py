@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import Any
+from itertools import chain
 
-from ostools.ground.errors import InputError, unknown_name
+import altair as alt
+
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.reporting.style import theme
 from ostools.reporting.style.notebook import PER_INCH, Finished
+from ostools.reporting.style.theme import Looks
 
 SIZES = {"column": 3.3, "page": 6.8, "slide": 5.8}
 """Width in inches by name: of one column of a paper in two, of its text over both, and of a picture
 whose letters have 19 points where it is stretched over a slide of 13.3 inches."""
-_AXIS, _LEAST = (
-    85,
-    110,
-)  # pixels: what a panel's axis and its words take; the least width of a panel
+# Pixels: what a panel's axis and its words take; the least width of a panel.
+_AXIS, _LEAST = 85, 110
 _LETTER, _BOLD = 6.2, 7.4  # pixels of a letter, and of one in a chart's own title
 _TWO_COLUMNS = 480  # pixels: from this width on a legend may have several columns
 
@@ -32,9 +34,7 @@ def inches(size: str | float | int) -> float:
     into it.
     """
     if isinstance(size, str):
-        if size not in SIZES:
-            raise unknown_name("size", size, tuple(SIZES))
-        return SIZES[size]
+        return SIZES[checked_name("size", size, SIZES)]
     if isinstance(size, bool) or not isinstance(size, int | float) or not 2 <= size <= 100:
         raise InputError(
             f"size: expected 'column', 'page', 'slide' or a width in inches from 2 on, found {size!r}"
@@ -42,7 +42,7 @@ def inches(size: str | float | int) -> float:
     return float(size)
 
 
-def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Finished:
+def sized(chart: alt.TopLevelMixin, size: str | float | int | None, title: bool = True) -> Finished:
     """The chart laid out for this width (None: its own); without its `title` and notes where a
     caption says them.
     """
@@ -52,15 +52,13 @@ def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Fin
     if size is None:
         return Finished(spec)
     width = round(inches(size) * PER_INCH)
-    for part, letter in (("text", _BOLD), ("subtitle", _LETTER)):
-        words = spec.get("title", {}).get(part, [])
-        lines = [words] if isinstance(words, str) else words
-        wrapped = [
-            piece for line in lines for piece in textwrap.wrap(line, int(width / letter)) or [""]
-        ]
-        spec.get("title", {}).update({part: wrapped} if wrapped else {})
+    if title:
+        words = spec["title"]
+        words["text"] = textwrap.wrap(words["text"], int(width / _BOLD))
+        notes = (textwrap.wrap(line, int(width / _LETTER)) for line in words.get("subtitle", ()))
+        words["subtitle"] = [*chain(*notes)]
 
-    def narrowed(node: dict[str, Any]) -> dict[str, Any]:
+    def narrowed(node: Looks) -> Looks:
         if isinstance(legend := node.get("legend"), dict) and width < _TWO_COLUMNS:
             legend |= {"columns": 1, "gradientLength": min(legend.get("gradientLength", 200), 200)}
         return node
@@ -70,7 +68,7 @@ def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Fin
     return Finished(theme.stacked(spec), width)
 
 
-def _fit(spec: dict[str, Any], room: float | int) -> None:
+def _fit(spec: Looks, room: float | int) -> None:
     """Give each panel the width with which as many as fit stand in a row."""
     kind = next((kind for kind in ("vconcat", "hconcat", "concat") if kind in spec), None)
     if kind is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import altair as alt
 import pandas as pd
@@ -11,6 +11,7 @@ import pandas as pd
 from ostools.ground.whole_numbers import in_a_row
 from ostools.models.chat import SPECIAL, TEXT
 from ostools.reporting.style import draw, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Frame
 
 TEMPLATE_NOTE = "Grey: tokens that are not the text's (chat template, system prompt)."
@@ -36,8 +37,8 @@ def template_note(positions: Sequence[int]) -> list[str]:
 
 
 def mark_template(
-    chart: Any, positions: Sequence[int], height: int = 0, start: float = -0.5
-) -> Any:
+    chart: alt.LayerChart, positions: Sequence[int], height: int = 0, start: float = -0.5
+) -> alt.LayerChart:
     """The chart, whose x is the position, with grey behind each run of these positions.
 
     height: of a heat map, which gets a grey line under it instead. start: where column 0 begins on
@@ -49,12 +50,12 @@ def mark_template(
     data = pd.DataFrame(
         {"from": [run[0] + start for run in runs], "to": [run[-1] + start + 1.0 for run in runs]}
     )
-    mark = draw.rows(data).mark_rect(
-        color=theme.colour("template"), opacity=1 if height else 0.14, clip=not height
-    )
-    mark = mark.encode(x=alt.X("from:Q"), x2="to:Q")
+    grey: Looks = {"color": theme.colour("template"), "opacity": 1 if height else 0.14}
+    mark = draw.rows(data).mark_rect(clip=not height, **grey).encode(x="from:Q", x2="to:Q")
     line = mark.encode(y=alt.value(height), y2=alt.value(height + 2))
-    return alt.layer(chart, line) if height else alt.layer(mark, chart)
+    layers, title = (chart, line) if height else (mark, chart), chart["title"]
+    chart["title"] = alt.Undefined
+    return cast(alt.LayerChart, alt.layer(*layers, title=title))
 
 
 def template_share(every: Frame, rows: Frame, column: str) -> str:

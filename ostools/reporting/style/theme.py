@@ -10,8 +10,12 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+Looks: TypeAlias = dict[str, Any]
+"""Properties of an Altair object by name, and parts of a specification: what Altair itself types as
+anything.
+"""
 KINDS: dict[str, str] = {
     "measured": "measured",
     "estimated": "estimated",
@@ -75,14 +79,12 @@ def colours(names: Sequence[str]) -> list[str]:
     """The colours of the names of one chart: no two unknown names share one while there are spare
     ones.
     """
-    assigned = {name: COLOURS[name] for name in names if name in COLOURS}
-    for name in (name for name in names if name not in assigned):
+    by_name: dict[str, str] = {}
+    for name in names:
         start = sum(map(ord, name)) % len(_SPARE)
-        order = [*_SPARE[start:], *_SPARE[:start]]
-        assigned.setdefault(
-            name, next((spare for spare in order if spare not in assigned.values()), order[0])
-        )
-    return [assigned[name] for name in names]
+        spare = [one for one in (*_SPARE[start:], *_SPARE[:start]) if one not in by_name.values()]
+        by_name.setdefault(name, COLOURS.get(name) or (spare or _SPARE)[0])
+    return [by_name[name] for name in names]
 
 
 def ordered(count: int) -> list[str]:
@@ -146,7 +148,7 @@ def visible(text: str) -> str:
     return "".join(character if character == " " else _visible(character) for character in text)
 
 
-def safe_json(value: Any) -> str:
+def safe_json(value: object) -> str:
     """JSON that may stand inside a script element: ASCII, no `<`, `>` or `&`; refuses NaN
     (ValueError).
     """
@@ -154,7 +156,7 @@ def safe_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def on_page(spec: dict[str, Any]) -> dict[str, Any]:
+def on_page(spec: Looks) -> Looks:
     """A chart's specification in the colours of a page, light, dark or in print: ink and ground are
     the page's.
     """
@@ -162,7 +164,7 @@ def on_page(spec: dict[str, Any]) -> dict[str, Any]:
     return stacked(_recoloured(spec, "") | {"config": look})
 
 
-def stacked(spec: dict[str, Any]) -> dict[str, Any]:
+def stacked(spec: Looks) -> Looks:
     """The specification with legends one below the other, which Vega knows and Altair's schema does
     not.
     """
@@ -185,7 +187,7 @@ def _recoloured(node: Any, name: str) -> Any:
     )
 
 
-def config(ink: str = INK) -> dict[str, Any]:
+def config(ink: str = INK) -> Looks:
     """The Vega-Lite configuration of every chart: dark ink on white, as for a paper."""
     words = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
     faint = {f"{part}Color": ink for part in ("domain", "tick", "grid")}

@@ -7,6 +7,7 @@ and a few charts for every task and model.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,6 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.words import runs
 from ostools.reporting.page.section import Headline, Part, Section, Table, render_sections
-from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import (
     again_section,
     origin_terms,
@@ -63,7 +63,7 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
             _origin(sweep),
             *measured,
             reading_section(),
-            again_section(" ".join(map(quoted, command))),
+            again_section(shlex.join(command)),
         ],
     )
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))

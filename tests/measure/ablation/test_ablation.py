@@ -18,7 +18,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.ablation.questions import AnsweredPrompt, of_prompt, of_task
 from ostools.measure.ablation.targets import all_targets, means_of
 from ostools.models import Prompt
-from ostools.reporting.findings.effects import beliefs
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 
@@ -151,7 +150,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
     found = ost.measure.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
     (row,) = found.agreement.to_dict("records")
     assert (row["words"], row["believed"]) == (words, words.startswith("believed"))
-    assert beliefs(found) == [f"First order of log p of the answer, n = 3, seed 0 is {words}."]
+    assert found.findings()[0] == f"First order of log p of the answer, n = 3, seed 0 is {words}."
     assert (words in found.plot().to_json()) == (not row["believed"])
 
 

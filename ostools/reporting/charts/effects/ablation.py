@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from ostools.measure.ablation.ablation import Ablation
 from ostools.reporting.findings.effects import QUANTITY_WORDS
-from ostools.reporting.forms import bars, layers_by
+from ostools.reporting.forms import layers_by
 from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Frame
 
 _QUANTITIES = {
@@ -20,14 +20,13 @@ _QUANTITIES = {
     "log_probability": "log p of the right answer, nats",
 }
 """What is drawn; the operator norm stands in the table."""
-_MOST_EDGES = 12
 _NUMBERED = 64  # more cells than that get no number
 _SIDE = 230
 
 
 def ablation_chart(result: Ablation) -> Chart:
     """A row a quantity: left predicted against real with the diagonal, right the real effects, mean
-    over the prompts.
+    over the prompts. Edges have no grid, and the left panel alone.
     """
     frame: Frame = result.frame
     rows = [
@@ -56,25 +55,19 @@ def _not_believed(result: Ablation) -> list[str]:
     """
     table = result.agreement
     wrong: Frame = table[table["believed"].isin([False]) & table["quantity"].isin(_QUANTITIES)]
-    lines = []
-    for quantity, rows in wrong.groupby("quantity", sort=False):
-        more = (
-            f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)"
-            if len(rows) > 1
-            else ""
-        )
-        lines.append(
-            f"First order of {QUANTITY_WORDS[str(quantity)]}: {rows['words'].iloc[0]}{more}"
-        )
-    return lines
+    return [
+        f"First order of {QUANTITY_WORDS[str(quantity)]}: {rows['words'].iloc[0]}"
+        + f" ({len(rows)} of {(table['quantity'] == quantity).sum()} prompts)" * (len(rows) > 1)
+        for quantity, rows in wrong.groupby("quantity", sort=False)
+    ]
 
 
-def _quantity_row(data: Frame, words: str) -> list[Any]:
+def _quantity_row(data: Frame, words: str) -> list[alt.LayerChart]:
     what = data["what"].iloc[0]
-    return [_scatter(data, words), _edge_bars(data) if what == "edges" else _effect_map(data, what)]
+    return [_scatter(data, words), *([_effect_map(data, what)] if what != "edges" else [])]
 
 
-def _scatter(data: Frame, words: str) -> Any:
+def _scatter(data: Frame, words: str) -> alt.LayerChart:
     """One square scale for both, so that a prediction that is too small is seen to be."""
     effects = data[["predicted_effect", "effect"]].to_numpy()
     low, high = min(effects.min(), 0.0), max(effects.max(), 0.0)
@@ -84,58 +77,29 @@ def _scatter(data: Frame, words: str) -> Any:
         axes.linear(title, ends, tickCount=4, grid=True)
         for title in ("predicted effect (first order)", "real effect")
     )
+    places: Looks = {"x": alt.X("predicted_effect:Q", **x), "y": alt.Y("effect:Q", **y)}
     points = data[["target", "layer", "effect", "predicted_effect"]]
     hue = draw.layer_hue(int(points["layer"].max()), symbolType="circle", symbolSize=60)
-    marks = draw.rows(points).mark_circle(size=46)
-    marks = marks.encode(
-        x=alt.X("predicted_effect:Q", **x),
-        y=alt.Y("effect:Q", **y),
-        color=hue,
-        tooltip=draw.tooltips(points),
-    )
-    diagonal = draw.rows(pd.DataFrame({"predicted_effect": ends, "effect": ends}))
-    diagonal = diagonal.mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
-    diagonal = diagonal.encode(x=alt.X("predicted_effect:Q", **x), y=alt.Y("effect:Q", **y))
-    return draw.panel([diagonal, marks], _SIDE, _SIDE, words)
+    circles = draw.rows(points).mark_circle(size=46)
+    marks = circles.encode(color=hue, tooltip=draw.tooltips(points), **places)
+    line = draw.rows(pd.DataFrame({"predicted_effect": ends, "effect": ends}))
+    diagonal = line.mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
+    return draw.panel([diagonal.encode(**places), marks], _SIDE, _SIDE, words)
 
 
-def _effect_map(data: Frame, what: str) -> Any:
+def _effect_map(data: Frame, what: str) -> alt.LayerChart:
     """The real effects, red where taking the part out makes the number smaller."""
     column = "head" if what == "heads" else "part"
-    mean = (
-        data.groupby(["layer", column], as_index=False)["effect"]
-        .mean()
-        .rename(columns={"effect": "value"})
-    )
+    mean = data.groupby(["layer", column], as_index=False)["effect"].mean()
+    mean = mean.rename(columns={"effect": "value"})
     largest = float(mean["value"].abs().max()) or 1.0
     scale = alt.Scale(scheme="redblue", domain=[-largest, largest])
     columns, layers = mean[column].nunique(), int(mean["layer"].max()) + 1
     # Where white reads better than black on this scheme.
     dark = f"datum.value < {-0.735 * largest} || datum.value > {0.79 * largest}"
-    digits = (
-        f".{max(1, 1 - math.floor(math.log10(largest)))}f" if columns * layers <= _NUMBERED else ""
-    )
+    digits = f".{max(1, 1 - math.floor(math.log10(largest)))}f"
+    digits = digits if columns * layers <= _NUMBERED else ""
     marks = layers_by(mean, column, scale, light=dark, digits=digits)
-    return draw.panel(
-        marks, min(_SIDE, (92 if what == "layers" else 46) * columns), _SIDE, _real(data)
-    )
-
-
-def _real(data: Frame) -> str:
     many_prompts = len(data[["task", "length", "seed"]].drop_duplicates()) > 1
-    return "real effect, mean over the prompts" if many_prompts else "real effect"
-
-
-def _edge_bars(data: Frame) -> Any:
-    """Edges have no grid: those with the greatest effects, a bar each, the prediction as a stroke
-    across it.
-    """
-    mean = data.groupby("target", as_index=False)[["effect", "predicted_effect"]].mean()
-    order = mean["effect"].abs().sort_values(ascending=False).index[:_MOST_EDGES]
-    rows = mean.loc[order].rename(columns={"target": "name", "effect": "value"})
-    names = axes.names(rows["name"].tolist(), title="layer.head: query → key")
-    value = axes.linear("real effect (bar), predicted (stroke)", tickCount=3)
-    marks = bars(rows, names, value, alt.value(theme.colour("full")), height=9)
-    strokes = draw.rows(rows).mark_tick(color=theme.colour("first-order"), thickness=2.5, size=15)
-    marks.append(strokes.encode(x="predicted_effect:Q", y=names))
-    return draw.panel(marks, _SIDE, _SIDE, f"{_real(data)}, the {len(rows)} greatest")
+    words = "real effect, mean over the prompts" if many_prompts else "real effect"
+    return draw.panel(marks, min(_SIDE, (92 if what == "layers" else 46) * columns), _SIDE, words)

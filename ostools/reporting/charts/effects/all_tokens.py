@@ -4,8 +4,6 @@ rounding becomes by layer.
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -22,7 +20,8 @@ from ostools.reporting.findings.all_tokens import (
 from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.reporting.style.theme import Looks
+from ostools.results import Chart, Frame, frame_of
 
 _SUBJECTS = {TEXT: "text", "shuffled": "its tokens shuffled", "untrained": "random weights"}
 _HUES = {"text": "full", "its tokens shuffled": "frozen", "random weights": "none"}
@@ -33,37 +32,32 @@ _DASHES = {
 }
 
 
-def distance_chart(result: InfluenceByDistance) -> Any:
+def distance_chart(result: InfluenceByDistance) -> Chart:
     """||d y_j / d v_i|| over the median of i = j against r + 1, on log axes: medians with
     quartiles, and the fitted laws.
     """
     medians: Frame = result.by_distance
-    rows = medians.assign(
+    measured = medians[["distance", "low", "high"]].assign(
         series=medians["source"].map(_SUBJECTS), quantity=_MEASURED, value=medians["median"]
     )
-    names = [name for name in _HUES if name in set(rows["series"])]
-    rows = rows.drop(columns=["source", "median", "pairs"])
     laws: Frame = result.laws
     laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
     fits = [_fit(law) for law in laws.to_dict("records")]
-    rows, y = log_rows(
-        pd.concat([rows, *fits], ignore_index=True),
-        "median of ‖∂y_j/∂v_i‖ / that of i = j",
-        ("low", "high"),
-    )
+    rows: Frame = pd.concat([measured, *fits], ignore_index=True)
+    rows, y = log_rows(rows, "median of ‖∂y_j/∂v_i‖ / that of i = j", ("low", "high"))
     rows = rows.assign(length=rows["distance"] + 1)
     x = axes.length_axis(rows["length"], "distance + 1 (r + 1 = j − i + 1)", log=True)
-    hue = draw.hue("series", {name: _HUES[name] for name in names}, columns=3)
+    hues = {name: hue for name, hue in _HUES.items() if name in set(rows["series"])}
+    hue = draw.hue("series", hues, columns=3)
     dash = draw.dashes(_DASHES, rows["quantity"])
     fitted = rows["quantity"] == _FITTED
     marks = curve(rows[~fitted], x, y, hue, dash=dash, bands=[BAND], points=8)
     panel = draw.panel(marks + curve(rows[fitted], x, y, hue, dash=dash, width=2.2), 520, 300)
-    return draw.figure(
-        [[panel]], "Influence of a token by its distance", distance_findings(result)[:2]
-    )
+    title = "Influence of a token by its distance"
+    return draw.figure([[panel]], title, distance_findings(result)[:2])
 
 
-def _fit(law: dict[str, Any]) -> Frame:
+def _fit(law: Looks) -> Frame:
     r = np.arange(int(law["distances"]))
     values = law["gamma"] + law["beta"] * (r + 1.0) ** -law["p"]
     return pd.DataFrame(
@@ -71,11 +65,8 @@ def _fit(law: dict[str, Any]) -> Frame:
     )
 
 
-_ALL, _REST, _FIRST = (
-    "all tokens",
-    "without the first token (of norms: the median)",
-    "the first token alone",
-)
+_ALL, _FIRST = "all tokens", "the first token alone"
+_REST = "without the first token (of norms: the median)"
 _PARTS = {_ALL: (_ALL, [1, 0]), _REST: (_REST, [6, 3]), _FIRST: (_FIRST, [1.5, 2.5])}
 _PANELS = {
     "normalised_entropy": ("entropy / log of the most directions", "Matrix entropy"),
@@ -84,36 +75,24 @@ _PANELS = {
 }
 
 
-def homogenization_chart(result: TokenHomogenization) -> Any:
+def homogenization_chart(result: TokenHomogenization) -> Chart:
     """By layer: entropy, effective rank and cosine with and without the first token, norms, and the
     sink; pale lines are shorter contexts."""
     frame: Frame = frame_of(result)
     longest = int(frame["tokens"].max())
-    sources = [name for name in (MODEL, UNTRAINED) if name in set(frame["source"])]
-    hue = draw.hue(
-        "series", {MODEL: "full", UNTRAINED: "none"} if len(sources) > 1 else {MODEL: "full"}
-    )
+    beside = {UNTRAINED: "none"} if UNTRAINED in set(frame["source"]) else {}
+    hue = draw.hue("series", {MODEL: "full"} | beside)
     panels = [_likeness_panel(frame, column, *words, hue) for column, words in _PANELS.items()]
     at_longest: Frame = frame[frame["tokens"] == longest]
-    norms, y = log_rows(
-        _by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _REST}), "L2 norm of v^(l)"
-    )
-    panels.append(_panel(norms, y, hue, "Norms of the states"))
-    if at_longest["sink_rate"].notna().any():
-        sink = _by_part(at_longest, {"sink_rate": _ALL}).dropna(subset=["value"])
-        panels.append(
-            _panel(
-                sink,
-                axes.share("share of heads"),
-                hue,
-                "Sink rate: heads with more than 0.3 on the first token",
-            )
-        )
-    options: dict[str, Any] = {"color": "shared", "strokeDash": "shared"}
+    norms = _by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _REST})
+    panels.append(_panel(*log_rows(norms, "L2 norm of v^(l)"), hue, "Norms of the states"))
+    sink = _by_part(at_longest, {"sink_rate": _ALL}).dropna(subset=["value"])
+    if len(sink):
+        title = "Sink rate: heads with more than 0.3 on the first token"
+        panels.append(_panel(sink, axes.share("share of heads"), hue, title))
     title = f"How alike the states of {longest} tokens are, layer by layer"
-    return draw.figure(
-        draw.in_rows(panels, 2), title, homogenization_findings(result)[:3], **options
-    )
+    rows, notes = draw.in_rows(panels, 2), homogenization_findings(result)[:3]
+    return draw.figure(rows, title, notes, color="shared", strokeDash="shared")
 
 
 def _by_part(frame: Frame, columns: dict[str, str]) -> Frame:
@@ -127,7 +106,9 @@ def _by_part(frame: Frame, columns: dict[str, str]) -> Frame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _likeness_panel(frame: Frame, column: str, axis: str, title: str, hue: Any) -> Any:
+def _likeness_panel(
+    frame: Frame, column: str, axis: str, title: str, hue: alt.Color
+) -> alt.LayerChart:
     rows = _by_part(frame, {column: _ALL, f"rest_{column}": _REST})
     rows = rows.assign(run=rows["tokens"])
     low = min(0.0, float(rows["value"].min()))
@@ -135,15 +116,14 @@ def _likeness_panel(frame: Frame, column: str, axis: str, title: str, hue: Any) 
     return _panel(rows, y, hue, title)
 
 
-def _panel(rows: Frame, y: dict[str, Any], hue: Any, title: str) -> Any:
-    last = int(rows["layer"].max())
-    x = alt.X(
-        "layer:Q",
-        **axes.linear(
-            "layer l", (0, max(last, 1)), grid=False, format="d", values=axes.whole_ticks(0, last)
-        ),
-    )
-    dash = draw.dashes(_PARTS, _PARTS)
+def _layer_axis(first: int, last: int) -> alt.X:
+    ticks = axes.whole_ticks(first, last)
+    looks = axes.linear("layer l", (first, last), grid=False, format="d", values=ticks)
+    return alt.X("layer:Q", **looks)
+
+
+def _panel(rows: Frame, y: Looks, hue: alt.Color, title: str) -> alt.LayerChart:
+    x, dash = _layer_axis(0, max(int(rows["layer"].max()), 1)), draw.dashes(_PARTS, _PARTS)
     longest = rows["tokens"] == rows["tokens"].max()
     marks = curve(rows[~longest], x, y, hue, dash=dash, width=0.8, opacity=0.4)
     return draw.panel(marks + curve(rows[longest], x, y, hue, dash=dash), 300, 190, title)
@@ -155,13 +135,17 @@ _GROWTH = {
     "noise": "noise in v",
     "pair_noise": "noise in the difference v - v*",
 }
-_LOOKS = {_PAIR: [1, 0], "noise in v": [1.5, 2.5], "noise in the difference v - v*": [6, 3]}
+_LOOKS = {
+    name: (name, dash)
+    for name, dash in zip(_GROWTH.values(), ([1, 0], [1.5, 2.5], [6, 3]), strict=True)
+}
 
 
-def growth_chart(result: Collapse) -> Any:
+def growth_chart(result: Collapse) -> Chart:
     """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise
     of each dtype in v itself and in the difference, all relative to ||v^(l)||. Where the noise of
     the difference is above the distance, it hides it."""
+<<<<<<< HEAD
     table: Frame = Reading("residual").of(result.measured(), every_layer=True)
     table = table[table["pair"] == main_pair(result)]
     table = table[
@@ -170,6 +154,13 @@ def growth_chart(result: Collapse) -> Any:
     means: Frame = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)[
         [*_GROWTH, "mean", "relative"]
     ].mean()
+=======
+    table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
+    # Of a pair that is the same in v^(0) the size of v^(0) is not stored.
+    table = table[(table["pair"] == main_pair(result)) & (table["relative"] > 0)]
+    groups = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)
+    means: Frame = groups[[*_GROWTH, "mean", "relative"]].mean()
+>>>>>>> h5-view
     size = means["mean"] / means["relative"]
     parts = [
         means[["length", "layer"]].assign(
@@ -180,25 +171,14 @@ def growth_chart(result: Collapse) -> Any:
         for column, quantity in _GROWTH.items()
     ]
     rows, y = log_rows(pd.concat(parts, ignore_index=True).drop_duplicates(), "relative to ‖v^(l)‖")
-    hue = draw.hue(
-        "series",
-        {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])},
-    )
-    dash = draw.dashes({name: (name, look) for name, look in _LOOKS.items()}, rows["quantity"])
-    first, last = int(rows["layer"].min()), int(rows["layer"].max())
-    x = alt.X(
-        "layer:Q",
-        **axes.linear(
-            "layer l", (first, last), grid=False, format="d", values=axes.whole_ticks(first, last)
-        ),
-    )
+    hues = {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])}
+    looks: Looks = {"dash": draw.dashes(_LOOKS, rows["quantity"])}
+    hue, x = draw.hue("series", hues), _layer_axis(*rows["layer"].agg(["min", "max"]).astype(int))
     panels = [
-        draw.panel(
-            curve(rows[rows["length"] == length], x, y, hue, dash=dash), 300, 220, f"{length} items"
-        )
-        for length in dict.fromkeys((int(rows["length"].min()), int(rows["length"].max())))
+        draw.panel(curve(of_length, x, y, hue, **looks), 300, 220, f"{length} items")
+        for length, of_length in rows.groupby("length")
+        if length in (rows["length"].min(), rows["length"].max())
     ]
     title = f"What a rounding becomes, layer by layer, {frame_of(result)['task'].iloc[0]}"
-    return draw.figure(
-        [panels], title, growth_findings(result), color="shared", strokeDash="shared"
-    )
+    notes = growth_findings(result)
+    return draw.figure([panels], title, notes, color="shared", strokeDash="shared")

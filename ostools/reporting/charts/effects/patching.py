@@ -4,15 +4,14 @@ by layer.
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 
 from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING, Patching
 from ostools.measure.patching.runs import HEADS, RESIDUAL
 from ostools.reporting.findings.effects import patched_logit
-from ostools.reporting.forms import TOKENS_WIDTH, gradient, heat
+from ostools.reporting.forms import TOKENS_WIDTH, gradient, heat, layers_up
 from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Frame
 
 _DIRECTIONS = {
@@ -20,6 +19,9 @@ _DIRECTIONS = {
     NOISING: "noising: corrupt into clean",
     KNOCKOUT: "knockout: this position is not seen",
 }
+_LEFT_OUT = (
+    "Left out: the tokens before the first that differs; nothing patched there changes anything."
+)
 _PARTS = {
     RESIDUAL: "the residual stream",
     "attention-out": "attention's output",
@@ -41,74 +43,32 @@ def patching_chart(result: Patching) -> Chart:
     axes.require_finite(table["share"], "patching")
     by_head = bool(table["head"].notna().any())
     column = "head" if by_head else "position"
-    moved: Any = table.loc[table["effect"] != 0, column]
+    moved = table.loc[table["effect"] != 0, column]
     rows = table if by_head or moved.empty else table[table[column] >= moved.min()]
-    words = [theme.short_word(str(token)) for token in rows["token"]]
+    tokens = [theme.short_word(str(token)) for token in rows["token"]]
     names = [
         str(head) if by_head else f"{word} {positions}"
-        for word, positions, head in zip(words, rows["positions"], rows["head"], strict=True)
+        for word, positions, head in zip(tokens, rows["positions"], rows["head"], strict=True)
     ]
     largest = max(1.0, float(rows["share"].abs().max()))
-    colour = alt.Color(
-        "value:Q",
-        scale=alt.Scale(scheme="redblue", reverse=True, domain=[-largest, largest]),
-        legend=gradient("share of the clean-corrupt gap"),
-    )
-    cells = rows.assign(value=rows["share"], name=names)[
-        ["direction", "layer", "name", "token", "value", "effect"]
-    ]
-    directions = list(dict.fromkeys(cells["direction"]))
-    beside = 2 * _width(cells["name"].nunique()) < TOKENS_WIDTH
-    panels = [
-        _panel(
-            cells[cells["direction"] == name],
-            name,
-            colour,
-            beside or name == directions[-1],
-            by_head,
-        )
-        for name in directions
-    ]
-    parameters = result.provenance.parameters
-    left_out = len(table) - len(rows)
-    notes = (
-        [
-            "Left out: the tokens before the first that differs; nothing patched there changes anything."
-        ]
-        if left_out
-        else []
-    )
-    title = f"Where {_PARTS[parameters['what']]} carries the logit {patched_logit(table)}"
-    return draw.figure(
-        [panels] if beside else [[panel] for panel in panels],
-        title,
-        [result.findings()[len(directions)], *notes],
-        spacing=26,
-        between=18,
-        color="shared",
-    )
-
-
-def _panel(cells: Frame, direction: str, colour: Any, last: bool, by_head: bool) -> Any:
-    names, layers = list(dict.fromkeys(cells["name"])), cells["layer"].nunique()
-    x = alt.X(
-        "name:N",
-        sort=names,
-        title="head" if by_head else "token and its position",
-        axis=_token_axis(),
-    )
-    up = alt.Y(
-        "layer:O", sort="descending", title="layer", axis=alt.Axis(ticks=False, labelOverlap=True)
-    )
-    marks = heat(cells, x if last else axes.quiet(x), up, colour)
-    return draw.panel(
-        marks, _width(len(names)), max(90, min(11 * layers, 340)), _DIRECTIONS[direction]
-    )
-
-
-def _width(names: int) -> int:
-    return min(TOKENS_WIDTH, max(240, 22 * names))
-
-
-def _token_axis() -> alt.Axis:
-    return alt.Axis(labelAngle=-90, ticks=False, labelOverlap=False, labelLimit=0, labelFontSize=10)
+    scale = alt.Scale(scheme="redblue", reverse=True, domain=[-largest, largest])
+    colour = alt.Color("value:Q", scale=scale, legend=gradient("share of the clean-corrupt gap"))
+    columns = ["direction", "layer", "name", "token", "value", "effect"]
+    cells = rows.assign(value=rows["share"], name=names)[columns]
+    title = "head" if by_head else "token and its position"
+    words: Looks = {"labelAngle": -90, "labelFontSize": 10, "labelOverlap": False}
+    x = axes.names(list(dict.fromkeys(cells["name"])), alt.X, title, **words)
+    count, directions = cells["name"].nunique(), list(dict.fromkeys(cells["direction"]))
+    width = min(TOKENS_WIDTH, max(240, 22 * count))
+    height = max(90, min(11 * cells["layer"].nunique(), 340))
+    beside = 2 * width < TOKENS_WIDTH
+    panels = []
+    for direction in directions:
+        across = x if beside or direction == directions[-1] else axes.quiet(x)
+        marks = heat(cells[cells["direction"] == direction], across, layers_up(), colour)
+        panels.append(draw.panel(marks, width, height, _DIRECTIONS[direction]))
+    part = _PARTS[result.provenance.parameters["what"]]
+    title = f"Where {part} carries the logit {patched_logit(table)}"
+    notes = [result.findings()[len(directions)], *([_LEFT_OUT] if len(rows) < len(table) else [])]
+    grid = [panels] if beside else [[panel] for panel in panels]
+    return draw.figure(grid, title, notes, spacing=26, between=18, color="shared")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -21,6 +19,7 @@ from ostools.measure.study.verdicts import (
 )
 from ostools.reporting.forms import bars, looks_by_name
 from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Frame
 
 _FOREST_WIDTH, _FOREST_ROW = 250, 24
@@ -66,59 +65,46 @@ def study_chart(result: Study) -> Chart:
 
 def _subtitle(result: Study) -> list[str]:
     parameters = result.provenance.parameters
+    trained = set(result.frame["within_training"].dropna())
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
     level, wide = parameters["level"], parameters["verdict_level"]
-    notes = [
+    some = "Lengths beyond training are left out."
+    left_out = some if True in trained else "No length is within training."
+    return [
         f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
         f"seed{'s' if seeds > 1 else ''} each; right of the line: more of it than without the mitigation.",
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
+        *([] if trained <= {True} else [left_out]),
     ]
-    trained: Any = result.frame["within_training"]
-    left_out = (
-        "Lengths beyond training are left out."
-        if trained.any()
-        else "No length is within training."
-    )
-    return notes if trained.all() else [*notes, left_out]
 
 
 def _rows(result: Study) -> Frame:
     """One row a mark: effects as they are drawn (points, or factors), their intervals, and what the
     verdict says of them.
     """
-    order = list(_TITLES)
-    effects: Frame = result.effects
-    effects = effects.sort_values(
-        "quantity", key=lambda names: names.map(order.index), kind="stable"
+    effects: Frame = result.effects.sort_values(
+        "quantity", key=lambda names: names.map([*_TITLES].index), kind="stable"
     )
-    verdict_table: Frame = result.verdicts.set_index("mitigation")
-    limits = [bound(row) for row in effects.to_dict("records")]
-    scale = np.where(effects["quantity"] == "correct", 100.0, 1.0)
-    rows = effects[
-        ["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]
-    ].copy()
-    ends = ["low", "high", "verdict_low", "verdict_high"]
-    for name in ("effect", *ends):
-        rows[name] = np.where(
-            effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name]
-        )
-    rows.loc[[limit != "" for limit in limits], ends] = np.nan  # a bound has no interval
-    rows["panel"] = [
-        _TITLES[quantity].format(dtype=dtype)
-        for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
-    ]
-    verdicts = [
-        verdict_table.loc[mitigation, about] if about else NOT_JUDGED
+    verdicts: Frame = result.verdicts.set_index("mitigation")
+    limits = [bound(row).rstrip(",") for row in effects.to_dict("records")]
+    is_ratio, points = effects["scale"] == "log10 ratio", effects["quantity"] == "correct"
+    ends = effects[["effect", *_ENDS[1:]]].astype(float)
+    ends = ends.where(~points, 100 * ends).where(~is_ratio, 10.0**ends)
+    ends.loc[[limit != "" for limit in limits], list(_ENDS[1:])] = np.nan  # a bound has no interval
+    judged = [
+        verdicts.loc[mitigation, about] if about else NOT_JUDGED
         for mitigation, about in zip(effects["mitigation"], effects["about"], strict=True)
     ]
-    rows["verdict"] = [verdict if verdict in _LOOKS else NOT_JUDGED for verdict in verdicts]
-    missing = np.where(rows["inactive"] > 0, "inactive", "not measured")
-    rows["limit"] = [limit.rstrip(",") for limit in limits]
-    rows["word"] = np.where(rows["pairs"] > 0, "", missing)
-    rows["name"] = [theme.inert(name) for name in rows["mitigation"]]
-    rows["reason"] = [theme.inert(text) for text in rows["reason"]]
-    return rows.rename(columns={"effect": "value"}).drop(
-        columns=["mitigation", "quantity", "dtype", "inactive"]
+    missing = np.where(effects["inactive"] > 0, "inactive", "not measured")
+    pairs = zip(effects["quantity"], effects["dtype"], strict=True)
+    return effects[["scale", "pairs", "lengths"]].assign(
+        **ends.rename(columns={"effect": "value"}),
+        panel=[_TITLES[quantity].format(dtype=dtype) for quantity, dtype in pairs],
+        verdict=[verdict if verdict in _LOOKS else NOT_JUDGED for verdict in judged],
+        limit=limits,
+        word=np.where(effects["pairs"] > 0, "", missing),
+        name=effects["mitigation"].map(theme.inert),
+        reason=effects["reason"].map(theme.inert),
     )
 
 
@@ -132,7 +118,7 @@ def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
     intervals = [("verdict_low", "verdict_high", 1.2), ("low", "high", 3.6)]
     marks = draw.line_at("x", "none", none, colour=_GREY, dash=[3, 3])
     marks += bars(measured, axis, value, hue, intervals=intervals, shape=shape, size=90)
-    italic: dict[str, Any] = {"fontSize": 10, "fontStyle": "italic", "color": _GREY}
+    italic: Looks = {"fontSize": 10, "fontStyle": "italic", "color": _GREY}
     if len(bounds := measured[measured["limit"] != ""]):
         words = draw.rows(bounds[["name", "value", "limit"]]).mark_text(dy=-10, **italic)
         marks.append(words.encode(x=alt.X("value:Q", **value), y=axis, text="limit:N"))
@@ -142,7 +128,7 @@ def _panel(rows: Frame, order: list[str], labelled: bool) -> alt.LayerChart:
     return draw.panel(marks, _FOREST_WIDTH, _FOREST_ROW * len(order), str(rows["panel"].iloc[0]))
 
 
-def _value_axis(measured: Frame, ratio: bool, none: float) -> dict[str, Any]:
+def _value_axis(measured: Frame, ratio: bool, none: float) -> Looks:
     """Around every effect and interval of the panel, with no effect in sight; ratios on a log axis
     of factors.
     """
