@@ -130,7 +130,7 @@ def _over_squashing(
         )
         if seed == 0:
             results["spectra"] = ost.measure.spectra(
-                model, task_prompt.prompt, measured=measured, powers=options["powers"]
+                model, task_prompt.prompt, powers=options["powers"]
             )
     return results
 
