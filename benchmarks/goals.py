@@ -197,10 +197,9 @@ def _explorer(view: str) -> Callable[[], float]:
     def measure() -> float:
         model = _model(GEMMA)
         text = model.tokenizer.decode(_prompt(40).ids.tolist(), skip_special_tokens=True)
-        scope = {"model": model}
         request = ViewRequest(view, text)
         return statistics.median(
-            _seconds(lambda: run(request, scope, lambda done, total: None)) for _ in range(ROUNDS)
+            _seconds(lambda: run(request, model, lambda done, total: None)) for _ in range(ROUNDS)
         )
 
     return measure

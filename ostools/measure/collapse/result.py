@@ -211,14 +211,6 @@ class Collapse(Result):
         from ostools.reporting.findings.collapse import collapse_findings
 
         return collapse_findings(self)
-<<<<<<< HEAD
-=======
-
-
-def _checked(per: str, norm: str) -> tuple[str, str]:
-    """Both, where there are such pieces and such a norm; else `InputError`."""
-    return checked_name("per", per, PIECES), checked_name("norm", norm, NORMS)
->>>>>>> h5-view
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:

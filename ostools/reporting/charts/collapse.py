@@ -11,21 +11,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
-<<<<<<< HEAD
-from ostools.measure.collapse.verdicts import CurveVerdict, Reading
-=======
-from ostools.measure.collapse.verdicts import (
-    NORM_WORDS,
-    PIECES,
-    READINGS,
-    VECTOR,
-    CurveVerdict,
-    HiddenRange,
-    Reading,
-)
-from ostools.reporting.findings import present
-from ostools.reporting.findings.answers import task_of
->>>>>>> h5-view
+from ostools.measure.collapse.verdicts import CurveVerdict, HiddenRange, Reading
 from ostools.reporting.findings.collapse import (
     longest_trained,
     main_pair,
@@ -70,16 +56,8 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
     table = result.measured()
     if table.empty:
         raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
-<<<<<<< HEAD
     frame = pd.concat([Reading(site).of(table) for site in sites])
     rows, y = log_rows(_collapse_rows(frame), "L2 distance", ("low", "high"))
-=======
-    sites = sites or [site for site, pieces in READINGS.items() if per in pieces]
-    frame = pd.concat([Reading(site, per, norm).of(table) for site in sites])
-    rows, y = log_rows(
-        _collapse_rows(frame), f"{NORM_WORDS.get(norm, norm)} distance", ("low", "high")
-    )
->>>>>>> h5-view
     dtypes = list(dict.fromkeys(frame["dtype"]))
     ranges = hidden_ranges(result.verdicts_over_seeds(), sites, dtypes)
     names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
@@ -89,7 +67,6 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
         for name in names
         if (rows["panel"] == name).any()
     }
-<<<<<<< HEAD
     panel_marks = panel_grid(
         panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT)
     )
@@ -97,14 +74,6 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
     notes = [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Distance of the last-token representations, {tasks}"
     return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
-=======
-    x, size = axes.length_axis(rows["length"]), (WIDTH, HEIGHT)
-    band = f"Mean over {PIECES[per]}; band: from the least to the greatest of them."
-    notes = present(band if PIECES[per] else "", overflow_sentence(result.overflowing()))
-    title = f"Distance of the last-token representations, {task_of(result)}"
-    grid = panel_grid(panels, x, y, len(dtypes), size)
-    return draw.figure(grid, title, notes, color="shared", strokeDash="shared")
->>>>>>> h5-view
 
 
 def _panel(site: str, dtype: str, pair: str) -> str:

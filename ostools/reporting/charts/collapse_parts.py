@@ -33,23 +33,12 @@ def collapse_result_chart(result: Collapse) -> Chart:
 
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
     """
-<<<<<<< HEAD
     names = set(result.frame["dtype"])
     if len(set(result.frame["layer"])) > 1:
         once = any(Precision.of_name(name).part == "once" for name in names)
         return growth_chart(result) if once else collapse_layers_chart(result)
     many = len(names) > 4 or any(Precision.of_name(name).part is not None for name in names)
     return precision_chart(result) if many else collapse_chart(result)
-=======
-    reading, names = result.reading, set(result.frame["dtype"])
-    parts = {Precision.of_name(name).part for name in names}
-    how = {} if reading is None else {"per": reading.per, "norm": reading.norm}
-    if len(set(result.frame["layer"])) > 1:
-        return growth_chart(result) if "once" in parts else collapse_layers_chart(result, **how)
-    if reading is None and (len(names) > 4 or parts != {None}):
-        return precision_chart(result)
-    return collapse_chart(result, reading and (reading.site,), **how)
->>>>>>> h5-view
 
 
 def collapse_layers_chart(result: Collapse) -> Chart:
@@ -65,48 +54,29 @@ def collapse_layers_chart(result: Collapse) -> Chart:
     last = int(frame["layer"].max())
     positive = frame["value"][frame["value"] > 0]  # the range of colours
     domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
-    what = f"{NORM_WORDS[norm]} distance / norm of v^(l)"
-    what = "cosine distance" if norm == "cosine" else what
     panels = [
-<<<<<<< HEAD
         _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, last)
-=======
-        _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, what, last)
->>>>>>> h5-view
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
     notes = [
-<<<<<<< HEAD
         f"{_RELATIVE}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
-=======
-        f"{what}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
->>>>>>> h5-view
         "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly 0, the same numbers in both.",
     ]
     title = f"How far v and v* are apart after each block, {task_of(result)}"
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
 
 
-<<<<<<< HEAD
 def _cells(frame: Frame) -> Frame:
-=======
-def _cells(frame: Frame, norm: str) -> Frame:
->>>>>>> h5-view
     """One row a cell: its value, whether noise hides it, and the next layer and length, where it
     ends.
     """
     keys = ["pair", "dtype", "layer", "length"]
-<<<<<<< HEAD
     means = {
         "value": ("relative", "mean"),
         "exact": ("float64_distance", "mean"),
         "noise": ("pair_noise", "mean"),
     }
     cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
-=======
-    names = {value: "value", "float64_distance": "exact", "pair_noise": "noise"}
-    cells = frame.groupby(keys, as_index=False, sort=False)[[*names]].mean().rename(columns=names)
->>>>>>> h5-view
     axes.require_finite(cells["value"], "a heat map of layers")
     lengths = np.sort(cells["length"].unique())
     ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
@@ -115,13 +85,7 @@ def _cells(frame: Frame, norm: str) -> Frame:
     return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
 
 
-<<<<<<< HEAD
-def _layers_panel(cells: Frame, name: str, domain: list[float], last: int) -> Any:
-=======
-def _layers_panel(
-    cells: Frame, name: str, domain: list[float], colour: str, last: int
-) -> alt.LayerChart:
->>>>>>> h5-view
+def _layers_panel(cells: Frame, name: str, domain: list[float], last: int) -> alt.LayerChart:
     """Layers 0 to `last` over lengths."""
     lengths = cells["length"]
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]

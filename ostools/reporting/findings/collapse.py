@@ -143,18 +143,11 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
 
 def collapse_findings(result: Collapse) -> list[str]:
     """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the
-<<<<<<< HEAD
     likeliest next tokens; of few lengths the distances alone.
     """
     if len(set(frame_of(result)["length"])) < FEW:
         read = where_read(result.provenance.parameters, next_tokens(result))
         return present(_few_lengths(result), read)
-=======
-    likeliest next tokens; of a result with a reading of its own, what is hidden by that.
-    """
-    if result.reading is not None:
-        return reading_findings(result, result.reading)
->>>>>>> h5-view
     logits = vectors_at(result.measured(), "logits")
     return present(
         pair_verdict([result]),

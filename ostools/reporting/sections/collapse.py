@@ -132,11 +132,6 @@ def _collapse_parts(measured: Measurements) -> list[Part]:
     parts = _summary(measured.collapses)
     for result in measured.collapses:
         task, route = task_of(result), result.provenance.parameters
-<<<<<<< HEAD
-        known = task in tasks.REPEATING_TASKS
-        caption = f"L2 distance of the two y against the number of items, {task}"
-=======
->>>>>>> h5-view
         computed = f"Computed by {route.get('route')}: {route.get('route_reason')}."
         fields: Any = {
             "caption": f"L2 distance of the two y against the number of items, {task}",

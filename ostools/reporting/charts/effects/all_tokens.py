@@ -145,22 +145,11 @@ def growth_chart(result: Collapse) -> Chart:
     """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise
     of each dtype in v itself and in the difference, all relative to ||v^(l)||. Where the noise of
     the difference is above the distance, it hides it."""
-<<<<<<< HEAD
     table: Frame = Reading("residual").of(result.measured(), every_layer=True)
-    table = table[table["pair"] == main_pair(result)]
-    table = table[
-        table["relative"] > 0
-    ]  # of a pair that is the same in v^(0) the size of v^(0) is not stored
-    means: Frame = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)[
-        [*_GROWTH, "mean", "relative"]
-    ].mean()
-=======
-    table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
     # Of a pair that is the same in v^(0) the size of v^(0) is not stored.
     table = table[(table["pair"] == main_pair(result)) & (table["relative"] > 0)]
     groups = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)
     means: Frame = groups[[*_GROWTH, "mean", "relative"]].mean()
->>>>>>> h5-view
     size = means["mean"] / means["relative"]
     parts = [
         means[["length", "layer"]].assign(
