@@ -8,7 +8,7 @@
     ost.compare(profile, paths).plot()
     ost.profile(profile).plot()                    # which tokens matter; is it a U?
     ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()
-    ost.sweep.corpus(model, "texts.jsonl", cells="corpus")  # the same of many texts
+    ost.sweep.run(ost.sweep.read_sweep("sweep.yaml"), "sweep")  # many models, tasks, texts
     ost.report(model, out="report.html")
     ost.paper.reproduce(model, out="paper")        # every claim of the paper, judged
 

@@ -28,11 +28,6 @@ _OF_A_MODEL = (
         "The dtype to load the model in, such as float32; else the one that its file stores.",
     ),
     ("--max-memory", "SIZE", "What the work may take beside the model (4GiB); else what is free."),
-    (
-        "--max-time",
-        "TIME",
-        "End what its first steps show to take longer: 90s, 30min, 6h. Default: no limit.",
-    ),
     ("--dry-run", "", "Say what memory the work takes; load and measure nothing."),
 )
 _OF_A_RESULT = (

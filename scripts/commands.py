@@ -30,8 +30,6 @@ from ostools.ground.arguments import full_hints, full_signature, is_list, parts_
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
 from ostools.measure import (
-    attention,
-    attention_difference,
     bounds,
     collapse,
     evaluate,
@@ -54,6 +52,8 @@ from ostools.theory import distances
 from scripts.command_options import common_of, common_options, options_of
 
 Function = Callable[..., Any]
+NOT_OF_A_PROFILE = ("linearisations", "layers", "accuracy", "seed", "logit", "shuffled")
+"""Parameters of `sensitivity` that `sensitivity profile` does not have."""
 SUPPLIED = ("progress", "say", "max_memory")
 """Parameters that the command line gives itself, to the functions that have them."""
 FOR_TYPE_CHECKERS: dict[str, Any] = {
@@ -80,13 +80,13 @@ VERBS = {
     "sensitivity": "Measure how much the last token depends on each token.",
     "bounds": "Bound sensitivity (Theorem 5.1) from one forward pass.",
     "collapse": "Measure representational collapse (Theorem 4.2).",
-    "attention": "Show what the last token attends to, and how that differs between runs.",
+    "attention": "Show what the last token attends to, and what each head does.",
     "evaluate": "Ask a model the paper's tasks: what it answers, here or elsewhere.",
     "probe": "Say where an answer is lost: decoded, read, or gone.",
     "ablate": "Take parts of a model, or tokens, out and measure what changes.",
     "mitigate": "Compare what may help with doing nothing.",
     "reproduce": "Judge every claim of the paper on a model; draw its figures.",
-    "sweep": "Measure many cells, or many texts, and resume.",
+    "sweep": "Measure many models, tasks and texts, and resume.",
     "report": "Measure everything, write one HTML file.",
     "explore": "Look at a prompt in the browser, as you type it.",
     "list": "List models, tasks, mitigations and measurements.",
@@ -165,8 +165,8 @@ DECLARED = (
             '--prompt "The capital of France is"',
             '--prompt "The capital of France is" --position -2',
         ],
-        lines_of=[sensitivity, profile],
-        options_of={encode: ["text"]},
+        lines_of=[profile],
+        options_of={sensitivity: NOT_OF_A_PROFILE},
         memory=sensitivity,
     ),
     Declared(
@@ -180,15 +180,6 @@ DECLARED = (
         lines_of=[collapse],
         options_of={collapse: []},
         memory=composed.pairs_memory,
-    ),
-    Declared(
-        name="attention difference",
-        function=composed.difference,
-        examples=["--task copy-last --length 12 --mitigation separator:every=3 --out compared.png"],
-        lines_of=[attention, attention_difference],
-        options_of={encode: ["model", "text"]},
-        loads_model=True,
-        runs_model=True,
     ),
     Declared(
         name="evaluate prompts",
@@ -237,7 +228,6 @@ DECLARED = (
         pages.report,
         "",
         '--model ./my-model --prompt "The capital of France is" --out x.html',
-        "--model embedded --model embedded-short --out both.html",
         "--sections collapse,precision --lengths 1:128",
         "--run sweep --out sweep.html",
         options_of={encode: ["model", "text"]},

@@ -3,10 +3,9 @@ tokens.
 
     python -m scripts.long_contexts TEXT [--models gemma-3-270m] [--what collapse] [--page-only]
 
-TEXT is a file of plain text, such as tinyshakespeare. It is cut into equal parts, and one window is
-drawn of each. Every window is a cell of `ost.sweep.corpus`, stored in artefacts/long-contexts as it
-is
-measured: under the same code a run that was cut off goes on where it stopped. Collapse needs no
+TEXT is a file of plain text, such as tinyshakespeare. It is cut into equal parts, the texts of a
+sweep, and one window is drawn of each. Every window is a cell, stored in artefacts/long-contexts as
+it is measured: a run that was cut off goes on where it stopped. Collapse needs no
 text: a pair of prompts every `STEP` digits, up to the same number of tokens. Each model runs in a
 process of its own, whose peak of memory is noted. The pages, docs/scale.md too, say what is
 measured so far; a part of which nothing is stored here stays as it is. Some two hours on one core.
@@ -21,7 +20,7 @@ import subprocess
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,8 @@ from ostools.theory.statistics.intervals import FEWEST
 LENGTHS = {"smollm2-135m-instruct": 2048, "gemma-3-270m": 4096}
 """Tokens of a window."""
 PARTS = 5
+ORDER = (2, 4, 3, 0, 1)
+"""Of the parts; the sketch of the k-th has seed k."""
 STEP = 32
 """Digits between two lengths of a collapse."""
 QUESTION = 16
@@ -82,14 +83,17 @@ def measure_sensitivity(name: str, text: Path) -> None:
         note(folder.with_name("sensitivity-peak.json"), peak())
 
     pieces = parts(text.read_text(encoding="utf-8"))
-    ost.sweep.corpus(
-        ost.load_model(name, dtype="float32"),
-        pieces,
-        lengths=LENGTHS[name],
-        method="sketch",
-        cells=folder,
-        progress=note_peak,
+    order = [number for number in ORDER if number < len(pieces)]
+    sweep = ost.sweep.sweep_of(
+        {
+            "models": name,
+            "texts": [{"id": number, "text": pieces[number]} for number in order],
+            "lengths": LENGTHS[name],
+            "measurements": {"name": "sensitivity", "linearisations": "full", "method": "sketch"},
+        }
     )
+    for failed in ost.sweep.run(sweep, folder, progress=note_peak).failed:
+        raise SystemExit(failed)
 
 
 def measure_collapse(name: str, text: Path) -> None:
@@ -115,15 +119,21 @@ def measured_windows(name: str) -> Iterator[tuple[AskedCell, pd.DataFrame]]:
         return
     reading = read(folder)
     cells = [cell for cell in reading.cells if cell.state == "measured"]
-    rows: Any = reading.rows("corpus-sensitivity")
-    windows = [part for _, part in rows.groupby("window", sort=False)] if len(cells) else []
+    rows: Any = reading.rows("sensitivity")
+    windows = [part for _, part in rows.groupby("text", sort=False)] if len(cells) else []
     for cell, part in zip(cells, windows, strict=True):
         yield cell, part.sort_values("position")
 
 
+def source_of(cell: AskedCell) -> Mapping[str, Any]:
+    """The provenance of a measured cell."""
+    assert cell.source is not None
+    return cell.source
+
+
 def between(part: pd.DataFrame) -> np.ndarray:
     """log10 of the norms, without the first and the last token."""
-    return np.log10(part["value"].to_numpy(dtype=float))[1:-1]
+    return np.log10(part["frobenius_norm"].to_numpy(dtype=float))[1:-1]
 
 
 def words(tested: TestedValue) -> str:
@@ -138,8 +148,8 @@ def sensitivity_table(names: Sequence[str]) -> str:
     for name in names:
         windows = list(measured_windows(name))
         for cell, part in windows:
-            values, shape = part["value"].to_numpy(dtype=float), u_shape(between(part))
-            row = [cell.sources[0]["model"]["title"] or name, f"{len(part):,}"]
+            values, shape = part["frobenius_norm"].to_numpy(dtype=float), u_shape(between(part))
+            row = [source_of(cell)["model"]["title"] or name, f"{len(part):,}"]
             row += [f"{int(part['start'].iloc[0]):,} of part {int(part['text'].iloc[0]) + 1}"]
             row += [words(shape.start), words(shape.end), shape.verdict]
             row.append(f"{values[0] / np.median(values):.1f}")
@@ -204,9 +214,9 @@ def costs(names: Sequence[str]) -> str:
         if not cells:
             continue
         peak = json.loads((STORE / name / "sensitivity-peak.json").read_text(encoding="utf-8"))
-        seconds = sorted(cell.sources[0]["parameters"]["cell_seconds"] for cell in cells)
+        seconds = sorted(source_of(cell)["parameters"]["cell_seconds"] for cell in cells)
         taken = " to ".join(f"{value:.0f}" for value in dict.fromkeys((seconds[0], seconds[-1])))
-        row = [cells[0].sources[0]["model"]["title"] or name, f"{LENGTHS[name]:,}", str(len(cells))]
+        row = [source_of(cells[0])["model"]["title"] or name, f"{LENGTHS[name]:,}", str(len(cells))]
         lines.append(f"| {' | '.join([*row, taken, f'{peak / 1e9:.1f}'])} |")
     return "\n".join(lines)
 
@@ -219,7 +229,7 @@ def picture(names: Sequence[str]) -> Any:
     for name in names:
         tables, title = [], name
         for number, (cell, part) in enumerate(measured_windows(name), start=1):
-            logs, title = between(part), cell.sources[0]["model"]["title"] or name
+            logs, title = between(part), source_of(cell)["model"]["title"] or name
             bins = np.array_split(logs - np.median(logs), BINS)
             place = [
                 part_of.mean() for part_of in np.array_split(np.arange(1, len(logs) + 1), BINS)

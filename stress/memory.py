@@ -21,7 +21,7 @@ import torch
 from ostools.measure.swept import Cell
 from ostools.models.files.sources import locate
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
+from ostools.sweep.cells import KeyedCell, key_of, cells_of, checkpoint_hash, code_version
 from ostools.sweep.executor import Bench, Terms
 from tests.checkpoints import write_checkpoint
 
@@ -67,7 +67,7 @@ def measured(cases: int, seed: int) -> tuple[list[int], list[str]]:
         cells = _cells(name)
         for index in range(cases):
             cell = _drawn(cells[index % len(cells)], chosen)
-            key = base_key(cell, bench.terms.checkpoints[name], "cpu")
+            key = key_of(cell, bench.terms.checkpoints[name], "cpu")
             found = bench.measure(KeyedCell(cell, key))
             if isinstance(found, str):
                 errors.append(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,6 @@ def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse
     monkeypatch.setattr(script, "LENGTHS", {"embedded": 32, "embedded-short": 32})
     for name, value in (("PARTS", 3), ("BINS", 6), ("STEP", 4)):
         monkeypatch.setattr(script, name, value)
-    monkeypatch.setattr(
-        sys.modules["ostools.sweep.corpus.corpus"], "TOKENS_PER_CELL", 32
-    )  # a window a cell, as long ones have
     for name, path in (("STORE", "store"), ("PAGE", "page.md"), ("PICTURE", "page.png")):
         monkeypatch.setattr(script, name, tmp_path / path)
     tables: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Options that mean the same in every command: output, place of the model, memory and time."""
+"""Options that mean the same in every command: output, place of the model, memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class GlobalOptions:
     device: str | None = None
     load_dtype: str | None = None
     max_memory: int | None = None
-    max_time: float | None = None
     dry_run: bool = False
 
     @property
@@ -39,12 +38,7 @@ GLOBALS = GlobalOptions()
 def set_globals(values: Mapping[str, Any]) -> None:
     """Read the global options of a command line; those it does not have keep their defaults."""
     vars(GLOBALS).update(vars(GlobalOptions()))
-    readers = {
-        "out": Path,
-        "max_memory": parse_bytes,
-        "max_time": parse_seconds,
-        "size": parse_size,
-    }
+    readers = {"out": Path, "max_memory": parse_bytes, "size": parse_size}
     for name in (field.name for field in fields(GlobalOptions)):
         if values.get(name) is not None:
             setattr(GLOBALS, name, readers[name](values[name]) if name in readers else values[name])
@@ -59,26 +53,18 @@ def on_one_line(text: object) -> str:
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def parse_bytes(text: str) -> int:
     """`4GiB`, `500 MB` or a number of bytes. Raises `InputError` for others."""
-    return int(_amount("--max-memory", text, _BYTES, "a size such as 4GiB, 500MB"))
-
-
-def parse_seconds(text: str) -> float:
-    """`90s`, `30min`, `6h` or a number of seconds. Raises `InputError` for others."""
-    return _amount("--max-time", text, _SECONDS, "a time such as 90s, 30min, 6h")
-
-
-def _amount(option: str, text: str, units: Mapping[str, int], expected: str) -> float:
     form = r"\s*(\d*\.?\d+(?:e\d{1,2})?)\s*([a-z]*)\s*"
     match = re.fullmatch(form, text.lower(), re.ASCII)
-    amount = float(match[1]) * units.get(match[2], 0) if match else 0.0
+    amount = float(match[1]) * _BYTES.get(match[2], 0) if match else 0.0
     if not 0 < amount < 2**62:
-        raise InputError(f"{option} {text!r}: expected {expected} or a number alone")
-    return amount
+        raise InputError(
+            f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number alone"
+        )
+    return int(amount)
 
 
 def parse_size(text: str) -> str | float:

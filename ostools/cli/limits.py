@@ -1,7 +1,5 @@
-"""Memory and time that a command may take.
-
-Memory is forecast before the model is loaded, and held while the command works. Time is expected
-by what is done so far.
+"""Memory that a command may take: forecast before the model is loaded, and held while the command
+works.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ from ostools.cli import terminal
 from ostools.cli.commands import UNKNOWN, Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts, Value
-from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
+from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import is_out_of_memory
-from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
 from ostools.measure.measurement import RECORDS
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
@@ -45,46 +42,6 @@ _WAYS = (
 _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone.
 """
-
-
-class _TooLong(KeyboardInterrupt):
-    """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a
-    failure.
-    """
-
-
-def timed(progress: Progress) -> Progress:
-    """The progress of a command on all of its models, which ends work that would take longer than
-    `--max-time`.
-    """
-    clock, limit = Clock(), GLOBALS.max_time
-    if limit is None:
-        return progress
-
-    def timed_progress(steps: int, total: int) -> None:
-        tell(progress, steps, total)
-        elapsed, left = clock.told(steps, total)
-        expected = elapsed + (left or 0)
-        if elapsed < min(FIRST_ESTIMATE, limit) or expected <= limit or steps >= total:
-            return
-        share, about = 100 * steps / total, "more than" if left is None else "about"
-        enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
-        raise _TooLong(
-            f"{share:.0f}% done after {in_time(elapsed)}, so {about} {in_time(expected)} in all, which is longer than "
-            f"--max-time: about {share * limit / elapsed:.0f}% of it would fit (a shorter prompt, fewer lengths, a faster "
-            f"machine); or give --max-time {enough}"
-        )
-
-    return timed_progress
-
-
-@contextmanager
-def within_time() -> Iterator[None]:
-    """Turn the end of work that takes too long into a refusal (`InputError`)."""
-    try:
-        yield
-    except _TooLong as error:
-        raise InputError(str(error)) from None
 
 
 def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
@@ -177,7 +134,10 @@ def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
 
 def in_gib(size: int) -> str:
     """Bytes in words."""
-    return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.0f} MiB"
+    for unit, name in ((_GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit / 10:
+            return f"{size / unit:.2f} {name}" if unit == _GIB else f"{size / unit:.0f} {name}"
+    return f"{size} bytes"
 
 
 def _free(device: torch.device) -> Free:

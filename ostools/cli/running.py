@@ -71,8 +71,7 @@ def _at_work_of(
     from ostools.cli.limits import memory_of
 
     name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
-    counts_steps = "progress" in command.names
-    with at_work(command.name, name, memory, counts_steps=counts_steps) as (model, progress):
+    with at_work(command.name, name, memory) as (model, progress):
         yield [model], progress
 
 
@@ -97,22 +96,16 @@ def at_work(
     *,
     device: str | None = None,
     dtype: str = "",
-    counts_steps: bool = True,
 ) -> Iterator[tuple[TransformerBridge, Progress]]:
     """Load a model; give it, and the progress of the work on it.
 
     Before, the forecast of `memory` is noted and compared with what is free and `--max-memory`;
-    with `--dry-run` the command ends there. Raises `InsufficientMemoryError` where memory runs out,
-    and `InputError` for work that would exceed `--max-time`.
+    with `--dry-run` the command ends there. Raises `InsufficientMemoryError` where memory runs out.
     """
-    from ostools.cli.limits import forecast_of, timed, within_limits, within_time
+    from ostools.cli.limits import forecast_of, within_limits
 
     device = device or GLOBALS.device or "auto"
     dtype = dtype or GLOBALS.load_dtype or "auto"
-    if not counts_steps and GLOBALS.max_time is not None:
-        raise InputError(
-            f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
-        )
     forecast = None if memory is None else forecast_of(model, device, dtype, memory)
     if GLOBALS.dry_run:
         _end_with(forecast)
@@ -121,14 +114,14 @@ def at_work(
     from ostools.models import load_model
     from ostools.models.shape import one_is_enough
 
-    with within_time(), within_limits(device, forecast):
+    with within_limits(device, forecast):
         if terminal.shows_bar():
             terminal.note(f"loading {model}")
         loaded = load_model(model, dtype=dtype, device=device)
         if one_is_enough(loaded):
             torch.set_num_threads(1)
         with terminal.progress(doing) as progress:
-            yield loaded, timed(progress)
+            yield loaded, progress
 
 
 def _end_with(forecast: Forecast | None) -> NoReturn:

@@ -2,13 +2,13 @@
 several prompts.
 
 Prompts have different lengths, and norms of different prompts different sizes. So a mean over
-prompts is one of shares, and over relative position, as of a corpus (`ost.sweep.corpus`, which
-draws the prompts from texts itself)."""
+prompts is one of shares, and over relative position: also of the texts of a sweep
+(`ost.sweep.over_texts`)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -291,3 +291,17 @@ def join_results(
     shared = {name: value for name, value in first.parameters.items() if name not in own_parameters}
     provenance = replace(first, token_ids=None, parameters=shared | {"prompts": prompts})
     return table[["prompt", *results[0].frame.columns]], provenance, tuple(results)
+
+
+def join_texts(
+    rows: Frame,
+    provenance: Provenance,
+    read: Callable[[Frame, Provenance], Result],
+) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
+    """Table, provenance and results of a `PromptResults` of the stored rows of several texts, each
+    read by `read`. Raises `InputError` for rows of several lengths: a text has one window of each.
+    """
+    if (count := rows["length"].nunique()) > 1:
+        raise InputError(f"expected rows of one length, found {count}: give length=")
+    parts = (part for _, part in rows.groupby("text", sort=False))
+    return join_results([read(part.reset_index(drop=True), provenance) for part in parts], ())

@@ -1,26 +1,42 @@
-"""What a sweep knows of a measurement beside its function: `Swept`. And what it measures with it: a
-`Cell`.
+"""What a sweep knows of a measurement beside its function (`Swept`), and what it measures with it: a
+`Cell`, of a task or of a `Text`.
+
+A window of a text begins with the special tokens that the tokenizer puts before any text, which
+count; the rest is a piece of the text. Nothing is padded and nothing repeated. Which piece depends
+on the seed, the text's id and the length alone, on no other text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.measure.mitigated_prompts import EffectStatus
-from ostools.measure.position import Position, checked_position, read_at, reading
+from ostools.measure.mitigated_prompts import ACTIVE, EffectStatus, MitigatedPrompts
+from ostools.measure.position import (
+    Position,
+    checked_position,
+    read_at,
+    reading,
+    require_prompt_end,
+)
 from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation
-from ostools.mitigations.named import NONE
+from ostools.mitigations.named import NONE, typed
+from ostools.models import Prompt
+from ostools.models.tokenizer_calls import lead, text_ids
+from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance, Result
+from ostools.tasks.repeats import PairsOfIds
 
 Rows: TypeAlias = tuple[Frame, Provenance]
 """What a cell gave: its rows, each with its length, and what they come from."""
@@ -33,10 +49,43 @@ READ_POSITION: dict[str, Any] = {"position": (Position | None, None)}
 """The option that says where a task's prompts are read."""
 
 
+TEXT_TASK = "text"
+"""The task's name of a cell whose prompts are windows of a text."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of a sweep under its `id`; `number`: its place in the list, from 0."""
+
+    id: str
+    number: int
+    text: str
+
+    def window(
+        self, model: TransformerBridge, length: int, seed: int
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Draw a window of `length` tokens: where its piece begins among the text's own tokens, and
+        its ids. None where the text is too short for one."""
+        before, ids = lead(tokenizer_of(model)), text_ids(tokenizer_of(model), self.text)
+        size = length - len(before)
+        if size < 1:
+            raise InputError(
+                f"lengths: expected room for text beside {len(before)} special tokens, found {length}"
+            )
+        if size > len(ids):
+            return None
+        hashed = hashlib.sha256(self.id.encode()).digest()[:8]
+        key = int(self.id) if self.id.isdecimal() else int.from_bytes(hashed)
+        random = np.random.default_rng((seed, key, length))
+        start = int(random.integers(0, len(ids) - size, endpoint=True))
+        return start, (*before, *ids[start : start + size])
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One measurement on one model, task, dtype, mitigation and seed, at several lengths; its own
-    `options` as JSON, so that a cell is a value that can be compared."""
+    """One measurement on one model, task (or text), dtype, mitigation and seed, at several lengths;
+    its own `options` as JSON, so that a cell is a value that can be compared. `typed`: the
+    mitigation was typed on the command line, and may be one of a file of the user's own."""
 
     model: str
     task: str
@@ -46,14 +95,14 @@ class Cell:
     measurement: str
     options: str
     lengths: tuple[int, ...]
+    text: Text | None = None
+    typed: bool = False
 
     @property
     def columns(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("options", "lengths")
-        }
+        names = ("model", "task", "dtype", "mitigation", "seed", "measurement")
+        of_text = {} if self.text is None else {"text": self.text.id}
+        return {name: getattr(self, name) for name in names} | of_text
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -61,7 +110,8 @@ class Cell:
 
     @property
     def mitigated(self) -> Mitigation | None:
-        return None if self.mitigation == NONE else mitigations.mitigation(self.mitigation)
+        make = typed if self.typed else mitigations.mitigation
+        return None if self.mitigation == NONE else make(self.mitigation)
 
     @property
     def seeds(self) -> list[int]:
@@ -82,7 +132,8 @@ class Cell:
             else f"{self.lengths[0]} to {self.lengths[-1]}"
         )
         where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
-        return f"{self.measurement} of {self.task}{mitigation_words} on {where}"
+        task = self.task if self.text is None else f"{self.task} {self.text.id}"
+        return f"{self.measurement} of {task}{mitigation_words} on {where}"
 
 
 @dataclass(frozen=True)
@@ -103,8 +154,10 @@ class Swept:
         and no answer.
     casts: it casts a float32 model itself, to dtypes too (bfloat16-kv) that no model can be loaded
         in.
-    depends_on_lengths: a row depends on which other lengths were asked: a cell at other lengths is
-        measured anew.
+    depends_on_lengths: a row depends on which other lengths were asked: cells at other lengths are
+        never of one table.
+    of_texts: the result of stored rows of several texts (column `text`); None where a sweep cannot
+        ask it of texts.
     """
 
     read: Callable[[Frame, Provenance], Result]
@@ -117,6 +170,7 @@ class Swept:
     pairs: bool = False
     casts: bool = False
     depends_on_lengths: bool = False
+    of_texts: Callable[[Frame, Provenance], Result] | None = None
 
     def measured(self, function: Callable[..., Any], model: TransformerBridge, cell: Cell) -> Rows:
         """The rows of a cell: of one call at all its lengths, or of one a length for what takes one
@@ -130,14 +184,57 @@ class Swept:
             if name != SEQUENCES
         }
         names = inspect.signature(function).parameters
+        options |= {"dtypes": [cell.dtype]} if self.casts else {}
+        if cell.text is not None:
+            return self._of_text(function, model, cell, cell.text, options)
         if "lengths" not in names:
             return _each_prompt(
                 function, model, cell, options | ({"seed": cell.seed} if "seed" in names else {})
             )
-        options |= {"dtypes": [cell.dtype]} if self.casts else {}
         how: Any = {"lengths": cell.lengths, "seeds": cell.seeds, "mitigation": cell.mitigated}
         result = function(model, cell.task, **how, **options)
         return self.rows(result, cell), result.provenance
+
+    def _of_text(
+        self,
+        function: Callable[..., Any],
+        model: TransformerBridge,
+        cell: Cell,
+        text: Text,
+        options: dict[str, Any],
+    ) -> Rows:
+        """The rows of a window of each length that the text has, with where it begins (`start`).
+
+        Raises `InputError` where it has none, and for a mitigation that changes none of its logits.
+        """
+        drawn = {n: text.window(model, n, cell.seed) for n in cell.lengths}
+        windows = {n: window for n, window in drawn.items() if window is not None}
+        if not windows:
+            raise InputError(f"expected a text of at least {cell.lengths[0]} tokens, found fewer")
+        require_prompt_end(options.pop("position", None), "a text")
+        how: dict[str, Any] = {**options, "mitigation": cell.mitigated}
+        names, results = inspect.signature(function).parameters, []
+        # An estimate draws directions of its own for each text, so that its errors are not the same
+        # in all: an interval over texts would not see them.
+        how |= {"seed": cell.seed + text.number} if "seed" in names else {}
+        for n, (_, ids) in windows.items():
+            if "lengths" not in names:
+                results.append(function(model, Prompt.from_ids(model, ids), **how))
+                continue
+            longer = Prompt.from_ids(model, (*ids, ids[-1]))
+            if cell.mitigated is not None:
+                prompts = MitigatedPrompts.of(function.__name__, model, [longer], cell.mitigated)
+                prompts.require_acting(model)
+            pair = PairsOfIds({n: (ids, (*ids, ids[-1]))}, TEXT_TASK)
+            results.append(function(model, pair, lengths=[n], **how))
+        tables = [
+            self.rows(result, cell).assign(length=n)
+            for n, result in zip(windows, results, strict=True)
+        ]
+        table, provenance = pd.concat(tables, ignore_index=True), results[-1].provenance
+        starts = {n: start for n, (start, _) in windows.items()}
+        table = table.assign(start=table["length"].replace(starts))
+        return (table if "status" in table else table.assign(status=ACTIVE)), provenance
 
 
 def _each_prompt(

@@ -2,25 +2,20 @@
 command, and read as one table.
 """
 
-from ostools.sweep.corpus.corpus import corpus
-from ostools.sweep.corpus.result import Corpus, CorpusCollapse, read_corpus
 from ostools.sweep.executor import Executor
 from ostools.sweep.ray_cluster import RayCluster
-from ostools.sweep.reading import results
+from ostools.sweep.reading import over_texts, results
 from ostools.sweep.run import Outcome, SweepPlan, plan, run
 from ostools.sweep.sweep_file import Sweep, read_sweep, sweep_of
 
 __all__ = [
-    "Corpus",
-    "CorpusCollapse",
     "Executor",
     "Outcome",
     "RayCluster",
     "Sweep",
     "SweepPlan",
-    "corpus",
+    "over_texts",
     "plan",
-    "read_corpus",
     "read_sweep",
     "results",
     "run",

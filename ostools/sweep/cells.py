@@ -1,7 +1,7 @@
 """The cells of a sweep and their keys.
 
-A cell's key is a hash of everything that defines its numbers, so the same command again finds what
-is there.
+A cell's key is a hash of everything that defines its numbers (versions, settings, model, data), so
+the same command again finds what is there.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from ostools import mitigations, tasks
-from ostools.measure.swept import Cell
+from ostools.measure.swept import TEXT_TASK, Cell, Text
 from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE
+from ostools.mitigations.own_file import LOADED
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
-from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.measurements import MEASUREMENTS, Options
 from ostools.sweep.sweep_file import Sweep, form_of
-from ostools.tasks import Task
+from ostools.tasks import CollapseTask, Task
 
 _VERSIONS = (
     "oversquashing-tools",
@@ -42,10 +43,10 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class KeyedCell:
-    """A cell that was asked for, under the key of what defines its numbers but for the lengths."""
+    """A cell that was asked for, under the key of what defines its numbers."""
 
     cell: Cell
-    base: str
+    key: str
 
     @property
     def identity(self) -> str:
@@ -54,21 +55,12 @@ class KeyedCell:
         """
         return json.dumps([self.cell.columns, self.cell.options])
 
-    @property
-    def stem(self) -> str:
-        """Beginning of the names of its files."""
-        return f"{self.base}.{digest(list(self.cell.lengths))[:8]}"
-
-    def at(self, lengths: Iterable[int]) -> KeyedCell:
-        """The cell at other lengths."""
-        return replace(self, cell=replace(self.cell, lengths=tuple(sorted(set(lengths)))))
-
-    def missing(self, stored: Iterable[frozenset[int]]) -> KeyedCell | None:
-        """The lengths that are in none of `stored`, as a cell of their own; None where there are
-        none.
-        """
-        missing_lengths = set(self.cell.lengths).difference(*stored)
-        return self.at(missing_lengths) if missing_lengths else None
+    def replaces(self, before: KeyedCell) -> bool:
+        """Whether the numbers of this cell are asked in the place of those of `before`: of a cell
+        that has the same lengths, or of which a row depends on the others."""
+        swept = MEASUREMENTS[self.cell.measurement].swept
+        is_apart = not {*self.cell.lengths} & {*before.cell.lengths}
+        return self.identity == before.identity and (swept.depends_on_lengths or not is_apart)
 
 
 def to_load(cell: Cell) -> tuple[str, str]:
@@ -81,23 +73,32 @@ def cells_of(sweep: Sweep) -> list[Cell]:
     cell.
     """
     cells: dict[Cell, None] = {}
-    mitigation_labels = [_mitigation_label(spec) for spec in sweep.mitigations]
-    for measurement, task in itertools.product(sweep.measurements, sweep.tasks):
-        form, options = form_of(task, measurement.name), measurement.as_json
-        name = _same_text(form, tasks.label(form), task) if isinstance(form, Task) else task
-        # What draws nothing is the same under every seed.
-        seeds = sweep.seeds if form.random or measurement.draws == "by seed" else (0,)
-        dtypes = measurement.dtypes or sweep.dtypes
-        for model, label, dtype, seed in itertools.product(
+    mitigation_labels = [(_mitigation_label(spec), False) for spec in sweep.mitigations]
+    mitigation_labels += [(spec, True) for spec in sweep.typed]
+    for measurement, task in itertools.product(sweep.measurements, (*sweep.tasks, *sweep.texts)):
+        name, text, seeds = _prompts_of(task, measurement, sweep.seeds)
+        dtypes, options = measurement.dtypes or sweep.dtypes, measurement.as_json
+        for model, (label, is_typed), dtype, seed in itertools.product(
             sweep.models, mitigation_labels, dtypes, seeds
         ):
             which = model, name, dtype, label, seed, measurement.name
-            cells[Cell(*which, options, sweep.lengths)] = None
+            cells[Cell(*which, options, sweep.lengths, text, is_typed)] = None
     # Of the file's order only: each model in a dtype once, and the models as they are listed.
     order = list(dict.fromkeys(map(to_load, cells)))
     return sorted(
         cells, key=lambda cell: (sweep.models.index(cell.model), order.index(to_load(cell)))
     )
+
+
+def _prompts_of(
+    task: str | Text, measurement: Options, seeds: tuple[int, ...]
+) -> tuple[str, Text | None, tuple[int, ...]]:
+    """The task's name, the text, and the seeds. What draws nothing is the same under every seed."""
+    if isinstance(task, Text):
+        return TEXT_TASK, task, seeds
+    form = form_of(task, measurement.name)
+    name = _same_text(form, tasks.label(form), task) if isinstance(form, Task) else task
+    return name, None, seeds if form.random or measurement.draws == "by seed" else (0,)
 
 
 def _mitigation_label(spec: str) -> str:
@@ -114,60 +115,58 @@ def _same_text(definition: Task | Mitigation | None, label: str, spec: str) -> s
     return spec if label == repr(definition) else label
 
 
-def base_key(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell: parameters, checkpoint, device, versions; its lengths
-    where a row depends on the others (`Swept.depends_on_lengths`).
+def key_of(cell: Cell, checkpoint: str, device: str) -> str:
+    """What defines the numbers of a cell: settings, lengths, text, checkpoint, device, versions.
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
-    depends = MEASUREMENTS[cell.measurement].swept.depends_on_lengths
-    definitions = [form_of(cell.task, cell.measurement), *mitigations.parts(cell.mitigated)]
+    of_task: list[CollapseTask | Task] = []
+    text = cell.text
+    if text is None:
+        of_task = [form_of(cell.task, cell.measurement)]
     return digest(
         {
             **cell.columns,
             "options": cell.options,
-            "whole": list(cell.lengths) if depends else None,
+            "lengths": list(cell.lengths),
+            "text": None if text is None else [text.id, text.number, digest(text.text)],
             "checkpoint": checkpoint,
             "device": device,
             "code": code_version(),
-            "sources": sources(definitions),
+            "sources": sources([*of_task, *mitigations.parts(cell.mitigated)]),
         }
     )
 
 
-def sources(definitions: Sequence[object]) -> list[dict[str, list[str]]]:
-    """Hashes of what defines tasks and mitigations beside this package: of each the files that it
-    names, and the packages of other distributions that its class comes from: it may call any of
-    their files.
+def sources(definitions: Sequence[object]) -> list[list[str]]:
+    """Hashes of what defines each task and mitigation beside this package: of the files that it
+    names, and of those of the package of another distribution that its class comes from, as it may
+    call any of them.
     """
     return [
-        {
-            "named": [f"{name} {_file_hash(path)}" for name, path in _named_files(definition)],
-            "package": [_file_hash(path) for path in _package_files(type(definition))],
-        }
+        [f"{name} {_file_hash(path)}" for name, path in _named_files(definition)]
+        + [_file_hash(path) for path in _package_files(type(definition))]
         for definition in definitions
     ]
 
 
 def _named_files(definition: object) -> Iterator[tuple[str, Path]]:
-    names = (
-        [field.name for field in fields(definition)]
-        if is_dataclass(definition)
-        else [*getattr(definition, "__dict__", {})]
-    )
-    for name in names:
+    own = getattr(definition, "__dict__", {})
+    for name in getattr(definition, "__dataclass_fields__", own):
         value = getattr(definition, name)
         if isinstance(value, str | Path) and os.path.isfile(value):
             yield name, Path(value)
 
 
 def _package_files(kind: type) -> Iterator[Path]:
-    for base in kind.__mro__:
-        package = base.__module__.partition(".")[0]
-        if package not in {"ostools", *sys.stdlib_module_names}:
+    for module in dict.fromkeys(base.__module__ for base in kind.__mro__):
+        package = module.partition(".")[0]
+        if module in LOADED:  # a file of the user's own
+            yield Path(module)
+        elif package not in {"ostools", *sys.stdlib_module_names}:
             roots = map(Path, getattr(sys.modules[package], "__path__", ()))
-            files = [file for root in roots for file in sorted(root.rglob("*")) if file.is_file()]
-            files += [Path(str(getattr(sys.modules[base.__module__], "__file__", "")))]
+            files = [file for root in roots for file in sorted(root.rglob("*"))]
+            files += [Path(str(getattr(sys.modules[module], "__file__", "")))]
             yield from (f for f in files if f.is_file() and "__pycache__" not in f.parts)
 
 

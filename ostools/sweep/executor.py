@@ -27,9 +27,10 @@ from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import arithmetic_named
 from ostools.models.shape import enough_threads
-from ostools.sweep.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
+from ostools.sweep.cells import KeyedCell, checkpoint_hash, code_version, key_of, to_load
 from ostools.sweep.measurements import MEASUREMENTS, measure
 from ostools.sweep.sweep_file import form_of
+from ostools.tasks.repeats import RepeatedIds
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,14 @@ class Terms:
     def kind(self) -> str:
         """The device without its number."""
         return self.device.partition(":")[0]
+
+    def require_same(self, keyed_cell: KeyedCell) -> None:
+        """Refuse versions, plugins and files that are others, on this node, than the key says."""
+        cell, there = keyed_cell.cell, "that the sweep was planned with, found others"
+        if code_version() != self.code:
+            raise InputError(f"expected the versions {there} here")
+        if key_of(cell, self.checkpoints[cell.model], self.kind) != keyed_cell.key:
+            raise InputError(f"expected the plugins and files {there} on {os.uname().nodename}")
 
 
 def weights_dtype(cell: Cell) -> torch.dtype:
@@ -81,10 +90,15 @@ def forecast(cell: Cell, source: Checkpoint, device: str) -> Forecast:
 
 def _work(cell: Cell, model: Unloaded) -> int:
     measurement = MEASUREMENTS[cell.measurement]
-    values = {**cell.arguments, **measurement.swept.fixed}
-    values |= {"task": form_of(cell.task, cell.measurement), "lengths": cell.lengths}
-    values |= {"seeds": cell.seeds, "mitigation": cell.mitigated, "dtypes": [cell.dtype]}
-    return bytes_of(measurement.function, model, **values)
+    values = {**cell.arguments, **measurement.swept.fixed, "lengths": cell.lengths}
+    values |= {"mitigation": cell.mitigated, "dtypes": [cell.dtype]}
+    if cell.text is None:
+        values |= {"task": form_of(cell.task, cell.measurement), "seeds": cell.seeds}
+        return bytes_of(measurement.function, model, **values)
+    # The longest window: of a measurement of pairs by a task of as many tokens.
+    if measurement.swept.casts:
+        return bytes_of(measurement.function, model, task=RepeatedIds((0,)), **values)
+    return bytes_of(measurement.function, model, cell.lengths[-1], **values)
 
 
 CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]
@@ -131,7 +145,7 @@ class Bench:
         """
         start, cell = time.perf_counter(), keyed_cell.cell
         try:
-            self._require_as_planned(keyed_cell)
+            self.terms.require_same(keyed_cell)
             model = self._model(cell)
             with enough_threads([model]):
                 table, provenance = measure(model, cell)
@@ -139,18 +153,6 @@ class Bench:
             return in_words(error)
         took = {**provenance.parameters, "cell_seconds": time.perf_counter() - start}
         return table, replace(provenance, parameters=took)
-
-    def _require_as_planned(self, keyed_cell: KeyedCell) -> None:
-        """Refuse versions, plugins and files that are others, on this node, than the key says."""
-        cell = keyed_cell.cell
-        if code_version() != self.terms.code:
-            raise InputError(
-                "expected the versions that the sweep was planned with, found others here"
-            )
-        if base_key(cell, self.terms.checkpoints[cell.model], self.terms.kind) != keyed_cell.base:
-            raise InputError(
-                f"expected the plugins and files that the sweep was planned with, found others on {os.uname().nodename}"
-            )
 
     def _model(self, cell: Cell) -> TransformerBridge:
         from ostools.models import load_model

@@ -20,46 +20,37 @@ import pyarrow as pa
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files import checked_path
-from ostools.results import Frame
-from ostools.sweep.cell_file import MADE_BY, PLACE, CellFile
+from ostools.ground.names import checked_name
+from ostools.measure.swept import the_one
+from ostools.results import Frame, Provenance, Result
+from ostools.sweep.cell_file import MADE_BY
 from ostools.sweep.cells import KeyedCell
+from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.store import MANIFEST, Failure, Store
 
+PLACE = "__cell__"
+"""The column that says, while tables are put together, which cell a row is of."""
+CONDITION = ("model", "dtype", "mitigation", "seed", "options", *MADE_BY)
+"""The columns in which the rows of one result over texts are alike."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")
-"""States of a cell: all of it is measured; what is not measured has failed; something is still to
-be measured.
-"""
 
 
 @dataclass(frozen=True)
 class AskedCell:
-    """A cell that was asked for, and what there is of it: the lengths that are `measured`, the
-    records of the others that failed, and of each of its files what its numbers come from
-    (`Provenance` as a mapping)."""
+    """A cell that was asked for, and what there is of it: where it is measured, what its numbers
+    come from (`source`: its `Provenance` as a mapping); where it failed, the record."""
 
     keyed_cell: KeyedCell
-    measured: tuple[int, ...]
-    failures: tuple[Failure, ...] = ()
-    sources: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The lengths that are neither measured nor recorded as failed."""
-        known_lengths = {
-            *self.measured,
-            *(length for record in self.failures for length in record.lengths),
-        }
-        return tuple(
-            length for length in self.keyed_cell.cell.lengths if length not in known_lengths
-        )
+    source: Mapping[str, Any] | None = None
+    failure: Failure | None = None
 
     @property
     def state(self) -> str:
         """One of `STATES`."""
-        if self.missing:
-            return "missing"
-        return "failed" if self.failures else "measured"
+        if self.source is not None:
+            return "measured"
+        return "missing" if self.failure is None else "failed"
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ class SweepReading:
         """Everything that the numbers come from, each once: models (with the hash of their
         weights), versions, the options of the measurements, when they were made; and how much of
         what was asked is there."""
-        sources = [source for cell in self.cells for source in cell.sources]
+        sources = [cell.source for cell in self.cells if cell.source is not None]
         times = sorted(str(source.get("time", "")) for source in sources)
         cells = [cell.keyed_cell.cell for cell in self.cells]
         options = dict.fromkeys((cell.measurement, cell.options) for cell in cells)
@@ -123,16 +114,57 @@ def results(directory: str | Path, *, say: Callable[[str], None] = lambda text: 
     """The tidy table of a sweep, complete or not: every row that was asked for and measured, in the
     order of the cells.
 
-    The columns model, task, dtype, mitigation, seed, measurement and options (the measurement's
-    own, as JSON) say to which cell a row belongs. checkpoint and code (hashes) say with what it was
-    measured. A column that a measurement does not have is NA. `.attrs["ostools"]` has what the
-    numbers come from: `SweepReading.provenance`. Raises `InputError` for a directory without a sweep. A
-    file that is not as it was written is left out, and `say` is told of it.
+    The columns model, task (text: of a sweep's text, whose id is in the column text), dtype,
+    mitigation, seed, measurement and options (the measurement's own, as JSON) say to which cell a
+    row belongs. checkpoint and code (hashes) say with what it was measured. A column that a
+    measurement does not have is NA. `.attrs["ostools"]` has what the numbers come from:
+    `SweepReading.provenance`. Raises `InputError` for a directory without a sweep. A file that is
+    not as it was written is left out, and `say` is told of it.
     """
     reading = read(directory, say=say)
     table = reading.frame
     table.attrs["ostools"] = reading.provenance
     return table
+
+
+@checked_arguments(InputError)
+def over_texts(directory: str | Path, measurement: str, **condition: str | int) -> Result:
+    """Return the result of all texts of a sweep together, under one condition.
+
+    condition: values of columns, such as length=64 or model="embedded", where the sweep has several
+        (model, dtype, mitigation, seed, options; of `sensitivity` and `bounds` length too).
+
+    Of `sensitivity` and `bounds` it is the result of several prompts, one a text: its
+    `over_position()` has the mean over texts with its interval. Of `collapse` it is one in which
+    each text is a seed. Raises `InputError` where no rows are left, and rows of several conditions.
+    """
+    reading = read(directory)
+    rows = reading.rows(checked_name("measurement", measurement, MEASUREMENTS))
+    rows = rows[rows["text"].notna()] if "text" in rows else rows.head(0)
+    for name, value in condition.items():
+        rows = rows[rows[checked_name("column", name, rows.columns)] == value]
+    if not len(rows):
+        raise InputError(f"{directory}: expected {measurement} of texts, found no such rows")
+    for name in CONDITION:
+        the_one(rows, name)
+    values = rows.iloc[0]
+    cells = ((cell.keyed_cell.cell, cell.source) for cell in reading.cells)
+    source = next(
+        source
+        for cell, source in cells
+        if source and all(values[name] == value for name, value in cell.columns.items())
+    )
+    read_texts = MEASUREMENTS[measurement].swept.of_texts
+    assert read_texts is not None  # what a sweep cannot ask of texts has no such rows
+    return read_texts(rows, provenance_of(source))
+
+
+def provenance_of(source: Mapping[str, Any], **changes: Any) -> Provenance:
+    """Return the provenance of stored rows, with other parameters where `changes` says so."""
+    names = ("model", "versions", "edits", "time", "arithmetic")
+    fields = {name: source[name] for name in names if name in source}
+    fields |= {"edits": tuple(source["edits"]), "parameters": {**source["parameters"], **changes}}
+    return Provenance(**fields, token_ids=None)
 
 
 def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: None) -> SweepReading:
@@ -141,43 +173,25 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     """
     store = Store(require_sweep(directory), say)
     keyed_cells = store.planned_cells()
-    files, failures = store.files({cell.base for cell in keyed_cells}), store.failures()
+    files, failures = store.files({cell.key for cell in keyed_cells}), store.failures()
     parts: dict[str, list[pa.Table]] = defaultdict(list)
     cells = []
     for place, keyed_cell in enumerate(keyed_cells):
-        wanted, lengths = set(keyed_cell.cell.lengths), set[int]()
-        cell_files = files.get(keyed_cell.base, ())
-        for file in cell_files:  # a length in two files is read once
-            new_lengths = (file.lengths & wanted) - lengths
-            parts[keyed_cell.cell.measurement].append(_rows_at(file, new_lengths, place))
-            lengths |= file.lengths
-        # A failure counts for what no file has.
-        failed = [
-            record
-            for record in failures
-            if record.base == keyed_cell.base and (wanted - lengths) & set(record.lengths)
-        ]
-        measured = tuple(sorted(wanted & lengths))
-        sources = tuple(file.source for file in cell_files)
-        cells.append(AskedCell(keyed_cell, measured, tuple(failed), sources))
+        file = files.get(keyed_cell.key)
+        if file is not None:
+            at = pa.array(np.full(len(file.table), place))
+            parts[keyed_cell.cell.measurement].append(file.table.append_column(PLACE, at))
+        source, failure = (
+            (None, failures.get(keyed_cell.key)) if file is None else (file.source, None)
+        )
+        cells.append(AskedCell(keyed_cell, source, failure))
     tables = {name: _joined(part, keyed_cells) for name, part in parts.items()}
     return SweepReading(store.directory, tuple(cells), tables)
 
 
-def _rows_at(file: CellFile, lengths: set[int] | frozenset[int], place: int) -> pa.Table:
-    """Return a file's rows of these lengths, with what they were measured with and their cell's
-    place."""
-    is_wanted = np.isin(file.table.column("length").to_numpy(), list(lengths))
-    rows = file.table if is_wanted.all() else file.table.filter(is_wanted)
-    for name in MADE_BY:
-        hashes = pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows))
-        rows = rows.append_column(name, hashes)
-    return rows.append_column(PLACE, pa.array(np.full(len(rows), place)))
-
-
 def _joined(parts: Sequence[pa.Table], keyed_cells: Sequence[KeyedCell]) -> Frame:
     """Return the rows of many files as one table, in the order of the cells and of their lengths,
-    under the names by which they were asked.
+    the columns of their cells in front.
 
     Joined by pyarrow: thousands of small tables are slow to join in pandas. A column that a file
     lacks is missing there; of whole and other numbers in one column all become other ones.
@@ -197,6 +211,7 @@ def _joined(parts: Sequence[pa.Table], keyed_cells: Sequence[KeyedCell]) -> Fram
         for keyed_cell in keyed_cells
     ]
     columns = pd.DataFrame(cells).iloc[table[PLACE].to_numpy()].reset_index(drop=True)
+    columns = columns.dropna(axis="columns", how="all")  # of a table without texts
     made_by = table[list(MADE_BY)].astype("str")
     rows = table.drop(columns=[name for name in (*columns, *MADE_BY) if name in table])
     return pd.concat([columns, made_by, rows], axis="columns")

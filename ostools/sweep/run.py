@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
 from ostools.sweep.cell_file import file_of
-from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
+from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, key_of
 from ostools.sweep.executor import (
     Executor,
     Job,
@@ -28,9 +28,8 @@ from ostools.sweep.sweep_file import Sweep
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`: cells of only
-    the missing lengths, each with its forecast), what failed before and stays so (`failed`), and
-    the terms of every cell."""
+    """Cells of a sweep (`keyed_cells`), what of them is to be measured (`pending`, each with its
+    forecast), what failed before and stays so (`failed`), and the terms of every cell."""
 
     keyed_cells: tuple[KeyedCell, ...]
     pending: tuple[Job, ...]
@@ -74,23 +73,16 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     located = {cell.model: source_of(cell) for cell in by_width}  # the widest is the last
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version())
-    keyed_cells = [
-        KeyedCell(cell, base_key(cell, hashes[cell.model], terms.kind)) for cell in cells
+    keyed_cells = [KeyedCell(cell, key_of(cell, hashes[cell.model], terms.kind)) for cell in cells]
+    stored = store.files({keyed_cell.key for keyed_cell in keyed_cells})
+    failures = {} if retry_failed else store.failures()
+    missing = [keyed_cell for keyed_cell in keyed_cells if keyed_cell.key not in stored]
+    failed = [failures[keyed_cell.key] for keyed_cell in missing if keyed_cell.key in failures]
+    pending = [
+        Job(one, forecast(one.cell, located[one.cell.model], terms.device))
+        for one in missing
+        if one.key not in failures
     ]
-    stored = store.files({keyed_cell.base for keyed_cell in keyed_cells})
-    failures = [] if retry_failed else store.failures()
-    failure_by_key = {(record.base, record.lengths): record for record in failures}
-    pending, failed = [], []
-    for keyed_cell in keyed_cells:
-        missing_cell = keyed_cell.missing(file.lengths for file in stored.get(keyed_cell.base, ()))
-        if missing_cell is None:
-            continue
-        cell = missing_cell.cell
-        if (failure := failure_by_key.get((missing_cell.base, cell.lengths))) is not None:
-            failed.append(failure)
-            continue
-        memory = forecast(cell, located[cell.model], terms.device)
-        pending.append(Job(missing_cell, memory))
     return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
 
@@ -120,43 +112,36 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        return _measure_missing(store, plan, executor, progress)
-
-
-def _measure_missing(
-    store: Store, plan: SweepPlan, executor: Executor, progress: Progress | None
-) -> Outcome:
-    """Measure and store every cell of a plan that is pending, under the lock of its directory."""
-    if replaced := store.ask(list(plan.keyed_cells)):
-        store.say(
-            f"{replaced} cells were measured before with other versions, with another checkpoint or on another "
-            "device: the tables leave them out now"
-        )
-    for record in plan.failed:
-        store.say(f"failed before: {record}")
-    failed: list[str] = []
-    tell(progress, 0, len(plan.pending))
-    # Closed here and now, however it ends: an executor may hold workers.
-    with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
-        for index, (keyed_cell, rows) in enumerate(cells_done):
-            content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
-            if isinstance(content, str):
-                store.fail(keyed_cell, content)
-                failed.append(f"{keyed_cell.cell}: {content}")
-                store.say(failed[-1])
-            else:
-                store.add(keyed_cell, content)
-            tell(progress, index + 1, len(plan.pending))
+        if replaced := store.ask(list(plan.keyed_cells)):
+            say(
+                f"{replaced} cells were measured before with other versions or lengths, with another checkpoint or on "
+                "another device: the tables leave them out now"
+            )
+        for record in plan.failed:
+            say(f"failed before: {record}")
+        failed: list[str] = []
+        tell(progress, 0, len(plan.pending))
+        # Closed here and now, however it ends: an executor may hold workers.
+        with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
+            for index, (keyed_cell, rows) in enumerate(cells_done):
+                if error := _store(store, keyed_cell, rows, plan.terms):
+                    store.fail(keyed_cell, error)
+                    failed.append(f"{keyed_cell.cell}: {error}")
+                    say(failed[-1])
+                tell(progress, index + 1, len(plan.pending))
     present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
     return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
 
 
-def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:
-    """The file of a cell; where a table cannot hold its values, such as a plugin's own, the error
-    in words.
-    """
+def _store(store: Store, keyed_cell: KeyedCell, rows: Rows | str, terms: Terms) -> str:
+    """Store the rows of a cell, and return "". Return the error in words where there are none, and
+    where a table cannot hold them, such as a plugin's own values."""
+    if isinstance(rows, str):
+        return rows
     checkpoint = terms.checkpoints[keyed_cell.cell.model]
     try:
-        return file_of(keyed_cell, *rows, code=terms.code, checkpoint=checkpoint)
+        content = file_of(*rows, code=terms.code, checkpoint=checkpoint)
     except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"
+    store.add(keyed_cell, content)
+    return ""

@@ -22,24 +22,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from ostools.ground.errors import InputError
 from ostools.results import write_atomically
-from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash
+from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash, read_file
 from ostools.sweep.cells import KeyedCell
 
 Content = TypeVar("Content")
 MANIFEST = "sweep.json"
 LOCK = ".lock"
-_CELL = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.[0-9a-f]{16}\.parquet")
-_FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
-_HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
+_CELL = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{16}\.parquet")
+_FAILED = re.compile(r"[0-9a-f]{16}\.json")
+_HALF = re.compile(r"\.([0-9a-f]{16}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a cell, here in words, has no rows at these lengths."""
+    """Why the cell of that key, here in words, has no rows."""
 
-    base: str
-    lengths: tuple[int, ...]
+    key: str
     cell: str
     error: str
 
@@ -51,7 +50,7 @@ class Failure:
 class Manifest:
     """What was asked of a directory. This code cannot know what a later form means."""
 
-    form: Literal[1]
+    form: Literal[2]
     cells: tuple[KeyedCell, ...]
 
 
@@ -113,7 +112,6 @@ class Store(OwnDirectory):
     def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(directory, say)
         self.cells, self.failed = directory / "cells", directory / "failed"
-        self._mine = False  # only who holds the lock removes anything: another may be writing
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -123,20 +121,16 @@ class Store(OwnDirectory):
                     folder.mkdir(exist_ok=True)
                     for leftover in files_in(folder, _HALF):
                         leftover.unlink(missing_ok=True)
-            self._mine = True
-            try:
-                yield
-            finally:
-                self._mine = False
+            yield
 
     def planned_cells(self) -> list[KeyedCell]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
+        if not path.exists():
+            return []
         try:
             with disk_errors(path, "cannot be read"):
-                return (
-                    list(_MANIFEST.validate_json(path.read_bytes()).cells) if path.exists() else []
-                )
+                return list(_MANIFEST.validate_json(path.read_bytes()).cells)
         except ValidationError as error:
             raise InputError(
                 f"{path}: expected what `ostools sweep run` wrote in this version, found something "
@@ -144,83 +138,72 @@ class Store(OwnDirectory):
             ) from error
 
     def ask(self, keyed_cells: list[KeyedCell]) -> int:
-        """Add cells to what was asked; of a cell that was asked before, lengths join and newer code
-        replaces older.
+        """Add cells to what was asked; those that they replace (`KeyedCell.replaces`) go.
 
         Gives the number of cells that were measured and are replaced: their files stay, and the
         tables leave them out.
         """
-        cell_by_identity = {cell.identity: cell for cell in self.planned_cells()}
-        stored_bases = {path.name[:16] for path in files_in(self.cells, _CELL)}
-        replaced = 0
-        for keyed_cell in keyed_cells:
-            before = cell_by_identity.get(keyed_cell.identity, keyed_cell)
-            is_same = before.base == keyed_cell.base
-            replaced += not is_same and before.base in stored_bases
-            lengths = keyed_cell.cell.lengths + (before.cell.lengths if is_same else ())
-            cell_by_identity[keyed_cell.identity] = keyed_cell.at(lengths)
-        manifest = _MANIFEST.dump_json(Manifest(1, tuple(cell_by_identity.values())), indent=1)
+        asked: dict[str, dict[str, KeyedCell]] = defaultdict(dict)
+        for cell in self.planned_cells():
+            asked[cell.identity][cell.key] = cell
+        stored, replaced = {path.name[:16] for path in files_in(self.cells, _CELL)}, 0
+        for cell in keyed_cells:
+            cells_before = asked[cell.identity]
+            for key, before in [*cells_before.items()]:
+                if key != cell.key and cell.replaces(before):
+                    del cells_before[key]
+                    replaced += key in stored
+            cells_before[cell.key] = cell
+        cells = tuple(cell for by_key in asked.values() for cell in by_key.values())
+        manifest = _MANIFEST.dump_json(Manifest(2, cells), indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_bytes(manifest))
         return replaced
 
     def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
-        """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that
-        no cell is ever both.
+        """Store a cell as `file_of` made it, in the place of the record of an earlier failure and of
+        a file that could not be read, so that no cell is ever both.
         """
-        with disk_errors(self.failed, "cannot be written"):
-            (self.failed / f"{keyed_cell.stem}.json").unlink(missing_ok=True)
-        path = self.cells / f"{keyed_cell.stem}.{file_hash(content)}.parquet"
+        with disk_errors(self.directory, "cannot be written"):
+            (self.failed / f"{keyed_cell.key}.json").unlink(missing_ok=True)
+            for unreadable in self.cells.glob(f"{keyed_cell.key}.*.parquet"):
+                unreadable.unlink(missing_ok=True)
+        path = self.cells / f"{keyed_cell.key}.{file_hash(content)}.parquet"
         write_atomically(path, lambda part: part.write_bytes(content))
 
     def fail(self, keyed_cell: KeyedCell, error: str) -> None:
         """Record why a cell has no rows."""
-        cell = keyed_cell.cell
-        record = _FAILURE.dump_json(
-            Failure(keyed_cell.base, cell.lengths, str(cell), error), indent=1
-        )
-        path = self.failed / f"{keyed_cell.stem}.json"
+        record = _FAILURE.dump_json(Failure(keyed_cell.key, str(keyed_cell.cell), error), indent=1)
+        path = self.failed / f"{keyed_cell.key}.json"
         write_atomically(path, lambda part: part.write_bytes(record))
 
-    def failures(self) -> list[Failure]:
-        """The records of the cells that failed."""
-        return self._read(
+    def failures(self) -> dict[str, Failure]:
+        """The records of the cells that failed, by their keys."""
+        records = self._read(
             self.failed, _FAILED, lambda path: _FAILURE.validate_json(path.read_bytes())
         )
+        return dict(records)
 
-    def files(self, bases: Container[str]) -> dict[str, list[CellFile]]:
-        """The files of these cells by their base; a broken one is said, and removed by a run."""
-        files_by_base: dict[str, list[CellFile]] = defaultdict(list)
-        for file in self._read(self.cells, _CELL, CellFile.read, bases):
-            files_by_base[file.path.name[:16]].append(file)
-        return files_by_base
+    def files(self, keys: Container[str]) -> dict[str, CellFile]:
+        """The files of these cells by their keys; one that cannot be used is said and left out."""
+        return dict(self._read(self.cells, _CELL, read_file, keys))
 
     def _read(
         self,
         folder: Path,
         form: re.Pattern[str],
         read: Callable[[Path], Content],
-        bases: Container[str] | None = None,
-    ) -> list[Content]:
-        """What `read` makes of the files in a folder; a broken one is said, and removed by a run.
-        One that cannot be read today may be whole, and is left where it is."""
-        contents = []
+        keys: Container[str] | None = None,
+    ) -> Iterator[tuple[str, Content]]:
         for path in files_in(folder, form):
-            if bases is not None and path.name[:16] not in bases:
+            if keys is not None and path.name[:16] not in keys:
                 continue
             try:
-                contents.append(read(path))
+                yield path.name[:16], read(path)
             except OSError as error:
                 self.say(f"{path}: cannot be read: {error.strerror or error}; it is left out")
             except UNREADABLE as error:
                 why = str(error) if type(error) is ValueError else "it is not one of a sweep"
-                end = " and measured again" if self._mine else ""
-                self.say(f"{path}: {why}; it is left out{end}")
-                if self._mine:
-                    try:
-                        path.unlink(missing_ok=True)
-                    except OSError as refusal:
-                        raise InputError(f"{path}: cannot be removed: {refusal.strerror}") from None
-        return contents
+                self.say(f"{path}: {why}; it is left out")
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:

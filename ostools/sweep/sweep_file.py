@@ -7,6 +7,7 @@ An unknown key or name is refused with the nearest right one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, Union
 
@@ -16,6 +17,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetPydanticSchema,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -25,9 +27,13 @@ from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
+from ostools.measure.mitigated_prompts import of_the_pass
 from ostools.measure.passes.precisions import PRECISIONS
-from ostools.mitigations.named import NONE
+from ostools.measure.swept import Text
+from ostools.mitigations import Mitigation
+from ostools.mitigations.named import NONE, typed
 from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
+from ostools.sweep.texts import read_texts
 from ostools.tasks import CollapseTask, Task
 
 MOST_CELLS = 100_000
@@ -67,8 +73,10 @@ _Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Sweep(Strict):
-    """Models x tasks x dtypes x mitigations x seeds x measurements, each at all lengths.
+    """Models x (tasks and texts) x dtypes x mitigations x seeds x measurements, each at all lengths.
 
+    texts: a list of texts, or a file of them (`read_texts`). Of each, one window of every length in
+        tokens is drawn by the seed.
     A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model
     can be loaded in.
     `device`: a kind of device, with or without a number; the executor says whether it is there, as
@@ -76,19 +84,44 @@ class Sweep(Strict):
     """
 
     models: Names = ("embedded",)
-    tasks: Names
+    tasks: Names = ()
+    texts: Annotated[tuple[Text, ...], BeforeValidator(read_texts)] = ()
     lengths: Annotated[tuple[int, ...], BeforeValidator(_lengths)]
     dtypes: Names = ("float32",)
     mitigations: Names = ("none",)
     seeds: Annotated[tuple[_Seed, ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
     device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda)(:\d{1,3})?)$")] = "auto"
+    _typed: tuple[str, ...] = PrivateAttr(())  # no file sets it: what it names may run
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """The mitigations that the command line adds, by the texts that make them."""
+        return self._typed
+
+    def with_typed(self, added: Sequence[Mitigation | str]) -> Sweep:
+        """Return the sweep with more mitigations, also ones of a file of the user's own, which
+        runs. Raises `InputError` for an object that no text makes again."""
+        made = [typed(one) if isinstance(one, str) else one for one in added]
+        self._require_for_texts(made)
+        sweep = self.model_copy()
+        sweep._typed = tuple(map(mitigations.label, made))
+        if odd := [
+            label for one, label in zip(made, sweep._typed, strict=True) if label == repr(one)
+        ]:
+            raise InputError(
+                f"mitigations: expected one that a text makes, such as './mine.py:AskAgain', found {odd[0]:.60}"
+            )
+        return sweep
 
     @model_validator(mode="after")
     def _names_exist(self) -> Sweep:
         """Refuse tasks, mitigations and dtypes that do not exist or do not fit, and more cells than
         can be meant."""
-        per_dtype = len(self.models) * len(self.tasks) * len(self.mitigations) * len(self.seeds)
+        prompts = len(self.tasks) + len(self.texts)
+        if not prompts:
+            raise InputError("expected tasks or texts, found neither")
+        per_dtype = len(self.models) * prompts * len(self.mitigations) * len(self.seeds)
         cells = per_dtype * sum(len(options.dtypes or self.dtypes) for options in self.measurements)
         if cells > MOST_CELLS:
             raise InputError(
@@ -106,6 +139,13 @@ class Sweep(Strict):
         dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
         for name in measurement.dtypes or self.dtypes:
             checked_name(f"dtype of {measurement.name}", name, dtype_names)
+        if self.texts:
+            if MEASUREMENTS[measurement.name].swept.of_texts is None:
+                of_texts = [name for name, m in MEASUREMENTS.items() if m.swept.of_texts]
+                raise InputError(
+                    f"texts: expected {', '.join(of_texts)}, found {measurement.name}, which asks tasks"
+                )
+            self._require_for_texts([spec for spec in self.mitigations if spec != NONE])
         for spec in self.tasks:
             # Answers to one prompt are drawn by the number of the sample: a seed would seem to
             # act there, and would not.
@@ -115,6 +155,10 @@ class Sweep(Strict):
                     f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: "
                     f"leave seeds out and give samples, or ask {spec} in another sweep"
                 )
+
+    def _require_for_texts(self, specs: Sequence[Mitigation | str]) -> None:
+        for spec in specs if self.texts else ():
+            of_the_pass("texts", spec, "the windows of texts are tokens, which it cannot rewrite")
 
 
 def form_of(spec: str, measurement: str) -> Task | CollapseTask:
@@ -132,9 +176,9 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
 
 
 @checked_arguments(InputError)
-def read_sweep(path: str | Path) -> Sweep:
-    """The sweep of a YAML file. Raises `InputError` that names the file, the key and the nearest
-    right name.
+def read_sweep(path: str | Path, *, mitigations: Sequence[Mitigation | str] = ()) -> Sweep:
+    """The sweep of a YAML file, with more mitigations than it names. Raises `InputError` that names
+    the file, the key and the nearest right name.
     """
     values = read_yaml(Path(path))
     if not isinstance(values, dict):
@@ -142,16 +186,17 @@ def read_sweep(path: str | Path) -> Sweep:
             f"{path}: expected keys such as tasks, lengths and measurements, found {type(values).__name__}"
         )
     try:
-        return sweep_of(values)
+        return sweep_of(values, mitigations=mitigations)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
 @checked_arguments(InputError)
-def sweep_of(values: dict[Any, Any]) -> Sweep:
-    """The sweep that a mapping describes, checked."""
+def sweep_of(values: dict[Any, Any], *, mitigations: Sequence[Mitigation | str] = ()) -> Sweep:
+    """The sweep that a mapping describes, checked. `mitigations`: more of them, also of a file of
+    your own (`./mine.py:AskAgain`), which runs."""
     try:
-        return Sweep.model_validate(values)
+        return Sweep.model_validate(values).with_typed(mitigations)
     except ValidationError as error:
         raise InputError(_in_words(error)) from error
 

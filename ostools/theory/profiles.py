@@ -16,7 +16,7 @@ wide: +- 2 to 3 times the scatter of tokens. A U over 38 tokens that is 2 decade
 57% of cases, where tokens scatter by 0.3. A U that is 0.8 decades deep in tokens that scatter by
 0.3 is seen in 52% of cases at 64 tokens, 85% at 128 (correlation 0.3).
 
-Of many profiles (a corpus, or a list of prompts): windows of one text are alike, so that texts are
+Of many profiles (the texts of a sweep, or a list of prompts): windows of one text are alike, so that texts are
 what is drawn. Every text counts once, by the mean of its windows, and every interval is over texts.
 Cost: a product with a windows x bins matrix, and resamples x texts numbers for the bootstrap.
 """
@@ -175,10 +175,6 @@ def _around_line(values: Float[np.ndarray, " place"]) -> Float[np.ndarray, " pla
 BINS = 32
 """Of relative position, unless asked for."""
 LEVEL = 0.95
-QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
-"""Of texts, by the names of their columns."""
-FEWEST_TOKENS = 15
-"""Fewest tokens whose ends are held against their middle: five in each third."""
 
 
 def checked_bins(bins: int, lengths: Sequence[int]) -> int:
@@ -229,7 +225,8 @@ def interval_of_mean(
 
 def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.ndarray, "window 2"]:
     """The mean log10 of the first, and of the last third, minus the middle one, of every window:
-    the contrasts of `profiles.u_shape`, without its intervals. At least `FEWEST_TOKENS` tokens."""
+    the contrasts of `profiles.u_shape`, without its intervals. At least 15 tokens, five in each
+    third."""
     blocks = means_of_blocks(log10_values)
     start, middle, end = blocks.reshape(len(blocks), 3, -1).mean(2).T
     return np.stack([start - middle, end - middle], axis=1)

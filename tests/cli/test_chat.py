@@ -120,13 +120,6 @@ def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
         assert_refused(run(*shlex.split(line), "--model", thinker), words)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("option", ["--bos", "--chat"])
-def test_nothing_is_chosen_around_a_text_for_two_models(run, thinker: str, option: str) -> None:
-    line = f"report --prompt a {option} --model embedded --out x.html"
-    assert_refused(run(*line.split(), "--model", thinker), "expected one --model, found two")
-
-
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("The 11\nThe 1\n")
     result = _result(run, thinker, "sensitivity --prompts two.txt --chat --linearisations frozen")

@@ -32,7 +32,6 @@ BEFORE_A_MODEL = [
     ("sensitivity --prompt a --out x.doc", ["expected a name ending in", ".html"]),
     ("sensitivity --prompt a --size colum --out x.pdf", ["unknown size 'colum': did you mean 'column'"]),
     ("sensitivity --prompt a --max-memory 3zB", ["--max-memory '3zB': expected a size such as 4GiB"]),
-    ("sensitivity --prompt a --max-time soon", ["--max-time 'soon': expected a time such as 90s"]),
     ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["logit: expected one token or a pair"]),
     ("sensitivity --prompt a --logit 1 --method sketch", ["method 'auto' or 'exact' with logit=, found 'sketch'"]),
     ("sensitivity --prompt a --logit 1 --linearisations detached", ["another linearisation than 'detached'"]),
@@ -50,7 +49,6 @@ BEFORE_A_MODEL = [
     ("attention --dry-run", ["attention: expected a prompt, or a task with its length"]),
     ("attention --task copy-last", ["attention: expected a prompt, or a task with its length"]),
     ("attention --task copy-last --length 2 --prompt 1", ["attention: expected a prompt, or a task with its length"]),
-    ("attention difference --prompt 1", ["expected one of --mitigation, --against-prompt and --against-model", "found 0"]),
     ("evaluate --task count-ones:mod=none", ["no option 'mod'", "did you mean 'mode'"]),
     ("evaluate --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
     ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
@@ -73,14 +71,6 @@ BY_THE_MODEL = [
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --position 400", ["position"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
-    (
-        "attention difference --prompt 123 --against-prompt 12 --out x.png",
-        ["none known to be the same"],
-    ),
-    (
-        "sweep corpus --texts none.jsonl --lengths 8",
-        ["none.jsonl: expected plain text", "found FileNotFoundError"],
-    ),
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
 

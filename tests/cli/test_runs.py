@@ -42,10 +42,6 @@ SHOWN = [
     ),
     ("collapse variation --lengths 1:9", "Attention variation, over heads"),
     ("attention --prompt 1234", "Attention, by weight"),
-    (
-        "attention difference --prompt 123 --mitigation sliding-window:window=2",
-        "by difference|the median head moves",
-    ),
     ("attention heads --prompt 1234", "Head scores, summary|entropy"),
     (
         "evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot",
@@ -76,7 +72,6 @@ SHOWN = [
         "reproduce figure 5 --lengths 1:4 --panels b --seeds 1 --dtypes bfloat16 --items ids",
         "Figure 5|4 lengths",
     ),
-    ("sweep corpus --texts t.txt --lengths 8", "Corpus, summary|not tested: 7 tokens, 15 needed"),
 ]
 """A command line, and what is shown."""
 DEARER = [
@@ -97,10 +92,6 @@ DEARER = [
     ("probe intervention --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "intervention"),
     ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtypes float32", "undecodable"),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error"),
-    (
-        "sweep corpus --texts t.txt --lengths 8 --measure collapse --dtypes bfloat16",
-        "Corpus collapse|hidden in 0%",
-    ),
 ]
 WITHOUT_A_MODEL = [
     (
@@ -130,7 +121,6 @@ WITHOUT_FORECAST = (
 def test_a_table_and_what_it_says(
     run, directory: str, bare: str, tmp_path: Path, line: str, words: str
 ) -> None:
-    (tmp_path / "t.txt").write_text("the quick brown fox jumps over\n\na lazy dog while it rains")
     trained = line.startswith(("probe", "reproduce figure 3"))
     model = bare if line.startswith("mitigate") else "embedded" if trained else directory
     code, out, err = run(*shlex.split(line), "--model", model)
@@ -249,22 +239,6 @@ def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> 
         {3, 5},
         {"float32"},
     )
-
-
-def test_runs_are_subtracted_where_tokens_correspond(run, directory: str) -> None:
-    asked = ("attention", "difference", "--model", directory, "--prompt", "123")
-    model = ost.load_model(directory, device="cpu")
-    both = [ost.attention(model, text) for text in ("123", "12")]
-    expected: Any = ost.measure.attention_difference(*both, corresponding=True).frame
-    code, out, _ = run(
-        *asked, "--against-prompt", "12", "--device", "cpu", "--corresponding", "--json"
-    )
-    assert code == 0
-    assert [row["difference"] for row in json.loads(out)["rows"]] == expected["difference"].tolist()
-    assert {
-        row["difference"]
-        for row in json.loads(run(*asked, "--against-model", directory, "--json")[1])["rows"]
-    } == {0.0}
 
 
 # --- lists and the doctor

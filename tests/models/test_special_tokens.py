@@ -13,10 +13,10 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answer_line import line_ids
+from ostools.measure.swept import Text
 from ostools.measure.unloaded import _Encoder
 from ostools.models.tokenizer_calls import note_once
 from ostools.models.tokens import count_tokens, offsets
-from ostools.sweep.corpus.texts import draw
 from tests.checkpoints import make_model, tiny_model
 from tests.tokenizers import TOKENIZERS
 
@@ -156,11 +156,10 @@ def test_windows_of_texts_and_forecasts_are_of_the_same_tokens(name: str) -> Non
     prompt = ost.encode(_model(name), LONGER)
     assert _Encoder(tokenizer).ids([LONGER]) == [tuple(prompt.ids.tolist())]
     before, body = prompt.origins.count("special") if prompt.origins else 0, prompt.ids.tolist()
-    ((window,),) = (
-        drawn.windows for drawn in draw(tokenizer, [LONGER], [before + 3], count=None, seed=0)
-    )
-    piece = body[before + window.start : before + window.start + 3]
-    assert window.ids == (*body[:before], *piece)
+    window = Text("0", 0, LONGER).window(_model(name), before + 3, 0)
+    assert window is not None
+    start, ids = window
+    assert ids == (*body[:before], *body[before + start : before + start + 3])
 
 
 @pytest.mark.parametrize("bos", [None, True, False])

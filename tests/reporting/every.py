@@ -152,17 +152,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Figure5": lambda: PAPER.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
     "Figure8": lambda: PAPER.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
     "Figure9": lambda: PAPER.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
-    "Corpus": lambda: ost.sweep.corpus(
-        model(),
-        ["one text of some words", "another text of others", "and a third one"],
-        lengths=[8, 12],
-    ),
-    "CorpusCollapse": lambda: ost.sweep.corpus(
-        model(),
-        ["one text of some words", "another text of others", "and a third one"],
-        lengths=[8, 12],
-        measure="collapse",
-    ),
     "Reproduction": lambda: PAPER.Reproduction(
         judged(CLAIMS, {}, {}),
         PAPER.figure_9([1, 5], [0], noisy=5).provenance,

@@ -85,8 +85,8 @@ def harmed(tmp_path: Path) -> Path:
     victim = min((directory / "cells").iterdir())
     victim.write_bytes(victim.read_bytes()[:-7])
     for half in (
-        f"cells/.{victim.name[:40]}.x",
-        f"failed/.{victim.name[:25]}.json.x",
+        f"cells/.{victim.name[:30]}.x",
+        f"failed/.{victim.name[:16]}.json.x",
         ".sweep.json.abc.json",
     ):
         (directory / half).write_text("{")
@@ -100,9 +100,7 @@ def test_a_run_mends_what_was_harmed_and_measures_nothing_twice(
     done = quick(harmed, retry_failed=True, say=said.append)
     assert (done.measured, done.present, done.failed) == (2, 1, ())
     (line,) = said
-    assert line.endswith(
-        "its bytes are not those that were written; it is left out and measured again"
-    )
+    assert line.endswith("its bytes are not those that were written; it is left out")
     require_whole(harmed, whole)
     assert strays(harmed) == []
     before = {path: path.stat().st_mtime_ns for path in (harmed / "cells").iterdir()}
@@ -110,19 +108,19 @@ def test_a_run_mends_what_was_harmed_and_measures_nothing_twice(
     assert {path: path.stat().st_mtime_ns for path in (harmed / "cells").iterdir()} == before
 
 
-def test_lengths_added_later_are_measured_alone(tmp_path: Path) -> None:
-    for lengths, counts in (("3:4", (3, 0)), ("3:6", (3, 0)), ("4:5", (0, 3))):
-        done = quick(tmp_path, lengths=lengths)
-        assert (done.measured, done.present) == counts
-    assert len(list((tmp_path / "cells").iterdir())) == 6
-    assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6] * 3
+def test_other_lengths_are_cells_beside_and_more_lengths_replace(tmp_path: Path) -> None:
+    for lengths, measured, rows in (
+        ("3:4", 3, [3, 4]),
+        ("5:6", 3, [3, 4, 5, 6]),
+        ("4:6", 3, [4, 5, 6]),
+    ):
+        assert quick(tmp_path, lengths=lengths).measured == measured
+        assert table(tmp_path)["length"].tolist() == rows * 3
+    assert quick(tmp_path, lengths="4:6").present == 3
 
 
-def test_a_cell_that_fails_is_recorded_and_its_lengths_are_given_up_together(
-    tmp_path: Path,
-) -> None:
+def test_a_cell_that_fails_is_recorded_and_stays_failed(tmp_path: Path) -> None:
     (failed,) = quick(tmp_path, "count-ones").failed
-    assert [record.lengths for record in store.Store(tmp_path).failures()] == [(3, 4)]
     said: list[str] = []
     again = quick(tmp_path, "count-ones", say=said.append)
     assert (again.measured, again.present, again.failed, said) == (
@@ -132,8 +130,9 @@ def test_a_cell_that_fails_is_recorded_and_its_lengths_are_given_up_together(
         [f"failed before: {failed}"],
     )
     assert quick(tmp_path, "count-ones", retry_failed=True).failed == (failed,)
-    assert quick(tmp_path, lengths=3).measured == 1
-    assert len(table(tmp_path)) == 5
+    assert quick(tmp_path, retry_failed=True).measured == 1
+    assert len(table(tmp_path)) == 6
+    assert not store.Store(tmp_path).failures()
 
 
 def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) -> None:
@@ -222,7 +221,7 @@ def test_a_disk_that_refuses_any_change_ends_the_run_in_one_line(
     assert place > 25
 
 
-@pytest.mark.parametrize("content", ['{"form": 2, "cells": []}', "["])
+@pytest.mark.parametrize("content", ['{"form": 1, "cells": []}', "["])
 def test_a_manifest_that_cannot_be_read_loses_no_cell(
     tmp_path: Path, whole: pd.DataFrame, content: str
 ) -> None:
@@ -265,7 +264,7 @@ def test_what_a_plugin_raises_ends_one_cell_and_not_the_sweep(
 
         return called
 
-    monkeypatch.setattr(executor, "base_key", raised_for("copy-last", executor.base_key))
+    monkeypatch.setattr(executor, "key_of", raised_for("copy-last", executor.key_of))
     monkeypatch.setattr(Bench, "_model", raised_for("copy-first", lambda bench, cell: None))
     monkeypatch.setattr(executor, "enough_threads", lambda models: nullcontext())
     monkeypatch.setattr(executor, "measure", raised_for("count-ones", None))
@@ -281,7 +280,7 @@ def test_an_interrupt_is_no_failure_of_a_cell(
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executor, "base_key", interrupted)
+    monkeypatch.setattr(executor, "key_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(sweep_of(SWEEP), tmp_path)
     assert not list((tmp_path / "failed").iterdir())
@@ -297,8 +296,8 @@ def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(
         assert quick(tmp_path, say=said.append).measured == 3
         assert len(table(tmp_path)) == 6
     assert said == [
-        "3 cells were measured before with other versions, with another checkpoint or on another device: "
-        "the tables leave them out now"
+        "3 cells were measured before with other versions or lengths, with another checkpoint or on another "
+        "device: the tables leave them out now"
     ]
     assert quick(tmp_path).present == 3
     assert len(table(tmp_path)) == 6

@@ -45,18 +45,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def add(
     store: Store,
     keyed_cell: KeyedCell,
-    lengths: tuple[int, ...] | None = None,
     values: Any = 0.5,
     code: str = "c",
     checkpoint: str = "w",
 ) -> None:
-    """Store rows of a cell at some of its lengths: two a length, in no order of lengths; None:
-    without values.
-    """
-    part = keyed_cell.at(lengths or keyed_cell.cell.lengths)
-    rows = pd.DataFrame({"length": np.repeat(part.cell.lengths[::-1], 2)})
+    """Store rows of a cell: two a length, in no order of lengths; None: without values."""
+    rows = pd.DataFrame({"length": np.repeat(keyed_cell.cell.lengths[::-1], 2)})
     rows = rows if values is None else rows.assign(value=values)
-    store.add(part, file_of(part, rows, GIVEN, code=code, checkpoint=checkpoint))
+    store.add(keyed_cell, file_of(rows, GIVEN, code=code, checkpoint=checkpoint))
 
 
 @pytest.fixture
@@ -97,16 +93,13 @@ def test_a_file_of_another_form_costs_its_own_cell_only(three: Store) -> None:
 
 def require_left_out(three: Store, broken: Path, why: str) -> None:
     """The second of three cells is left out and said; the next run finds it missing."""
-    three.say = (said := []).append
-    found = read(three.directory, say=three.say)
+    said: list[str] = []
+    found = read(three.directory, say=said.append)
     assert found.frame["seed"].tolist() == [0] * 4 + [2] * 4
     assert [cell.state for cell in found.cells] == ["measured", "missing", "measured"]
-    assert list(three.files({f"{seed:016x}" for seed in range(3)})) == [
-        f"{seed:016x}" for seed in (0, 2)
-    ]
-    for line, after in zip(said, ("", " and measured again"), strict=True):
-        assert line == f"{broken}: {why}; it is left out{after}"
-    assert not broken.exists()
+    assert said == [f"{broken}: {why}; it is left out"]
+    add(three, wanted(1))
+    assert len(results(three.directory)) == 12
 
 
 def test_such_rows_are_not_stored(store: Store) -> None:
@@ -115,7 +108,7 @@ def test_such_rows_are_not_stored(store: Store) -> None:
         ValueError,
         match="expected log_probability to be finite or missing",
     ):
-        file_of(wanted(0), table, GIVEN, code="c", checkpoint="w")
+        file_of(table, GIVEN, code="c", checkpoint="w")
 
 
 def test_a_manifest_that_no_table_could_say_is_refused(three: Store) -> None:
@@ -141,9 +134,8 @@ def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files
     ]
     random.Random(0).shuffle(cells)
     store.ask(cells)
-    for keyed_cell in sorted(cells, key=lambda cell: cell.base):
-        add(store, keyed_cell, (5,), [0.5, None])
-        add(store, keyed_cell, (3, 4), [0.5, None] * 2)
+    for keyed_cell in sorted(cells, key=lambda cell: cell.key):
+        add(store, keyed_cell, [0.5, None] * 3)
     found = results(store.directory)
     expected = [
         (cell.cell.measurement, cell.cell.seed, n)
@@ -153,13 +145,6 @@ def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files
     ]
     assert list(zip(found["measurement"], found["seed"], found["length"], strict=True)) == expected
     assert found["value"].isna().sum() == len(expected) / 2
-
-
-def test_a_length_in_two_files_is_read_once_and_one_not_asked_for_not_at_all(store: Store) -> None:
-    store.ask([wanted(0, lengths=(4, 5))])
-    for lengths in ((3, 4), (4, 5)):
-        add(store, wanted(0), lengths)
-    assert results(store.directory)["length"].tolist() == [4, 4, 5, 5]
 
 
 def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: Store) -> None:
@@ -176,17 +161,14 @@ def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: 
 
 
 def test_what_there_is_of_every_cell(store: Store) -> None:
-    done, part, failed, halves, new = cells = [wanted(seed, lengths=(3, 4, 5)) for seed in range(5)]
+    done, failed, new = cells = [wanted(seed) for seed in range(3)]
     store.ask(cells)
     add(store, done)
-    for keyed_cell in (part, halves):
-        add(store, keyed_cell, (3,))
-    for keyed_cell in (failed, halves.at((4,)), halves.at((5,))):
-        store.fail(keyed_cell, "no")
+    store.fail(failed, "no")
     found = read(store.directory).cells
-    assert [cell.state for cell in found] == ["measured", "missing", "failed", "failed", "missing"]
-    assert [cell.missing for cell in found] == [(), (4, 5), (), (), new.cell.lengths]
-    assert [len(cell.failures) for cell in found] == [0, 0, 1, 2, 0]
+    assert [cell.state for cell in found] == ["measured", "failed", "missing"]
+    assert [cell.failure and cell.failure.error for cell in found] == [None, "no", None]
+    assert found[2].keyed_cell == new
 
 
 def test_a_table_says_where_its_numbers_come_from(

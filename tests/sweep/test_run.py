@@ -100,7 +100,7 @@ def test_the_file_of_a_plugin_is_in_the_key(
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = importlib.import_module("plugged_in").Mine()
     before = sources([mine])
-    assert len(before[0]["package"]) == 1
+    assert len(before[0]) == 1
     file.write_text(file.read_text() + "# changed\n")
     assert sources([mine]) != before
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ostools.ground.errors import InputError
 from ostools.mitigations import MitigationError
 from ostools.sweep import Sweep, read_sweep, sweep_of
-from ostools.sweep.cells import base_key, cells_of, to_load
+from ostools.sweep.cells import cells_of, key_of, to_load
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 
@@ -95,14 +95,16 @@ def test_any_text_is_a_sweep_or_refused(
 
 
 def keys(sweep: Sweep, checkpoint: str = "a", device: str = "cpu") -> list[str]:
-    return [base_key(cell, checkpoint, device) for cell in cells_of(sweep)]
+    return [key_of(cell, checkpoint, device) for cell in cells_of(sweep)]
 
 
 def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> None:
     (first,) = keys(sweep_of(SMALL))
-    (other_lengths,) = keys(sweep_of({**SMALL, "lengths": "4:9"}))
-    assert first == other_lengths
     changes = [
+        {"lengths": "4:9"},
+        {"texts": ["a"], "measurements": "sensitivity"},
+        {"texts": ["b"], "measurements": "sensitivity"},
+        {"texts": [{"id": 1, "text": "a"}], "measurements": "sensitivity"},
         {"tasks": "copy-first"},
         {"models": "another name, which its rows will have"},
         {"dtypes": "bfloat16"},
@@ -114,24 +116,12 @@ def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> N
         {"tasks": "count-ones", "seeds": 0},
     ]
     found = [key for change in changes for key in keys(sweep_of({**SMALL, **change}))]
+    found = list(dict.fromkeys(found))  # the task is asked beside each text
+    assert len(found) == len(changes)
     assert (
         len({first, *found, *keys(sweep_of(SMALL), "b"), *keys(sweep_of(SMALL), "a", "cuda")})
         == len(found) + 3
     )
-
-
-def test_lengths_are_in_the_key_where_a_row_depends_on_the_others() -> None:
-    asked = {"tasks": "count-ones-bernoulli", "lengths": "4:8"}
-    for name, same in (
-        ("evaluate", True),
-        ("failure-stage", False),
-        ("probe", False),
-    ):
-        few, more = (
-            sweep_of({**asked, "lengths": lengths, "measurements": name})
-            for lengths in ("4:8", "4:9")
-        )
-        assert (keys(few) == keys(more)) is same
 
 
 def test_the_order_of_what_is_written_does_not_change_a_key() -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.cli.prompts import Prompts
     from ostools.ground.lens import TransformerBridge
-    from ostools.ground.names import Linearisation, Method, Norm, Position
-    from ostools.ground.progress import Progress
+    from ostools.ground.names import Linearisation, Norm, Position
     from ostools.measure import Collapse, Faithfulness, Profile
     from ostools.measure.unloaded import Unloaded
     from ostools.mitigations import Mitigation
@@ -24,14 +23,8 @@ def profile(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    method: Method = "auto",
-    cotangents: int = 8,
-    position: int | Position | None = None,
     norm: Norm | None = None,
-    mitigation: Mitigation | str | None = None,
-    max_memory: int | None = None,
-    progress: Progress | None = None,
-    **encoding: Any,
+    **options: Any,
 ) -> Profile:
     """Say which tokens matter, and test for a U-shape.
 
@@ -41,17 +34,7 @@ def profile(
     """
     from ostools import measure
 
-    measured: Any = measure.sensitivity(
-        model,
-        prompt,
-        method=method,
-        cotangents=cotangents,
-        position=position,
-        mitigation=mitigation,
-        max_memory=max_memory,
-        progress=progress,
-        **encoding,
-    )
+    measured: Any = measure.sensitivity(model, prompt, **options)
     return measure.profile(measured, norm=norm)
 
 
@@ -155,59 +138,3 @@ def pairs_memory(
 
     pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
     return measure.bytes_of(measure.collapse, model, task=pairs, layers=layers, **arguments)
-
-
-def difference(
-    *,
-    prompt: Prompt | None = None,
-    task: Task | str | None = None,
-    length: int | None = None,
-    seed: int | None = None,
-    mitigation: Mitigation | str | None = None,
-    against_prompt: str | None = None,
-    against_model: str | None = None,
-    corresponding: bool = False,
-    model: str | None = None,
-    **encoding: Any,
-) -> None:
-    """Compare what the last token attends to in two runs, head by head and token by token.
-
-    One of --mitigation, --against-prompt and --against-model says what the second run is. Tokens
-    are compared where it is known that they are the same. An .html file has both runs side by side,
-    with the whole pattern of every head, to click through.
-
-    Args:
-        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
-            id.
-        against_prompt: the second run is of this text.
-        against_model: the second run is of this model.
-        corresponding: compare the tokens with which both texts begin, and with which both end.
-    """
-    from ostools import measure
-    from ostools.cli.commands import COMMANDS
-    from ostools.cli.limits import memory_of
-    from ostools.cli.running import EMBEDDED, at_work, give
-
-    second_runs = [run for run in (mitigation, against_prompt, against_model) if run is not None]
-    if len(second_runs) != 1:
-        raise InputError(
-            "expected one of --mitigation, --against-prompt and --against-model, which says what the second run is, found "
-            f"{len(second_runs)}"
-        )
-    options = {"prompt": prompt, "task": task, "length": length, "seed": seed, **encoding}
-    arguments = {name: value for name, value in options.items() if value is not None}
-    memory = memory_of(COMMANDS["attention",], arguments)
-    results: list[Any] = []
-    names = [name for name in (model or EMBEDDED, against_model) if name is not None]
-    for model_name in names:
-        with at_work("reading the patterns", model_name, memory, counts_steps=False) as (loaded, _):
-            encoded: dict[str, Any] = dict(arguments)
-            if prompt is not None:
-                encoded["prompt"] = cast("Any", prompt).of(loaded)
-            results.append(measure.attention(loaded, **encoded))
-            if mitigation is not None:
-                results.append(measure.attention(loaded, **encoded, mitigation=mitigation))
-            elif against_prompt is not None:
-                results.append(measure.attention(loaded, against_prompt, **encoding))
-    first, second = results
-    give(measure.attention_difference(first, second, corresponding=corresponding))

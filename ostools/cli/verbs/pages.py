@@ -194,7 +194,7 @@ def explore(
             "--dry-run: expected a command that measures once, found explore, which measures what "
             "is typed: leave it out; the page can stop a run"
         )
-    with at_work("starting the explorer", model or EMBEDDED, counts_steps=False) as (loaded, _):
+    with at_work("starting the explorer", model or EMBEDDED) as (loaded, _):
         explorer = start_explorer(loaded, prompt, port=port)
     try:
         if GLOBALS.json:

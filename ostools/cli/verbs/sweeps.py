@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
+    from ostools.mitigations import Mitigation
     from ostools.sweep import Executor, SweepPlan
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
@@ -22,6 +24,7 @@ def run(
     sweep: Path,
     *,
     out: Path,
+    mitigations: Sequence[Mitigation | str] = (),
     dry_run: bool = False,
     retry_failed: bool = False,
     workers: int | None = None,
@@ -37,6 +40,7 @@ def run(
     Args:
         sweep: what to measure, a .yaml file; examples/sweep.yaml is one.
         out: the directory where the cells are kept; made if it is missing.
+        mitigations: beside those of the file, also ones of a file of your own.
         dry_run: say which cells are missing and the memory they are forecast to take; measure none.
         retry_failed: try the cells that failed before again.
         workers: measure with so many processes, by Ray: on this machine, or at most so many of
@@ -48,7 +52,7 @@ def run(
     from ostools.sweep import plan, read_sweep
     from ostools.sweep import run as run_sweep
 
-    checked_sweep = read_sweep(sweep)
+    checked_sweep = read_sweep(sweep, mitigations=mitigations)
     executor = _executor(workers, ray_address, worker_cpus)
     options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed}
     options |= {"say": terminal.note}

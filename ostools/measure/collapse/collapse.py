@@ -138,4 +138,8 @@ SWEPT = Swept(
     options={"bos": None, "layers": None, "chat": None, **READ_POSITION},
     rows=lambda result, cell: as_rows(result),
     casts=True,
+    # Each text is a seed of its own: what is said of seeds is said over texts.
+    of_texts=lambda rows, provenance: from_rows(
+        rows.assign(seed=rows.groupby("text", sort=False).ngroup()).drop(columns="text"), provenance
+    ),
 )

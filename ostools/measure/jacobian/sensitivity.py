@@ -50,6 +50,7 @@ from ostools.measure.prompts import (
     by_token,
     checked_layers,
     join_results,
+    join_texts,
     prompt_named,
     token_columns,
 )
@@ -415,4 +416,5 @@ SWEPT = Swept(
     },
     check=_require_options_that_are_used,
     draws=lambda options: None if options.method == "exact" else "by seed",
+    of_texts=lambda rows, provenance: Sensitivities(*join_texts(rows, provenance, Sensitivity)),
 )

@@ -1,18 +1,10 @@
-"""Several prompts: their profiles over relative position."""
+"""Several prompts, or the texts of a sweep: mean profiles over relative position."""
 
 from __future__ import annotations
 
 import altair as alt
 
 from ostools.measure.jacobian.sensitivity import Sensitivities
-from ostools.reporting.charts.old_corpus import (  # until the measurement goes
-    corpus_chart as corpus_chart,
-)
-from ostools.reporting.charts.old_corpus import corpus_collapse_chart as corpus_collapse_chart
-from ostools.reporting.charts.old_corpus import (
-    corpus_collapse_findings as corpus_collapse_findings,
-)
-from ostools.reporting.charts.old_corpus import corpus_findings as corpus_findings
 from ostools.reporting.charts.tokens import kind_legend
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import draw, theme

@@ -9,7 +9,8 @@ from typing import Any
 
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
-from ostools.sweep.reading import MADE_BY, SweepReading
+from ostools.sweep.cell_file import MADE_BY
+from ostools.sweep.reading import SweepReading, provenance_of
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,7 @@ class Cells:
             parameters["difference_at_probed_lengths"] = {
                 name: max(share.get(name, 0.0) for share in shares) for name in chain(*shares)
             }
-        edits, time = tuple(first["edits"]), str(first["time"])
-        arithmetic = first.get("arithmetic", {})
-        return Provenance(
-            first["model"], parameters, None, first["versions"], edits, time, arithmetic
-        )
+        return provenance_of(first, **parameters)
 
     def _sources(self) -> list[Mapping[str, Any]]:
         """The records of the files that hold these rows; a cell has several lengths."""
@@ -86,12 +83,10 @@ class Cells:
         sources = []
         for cell in self.sweep.cells:
             columns = cell.keyed_cell.cell.columns | {"options": cell.keyed_cell.cell.options}
-            records = [(source, {**source, **columns}) for source in cell.sources]
-            sources += [
-                source
-                for source, record in records
-                if all(str(record[name]) == value for name, value in values.items())
-            ]
+            if cell.source is not None:
+                record = {**cell.source, **columns}
+                if all(str(record[name]) == value for name, value in values.items()):
+                    sources.append(cell.source)
         return sources
 
 

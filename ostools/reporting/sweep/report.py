@@ -75,9 +75,7 @@ def _count(sweep: SweepReading) -> str:
         return f"Complete: all {total} cells are measured"
     words = {"failed": "failed", "missing": "are still to be measured"}
     others = "".join(f", {counts[state]} {verb}" for state, verb in words.items() if counts[state])
-    partly = sum(bool(cell.failures) for cell in sweep.of("missing"))
-    failed = f" ({partly} of them failed at other lengths)" if partly else ""
-    return f"PARTIAL: {counts['measured']} of {total} cells are measured{others}{failed}"
+    return f"PARTIAL: {counts['measured']} of {total} cells are measured{others}"
 
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
@@ -91,21 +89,15 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
             for part in told[:1]
         ]
     parts = [Part(headlines=lines), Part(tables=[_cells(sweep)])]
-    failures = [record for cell in sweep.cells for record in cell.failures]
+    failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
     if failures:
-        rows = [
-            [record.cell, ", ".join(map(str, record.lengths)), record.error]
-            for record in failures[:MOST_LISTED]
-        ]
-        caption = f"Lengths that failed, the first {len(rows)} of {len(failures)}"
-        table = Table(caption, ["cell", "lengths", "error"], rows)
+        rows = [[record.cell, record.error] for record in failures[:MOST_LISTED]]
+        caption = f"Cells that failed, the first {len(rows)} of {len(failures)}"
+        table = Table(caption, ["cell", "error"], rows)
         note = "`ostools sweep run` with --retry-failed tries them again."
         parts.append(Part(title="Failed, and why", tables=[table], notes=[note]))
     if missing := sweep.of("missing"):
-        names = [
-            f"{cell.keyed_cell.cell} ({len(cell.missing)} of {len(cell.keyed_cell.cell.lengths)} lengths)"
-            for cell in missing
-        ]
+        names = [str(cell.keyed_cell.cell) for cell in missing]
         further = [f"and {len(names) - MOST_LISTED} more"] if len(names) > MOST_LISTED else []
         how = "The same `ostools sweep run` command measures them. What stands below is of the cells that are there."
         more = [Part("Which", items=[*names[:MOST_LISTED], *further])]
@@ -166,7 +158,7 @@ def _model(sweep: SweepReading, name: str) -> Part:
     """What every load of a model shares, its dtypes with their weights, and whether there are
     several checkpoints.
     """
-    all_sources = [source for cell in sweep.cells for source in cell.sources]
+    all_sources = [cell.source for cell in sweep.cells if cell.source is not None]
     sources = [source for source in all_sources if str(source["model"].get("name")) == name]
     checkpoints = distinct(source["checkpoint"] for source in sources)
     hashes: dict[str, list[Any]] = {}  # of the weights as cast: another in every dtype

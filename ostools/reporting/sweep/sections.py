@@ -96,7 +96,10 @@ def _shown(
     and None.
     """
     try:
-        result = measurement.swept.read(cells.rows, cells.provenance)
+        of_texts = "text" in cells.rows and bool(cells.rows["text"].notna().all())
+        read = measurement.swept.of_texts if of_texts else measurement.swept.read
+        assert read is not None  # what a sweep cannot ask of texts has no such rows
+        result = read(cells.rows, cells.provenance)
         values = [cell(result) for cell in look.cells_of_table.values()]
         return block(result, name, cells.title, title=cells.title), values
     except UNREADABLE as error:
