@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ostools.ground.arguments import typed_fields
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
 if (
@@ -27,6 +28,7 @@ if (
     from ostools.ground.lens import TransformerBridge
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class SlidingWindow(Mitigation):
     """Window of attention: each query sees the `window` keys up to itself, and the first `sinks`
@@ -54,9 +56,9 @@ class SlidingWindow(Mitigation):
     def __post_init__(self) -> None:
         require_whole(self, "window", 1)
         require_whole(self, "sinks", 0)
-        if self.layers in ("all", "alternate"):
+        if isinstance(self.layers, str):
             return
-        layers = () if isinstance(self.layers, str) else tuple(self.layers)
+        layers = tuple(self.layers)
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
             raise MitigationError(
                 f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r:.60}"
@@ -145,6 +147,7 @@ def _require_own_windows_allow(
         )
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class AttentionTemperature(Mitigation):
     """Sharper or flatter attention: every score is multiplied by one factor, or by a factor that
@@ -167,7 +170,7 @@ class AttentionTemperature(Mitigation):
     base: int | float | None = None
 
     def __post_init__(self) -> None:
-        sound = (self.factor is None) != (self.rule is None) and self.rule in (None, "log-n")
+        sound = (self.factor is None) != (self.rule is None)
         sound = sound and _is_above(self.factor, 0) and _is_above(self.base, 1)
         if not sound or (self.base is not None and self.rule is None):
             raise MitigationError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+from ostools.ground.arguments import typed_fields
 from ostools.mitigations.base import (
     Bar,
     Label,
@@ -18,6 +19,7 @@ from ostools.mitigations.base import (
 )
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class Separator(Mitigation):
     """`text` after every `every`-th item, but not at the end: the paper's comma after every third
@@ -49,6 +51,7 @@ class Separator(Mitigation):
         return pieces
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class Partition(Mitigation):
     """Parts of `size` items with `text` between them, and a request to count each part and then to
@@ -124,6 +127,7 @@ class Interleave(Mitigation):
         return "1" if item == "0" else "0"
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class _TextAfter(Mitigation):
     """A text, one space after the prompt."""
@@ -138,6 +142,7 @@ class _TextAfter(Mitigation):
         return f"{text} {self.text}"
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class Hint(_TextAfter):
     """The paper's hint (Section 3.1). The paper does not print where it stands. Here it is one
@@ -149,6 +154,7 @@ class Hint(_TextAfter):
     text: str = "*Hint* It's not necessarily a 1, check carefully"
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class PositionalHint(_TextAfter):
     """A sentence that says how places are counted, one space after the prompt.
@@ -175,6 +181,7 @@ class PositionalHint(_TextAfter):
         return items
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class Numbered(_TextAfter):
     """Every item after its number (from the left) and a colon, and a sentence that says so: 110
@@ -202,6 +209,7 @@ class Numbered(_TextAfter):
         return pieces
 
 
+@typed_fields(MitigationError)
 @dataclass(frozen=True)
 class RepeatPrompt(Mitigation):
     """The whole prompt, `times` times, with `between` between the copies.

@@ -9,7 +9,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -19,6 +19,7 @@ from ostools.ground.errors import did_you_mean, short_repr
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
+Kind = TypeVar("Kind", bound=type)
 
 _FUNCTION: Any = Callable
 _CLASSES: dict[type, tuple[type, str]] = {
@@ -91,6 +92,16 @@ def checked_arguments(
     return checking
 
 
+def typed_fields(error: type[Exception]) -> Callable[[Kind], Kind]:
+    """Let a dataclass raise `error` for a field that its annotation does not allow."""
+
+    def checking(kind: Kind) -> Kind:
+        kind.__init__ = checked_arguments(error)(kind.__init__)
+        return kind
+
+    return checking
+
+
 def allowed(hint: Any, value: Any, class_words: Mapping[type, str] | None = None) -> Any:
     """The value, where an annotation allows it; a list of words as a list. Raises `ValueError`,
     which says what is expected and what is found.
@@ -104,9 +115,11 @@ def allowed(hint: Any, value: Any, class_words: Mapping[type, str] | None = None
 
 
 def _items(hint: Any, value: Any) -> Any:
-    """What a list of the annotation holds: words as a list, others as they are; None for no list.
-    Numbers and tensors in it are the function's own to check."""
+    """What a list of the annotation holds: words, and tuples of one length, as a list, others as
+    they are; None for no list. Numbers and tensors in it are the function's own to check."""
     item = typing.get_args(hint)[0]
+    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
+    is_fixed = bool(fields) and fields[-1] is not Ellipsis
     is_text = item is str or any(isinstance(word, str) for word in words_of(item))
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
@@ -114,6 +127,13 @@ def _items(hint: Any, value: Any) -> Any:
         return None
     if getattr(value, "ndim", 1) == 0:  # an array without an axis
         return None
+    if is_fixed:
+        rows = list(value)
+        return (
+            rows
+            if all(isinstance(row, Sized) and len(row) == len(fields) for row in rows)
+            else None
+        )
     items = list(value) if is_text else value
     return items if not is_text or all(_is_one(item, text) for text in items) else None
 
@@ -245,11 +265,11 @@ def _in_words(hint: Any, class_words: Mapping[type, str]) -> list[str]:
     for part in parts_of(hint):
         kind = typing.get_origin(part) or part
         if is_list(part):
-            texts += (
-                []
-                if words_of(part)
-                else ["whole numbers" if int in typing.get_args(part) else "a list"]
-            )
+            (item, *_) = typing.get_args(part)
+            of_numbers = "whole numbers" if item is int else "a list"
+            rows = f"a list of ({', '.join(map(_name, typing.get_args(item)))})"
+            noun = rows if typing.get_origin(item) is tuple else of_numbers
+            texts += [] if words_of(part) else [noun]
         elif kind is _FUNCTION:
             texts.append("a function")
         elif _is_class(kind):
@@ -257,3 +277,7 @@ def _in_words(hint: Any, class_words: Mapping[type, str]) -> list[str]:
             of_class = _CLASSES.get(kind, (kind, f"{article} {kind.__name__}"))[1]
             texts.append(class_words.get(kind) or of_class)
     return texts
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", "...")

@@ -21,7 +21,6 @@ it, a bar where it is seen.
 _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
 """Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
-_FIRST_SHARE = 0.1
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
 _this_thread = threading.local()
 
@@ -55,57 +54,27 @@ def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
     )
 
 
-class Clock:
-    """How long a work takes: what is left goes at the rate of the later half of the time, from the
-    first step's end on.
-    """
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._reports: list[tuple[float, float]] = []  # when, and the share that was done
-
-    def told(self, steps_done: int, total: int) -> tuple[float, float | None]:
-        """Note how much is done now; seconds since the beginning, and until the end: None where
-        that cannot be told yet, at the end, and where the present step takes longer than the whole
-        rest was to take.
-        """
-        now, share = time.monotonic(), steps_done / max(total, 1)
-        if self._reports and self._reports[-1][1] == share == 0:  # the work has begun anew
-            self._reports[-1] = now, share
-        elif not self._reports or share > self._reports[-1][1]:
-            self._reports.append((now, share))
-        when, share = self._reports[-1]
-        # One step may be unlike the others.
-        is_early = len(self._reports) == 2 and share < _FIRST_SHARE
-        if len(self._reports) < 2 or share >= 1 or is_early:
-            return now - self._start, None
-        reports = self._reports[len(self._reports) > 2 :]  # from the first step's end on
-        middle = (reports[0][0] + when) / 2
-        since, before = [report for report in reports[:-1] if report[0] <= middle][-1]
-        left = when + (when - since) * (1 - share) / (share - before) - now
-        return now - self._start, left if left > 0 else None
-
-
 class LogLines:
     """How a long work tells into a log where it is: to call it with steps is to tell its progress.
 
     The first line is said as soon as what is done after 5 seconds lets expect more than a minute in
-    all, and after a minute at the latest; from then on one a minute.
+    all, and after a minute at the latest; from then on one a minute. What is left is expected to go
+    as what is done.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._clock, self._next = say, Clock(), LONG
+        self._say, self._start, self._next = say, time.monotonic(), LONG
 
     def __call__(self, steps_done: int, total: int) -> None:
-        seconds, left = self._clock.told(steps_done, total)
-        is_long = seconds >= FIRST_ESTIMATE and left is not None and seconds + left > LONG
+        seconds, share = time.monotonic() - self._start, steps_done / max(total, 1)
+        left = seconds * (1 - share) / share if share else 0.0
+        is_long = seconds >= FIRST_ESTIMATE and seconds + left > LONG
         if seconds >= self._next or (is_long and self._next == LONG):
             self._next = seconds + LONG
             steps = "" if total == 100 else f"{steps_done} of {total}"
             part = getattr(_this_thread, "part", "") or steps
-            rest = "" if left is None else f", about {in_time(left)} left"
-            share = 100 * steps_done // max(total, 1)
-            self._say(f"{part}{part and ', '}{share}% done after {in_time(seconds)}{rest}")
+            rest = f", about {in_time(left)} left" if left else ""
+            self._say(f"{part}{part and ', '}{share:.0%} done after {in_time(seconds)}{rest}")
 
 
 def name_part(words: str) -> None:

@@ -28,11 +28,12 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, get_args
 
+from ostools.ground.arguments import typed_fields
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.mitigations import Bar, Hint
-from ostools.tasks.base import Task, typed_fields
+from ostools.tasks.base import Task
 
 HINT = f" {Hint().text}"
 WORDS = (
@@ -127,7 +128,7 @@ def options_of(name: str) -> str:
     )
 
 
-@typed_fields
+@typed_fields(InputError)
 @dataclass(frozen=True)
 class AppendixTask(Task):
     """One task of the paper: what is asked, and how its sequence is made.

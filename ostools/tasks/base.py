@@ -9,19 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_seeds
-
-Kind = TypeVar("Kind", bound=type)
-
-
-def typed_fields(kind: Kind) -> Kind:
-    """Let a dataclass raise `InputError` for a field that its annotation does not allow."""
-    kind.__init__ = checked_arguments(InputError)(kind.__init__)
-    return kind
 
 
 class AnyTask(ABC):

@@ -14,16 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from ostools.ground.arguments import typed_fields
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import whole_number
-from ostools.tasks.base import Task, typed_fields
+from ostools.tasks.base import Task
 
 QUERY = "Q"
 LETTERS = tuple(letter for letter in string.ascii_uppercase if letter != QUERY)
 _LINE = "The answer to your question is: {answer}"
 
 
-@typed_fields
+@typed_fields(InputError)
 @dataclass(frozen=True)
 class CopyBeside(Task):
     """The letter beside Q in a sequence of `length` letters, each of the others once.

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from ostools.ground.arguments import typed_fields
 from ostools.ground.errors import InputError
 from ostools.mitigations import Mitigation, Separator, insert
 from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.base import AnyTask, typed_fields
+from ostools.tasks.base import AnyTask
 
 PairKind = Literal["theorem", "one-more-digit", "task"]
 ItemsAs = Literal["text", "ids"]
@@ -182,7 +183,7 @@ def _require_no_merge(
     )
 
 
-@typed_fields
+@typed_fields(InputError)
 @dataclass(frozen=True)
 class Figure5Task(CollapseTask):
     """A question followed by a sequence that ends the prompt, so that its last token can be

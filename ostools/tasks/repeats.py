@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
+from ostools.ground.arguments import typed_fields
 from ostools.ground.errors import InputError, short_repr
-from ostools.tasks.base import typed_fields
 from ostools.tasks.pairs import (
     CollapseTask,
     Encoder,
@@ -29,7 +29,7 @@ from ostools.tasks.pairs import (
 TEXT = "The farmer walked to the old mill by the river, and the wind turned the wheel"
 
 
-@typed_fields
+@typed_fields(InputError)
 @dataclass(frozen=True)
 class RepeatTask(CollapseTask):
     """A text followed by `item` n times: v_n. With one more it is v*.

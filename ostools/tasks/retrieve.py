@@ -19,10 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
+from ostools.ground.arguments import typed_fields
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.appendix_c import WORDS
-from ostools.tasks.base import Task, typed_fields
+from ostools.tasks.base import Task
 
 DRAWN_POSITION = "drawn"
 PLACES = ("first", "middle", "last", DRAWN_POSITION)
@@ -39,7 +40,7 @@ _DIGITS = "0123456789"
 Pair = tuple[str, str]
 
 
-@typed_fields
+@typed_fields(InputError)
 @dataclass(frozen=True)
 class RetrieveTask(Task):
     """`length` key-value records, and the question for the value of the one at `position`.

@@ -152,7 +152,7 @@ def test_into_a_log_a_command_says_where_it_is(
             now[0] += 6
     assert (
         capsys.readouterr().err
-        == "measuring cells: 2 of 40, 5% done after 12 s, about 4 min left\n"
+        == "measuring cells: 1 of 40, 2% done after 6 s, about 4 min left\n"
     )
 
 
