@@ -53,6 +53,9 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     count_bytes = command.measurement
     if count_bytes.__name__ in RECORDS:
         count_bytes = partial(bytes_of, count_bytes)
+        arguments = {
+            name: value for name, value in arguments.items() if not isinstance(value, Prompts)
+        }
     prompts = values.get("prompt", values.get("prompts"))
     counts: list[Memory] = []
     if isinstance(prompts, Prompts):

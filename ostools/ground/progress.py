@@ -54,6 +54,11 @@ def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
     )
 
 
+def _seconds_left(seconds: float, steps_done: int, total: int) -> float:
+    """Seconds until the end, where what is left goes as what was done; 0 before the first step."""
+    return seconds * (total - steps_done) / steps_done if steps_done else 0.0
+
+
 class LogLines:
     """How a long work tells into a log where it is: to call it with steps is to tell its progress.
 
@@ -67,7 +72,7 @@ class LogLines:
 
     def __call__(self, steps_done: int, total: int) -> None:
         seconds, share = time.monotonic() - self._start, steps_done / max(total, 1)
-        left = seconds * (1 - share) / share if share else 0.0
+        left = _seconds_left(seconds, steps_done, total)
         is_long = seconds >= FIRST_ESTIMATE and seconds + left > LONG
         if seconds >= self._next or (is_long and self._next == LONG):
             self._next = seconds + LONG
@@ -105,11 +110,11 @@ def bar(description: str) -> Iterator[Progress]:
         leave=False,
         bar_format="{desc}: {percentage:3.0f}%|{bar}|{postfix}",
     ) as tqdm_bar:
-        clock = Clock()
+        start = time.monotonic()
 
         def update(steps_done: int, total: int) -> None:
-            _, left = clock.told(steps_done, total)
-            words = "" if left is None else f"about {in_time(left)} left"
+            left = _seconds_left(time.monotonic() - start, steps_done, total)
+            words = f"about {in_time(left)} left" if left else ""
             tqdm_bar.set_postfix_str(words, refresh=False)
             tqdm_bar.total = total
             tqdm_bar.update(steps_done - tqdm_bar.n)

@@ -132,7 +132,7 @@ class _Call:
         return self.arguments.get(name, default)
 
     @property
-    def lengths(self) -> list[int]:
+    def lengths(self) -> list[Any]:
         return _listed(self.get("lengths", self.get("length")))
 
     def longest(self, elicitation: Elicitation | None = None) -> LongestPrompt:

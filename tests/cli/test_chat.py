@@ -168,7 +168,7 @@ def test_a_task_and_its_length_stand_together(run, thinker: str) -> None:
         "bounds --task count-ones --length 3 --prompt 1": "--prompt and --task exclude each other",
         "bounds --task count-one --length 3": "did you mean 'count-ones'",
         "sensitivity --prompt 1 --position answer": "position",
-        "bounds": "expected --prompt or --ids or --prompts or --task, found none of them",
+        "bounds": "expected --prompt or --ids or --task, found none of them",
     }
     for line, words in refusals.items():
         assert_refused(run(*line.split(), "--model", thinker), words)

@@ -151,8 +151,7 @@ def test_into_a_log_a_command_says_where_it_is(
             tell(progress, done, 40)
             now[0] += 6
     assert (
-        capsys.readouterr().err
-        == "measuring cells: 1 of 40, 2% done after 6 s, about 4 min left\n"
+        capsys.readouterr().err == "measuring cells: 1 of 40, 2% done after 6 s, about 4 min left\n"
     )
 
 
