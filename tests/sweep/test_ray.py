@@ -403,8 +403,8 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
     told = [
         line for line in err.splitlines()[1:] if not line.startswith("measuring cells: ")
     ]  # one a minute
-    if mine:  # at SIGTERM Ray itself tells where it was
-        assert told == ["ostools: interrupted"]
+    if mine:  # Ray itself tells of cells that go with their workers; at SIGTERM where it was
+        assert [line for line in told if "(raylet)" not in line] == ["ostools: interrupted"]
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = stored(tmp_path / "out")
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
