@@ -12,6 +12,8 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import CurveVerdict, HiddenRange, Reading
+from ostools.reporting.findings import present
+from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
     longest_trained,
     main_pair,
@@ -67,13 +69,10 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
         for name in names
         if (rows["panel"] == name).any()
     }
-    panel_marks = panel_grid(
-        panels, axes.length_axis(rows["length"]), y, len(dtypes), (WIDTH, HEIGHT)
-    )
-    tasks = ", ".join(sorted(set(map(str, frame["task"]))))
-    notes = [words] if (words := overflow_sentence(result.overflowing())) else []
-    title = f"Distance of the last-token representations, {tasks}"
-    return draw.figure(panel_marks, title, notes, color="shared", strokeDash="shared")
+    x, notes = axes.length_axis(rows["length"]), present(overflow_sentence(result.overflowing()))
+    title = f"Distance of the last-token representations, {task_of(result)}"
+    grid = panel_grid(panels, x, y, len(dtypes), (WIDTH, HEIGHT))
+    return draw.figure(grid, title, notes, color="shared", strokeDash="shared")
 
 
 def _panel(site: str, dtype: str, pair: str) -> str:

@@ -34,11 +34,10 @@ def collapse_result_chart(result: Collapse) -> Chart:
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
     """
     names = set(result.frame["dtype"])
+    parts = {Precision.of_name(name).part for name in names}
     if len(set(result.frame["layer"])) > 1:
-        once = any(Precision.of_name(name).part == "once" for name in names)
-        return growth_chart(result) if once else collapse_layers_chart(result)
-    many = len(names) > 4 or any(Precision.of_name(name).part is not None for name in names)
-    return precision_chart(result) if many else collapse_chart(result)
+        return growth_chart(result) if "once" in parts else collapse_layers_chart(result)
+    return precision_chart(result) if len(names) > 4 or parts != {None} else collapse_chart(result)
 
 
 def collapse_layers_chart(result: Collapse) -> Chart:
@@ -71,12 +70,8 @@ def _cells(frame: Frame) -> Frame:
     ends.
     """
     keys = ["pair", "dtype", "layer", "length"]
-    means = {
-        "value": ("relative", "mean"),
-        "exact": ("float64_distance", "mean"),
-        "noise": ("pair_noise", "mean"),
-    }
-    cells = frame.groupby(keys, as_index=False, sort=False).agg(**means)
+    names = {"relative": "value", "float64_distance": "exact", "pair_noise": "noise"}
+    cells = frame.groupby(keys, as_index=False, sort=False)[[*names]].mean().rename(columns=names)
     axes.require_finite(cells["value"], "a heat map of layers")
     lengths = np.sort(cells["length"].unique())
     ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))

@@ -38,37 +38,42 @@ def patching_chart(result: Patching) -> Chart:
     Of the logit, or of the logit difference. Positions whose parts have no effect anywhere before
     the first that has some are left out: there both prompts are the same.
     """
-    table: Frame = result.frame
-    table = table[table["quantity"] != LOG_P]
-    axes.require_finite(table["share"], "patching")
-    by_head = bool(table["head"].notna().any())
-    column = "head" if by_head else "position"
-    moved = table.loc[table["effect"] != 0, column]
-    rows = table if by_head or moved.empty else table[table[column] >= moved.min()]
-    tokens = [theme.short_word(str(token)) for token in rows["token"]]
-    names = [
-        str(head) if by_head else f"{word} {positions}"
-        for word, positions, head in zip(tokens, rows["positions"], rows["head"], strict=True)
-    ]
-    largest = max(1.0, float(rows["share"].abs().max()))
+    cells, left_out = _cells(result)
+    by_head, directions = bool(cells["head"].notna().any()), list(dict.fromkeys(cells["direction"]))
+    largest = max(1.0, float(cells["value"].abs().max()))
     scale = alt.Scale(scheme="redblue", reverse=True, domain=[-largest, largest])
     colour = alt.Color("value:Q", scale=scale, legend=gradient("share of the clean-corrupt gap"))
-    columns = ["direction", "layer", "name", "token", "value", "effect"]
-    cells = rows.assign(value=rows["share"], name=names)[columns]
     title = "head" if by_head else "token and its position"
     words: Looks = {"labelAngle": -90, "labelFontSize": 10, "labelOverlap": False}
     x = axes.names(list(dict.fromkeys(cells["name"])), alt.X, title, **words)
-    count, directions = cells["name"].nunique(), list(dict.fromkeys(cells["direction"]))
-    width = min(TOKENS_WIDTH, max(240, 22 * count))
+    width = min(TOKENS_WIDTH, max(240, 22 * cells["name"].nunique()))
     height = max(90, min(11 * cells["layer"].nunique(), 340))
     beside = 2 * width < TOKENS_WIDTH
     panels = []
     for direction in directions:
         across = x if beside or direction == directions[-1] else axes.quiet(x)
-        marks = heat(cells[cells["direction"] == direction], across, layers_up(), colour)
+        of_direction = cells[cells["direction"] == direction].drop(columns="head")
+        marks = heat(of_direction, across, layers_up(), colour)
         panels.append(draw.panel(marks, width, height, _DIRECTIONS[direction]))
     part = _PARTS[result.provenance.parameters["what"]]
-    title = f"Where {part} carries the logit {patched_logit(table)}"
-    notes = [result.findings()[len(directions)], *([_LEFT_OUT] if len(rows) < len(table) else [])]
+    title = f"Where {part} carries the logit {patched_logit(result.frame)}"
+    notes = [result.findings()[len(directions)], *([_LEFT_OUT] if left_out else [])]
     grid = [panels] if beside else [[panel] for panel in panels]
     return draw.figure(grid, title, notes, spacing=26, between=18, color="shared")
+
+
+def _cells(result: Patching) -> tuple[Frame, bool]:
+    """The effects on the logit, or its difference, by part; and whether positions before the first
+    that has some are left out.
+    """
+    table: Frame = result.frame
+    table = table[table["quantity"] != LOG_P]
+    axes.require_finite(table["share"], "patching")
+    heads = table["head"].notna().any()
+    moved = table.loc[table["effect"] != 0, "position"]
+    rows = table if heads or moved.empty else table[table["position"] >= moved.min()]
+    tokens = [theme.short_word(str(token)) for token in rows["token"]]
+    places = [f"{token} {place}" for token, place in zip(tokens, rows["positions"], strict=True)]
+    rows = rows.assign(value=rows["share"], name=rows["head"].astype(str) if heads else places)
+    columns = ["direction", "layer", "head", "name", "token", "value", "effect"]
+    return rows[columns], len(rows) < len(table)
