@@ -29,7 +29,7 @@ from ostools.measure.position import (
     read_with_next,
     require_prompt_end,
 )
-from ostools.measure.prompts import as_prompt, numbered
+from ostools.measure.prompts import as_prompt, prompt_named
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
@@ -98,7 +98,7 @@ class MitigatedPrompts:
                 if isinstance(position, str):
                     require_prompt_end(position, "a prompt without a task")
                 text, silent_parts = rewritten(what, model, prompt, acting)
-                with numbered(len(encoded), len(prompts)):
+                with prompt_named(prompts, len(encoded)):
                     encoded.append(as_prompt(model, text))
             questions.append(None if isinstance(position, int) else read)
             silent.append(silent_parts)
@@ -154,14 +154,6 @@ class MitigatedPrompts:
         if self.mitigation is None:
             yield
             return
-        self.require_acting(work)
-        with self.mitigation.hooks(work):
-            yield
-
-    def require_acting(self, work: TransformerBridge) -> None:
-        """Check what `acting` checks before its block begins, for a measurement that runs under the
-        mitigation by itself.
-        """
         for number, (prompt, silent_parts) in enumerate(
             zip(self.prompts, self.silent, strict=True)
         ):
@@ -174,6 +166,8 @@ class MitigatedPrompts:
                         f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
                     )
                     raise self._inactive(part, number, unchanged)
+        with self.mitigation.hooks(work):
+            yield
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which, count = "this prompt", len(self.prompts)

@@ -59,18 +59,7 @@ def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -
 
 
 @contextmanager
-def numbered(index: int, count: int) -> Iterator[None]:
-    """What is refused within the block is said of that prompt, by its number among several."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(
-            f"prompt {index + 1} of {count}: {error}" if count > 1 else error
-        ) from error
-
-
-@contextmanager
-def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
+def prompt_named(prompts: Sequence[str | Prompt | Question], index: int) -> Iterator[None]:
     """What is refused within the block is said of that prompt, by its number and its start, where
     there are several.
     """
@@ -80,7 +69,7 @@ def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
         if len(prompts) == 1:
             raise
         prompt = prompts[index]
-        text = "".join(prompt.tokens) if prompt.text is None else prompt.text
+        text = prompt if isinstance(prompt, str) else prompt.text or "token ids"
         start = repr(text if len(text) <= 40 else text[:39] + "…")
         raise type(error)(f"prompt {index + 1} of {len(prompts)} ({start}): {error}") from error
 

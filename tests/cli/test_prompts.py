@@ -62,7 +62,7 @@ def test_the_prompt_that_does_not_fit_is_named_and_nothing_is_written(
         "--out",
         str(out),
     )
-    assert_refused(run(*asked), "prompt 2 of 2: ")
+    assert_refused(run(*asked), "prompt 2 of 2 (")
     assert not list(tmp_path.iterdir())
 
 

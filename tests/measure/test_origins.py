@@ -12,7 +12,6 @@ import pytest
 
 import ostools as ost
 from ostools import measure
-from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity
 from ostools.models import Prompt, encode
 from ostools.reporting.findings.sensitivity import sensitivity_findings
@@ -100,9 +99,6 @@ def test_the_profile_of_the_text() -> None:
     row: Any = result.summary.iloc[0]
     frame: Any = result.frame.query("linearisation == 'full'")
     assert row["text_share"] == frame.loc[frame["origin"] == "text", "share"].sum()
-    assert set(result.top(3, origin="text")["origin"]) == {"text"}
-    with pytest.raises(InputError, match="unknown origin 'txt': did you mean 'text'"):
-        result.top(origin="txt")
 
 
 def test_the_shape_of_the_text_is_that_of_the_text_alone() -> None:

@@ -21,7 +21,7 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
-from ostools.models.chat import ORIGINS, TEXT
+from ostools.models.chat import TEXT
 from ostools.results import Chart, Frame, Result
 from ostools.results.table_head import TableHead
 from ostools.theory import profiles as theory
@@ -69,20 +69,14 @@ class Profile(Result):
     summary: pd.DataFrame
     shapes: pd.DataFrame
 
-    def top(
-        self, k: int = 10, *, linearisation: str | None = None, origin: str | None = None
-    ) -> pd.DataFrame:
+    def top(self, k: int = 10, *, linearisation: str | None = None) -> pd.DataFrame:
         """The k tokens with the largest shares, largest first; of the first linearisation if none
         is named.
-
-        origin: only tokens that are so, such as "text"; None: all. Where it is not known whose they
-            are, none is."""
+        """
         k = whole_number("k", k, 1)
         names = list(dict.fromkeys(self.frame["linearisation"]))
         name = checked_name("linearisation", linearisation or names[0], names)
         rows: Frame = self.frame[self.frame["linearisation"] == name]
-        if origin is not None:
-            rows = rows[rows["origin"] == checked_name("origin", origin, ORIGINS)]
         return rows.sort_values("rank").head(k).reset_index(drop=True)
 
     def chart(self) -> Chart:
