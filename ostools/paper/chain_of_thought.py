@@ -30,7 +30,7 @@ from ostools.measure.answers.reading import HAS_ANSWER, reader_of
 from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets, token_text
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Chart, Column, Frame, Provenance, Result
 from ostools.tasks import AppendixTask, Task
 from ostools.tasks.appendix_c import few_shot
 from ostools.tasks.base import seeds_of
@@ -127,7 +127,7 @@ def chain_of_thought(
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
     options: dict[str, Any] = {"linearisations": names, "method": method, "max_memory": max_memory}
     result = ost.sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
-    places: Any = result.frame["position"]
+    places: Column = result.frame["position"]
     frame = result.frame.assign(part=places.map(dict(enumerate(text.parts))))
     parameters: dict[str, Any] = {
         **result.provenance.parameters,

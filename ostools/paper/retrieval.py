@@ -26,7 +26,7 @@ from ostools.ground.names import Linearisation, Method, known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
 from ostools.models import EncodingOptions
-from ostools.results import Chart, Provenance, Result
+from ostools.results import Chart, Column, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
@@ -144,7 +144,7 @@ def retrieval(
         evaluation = ost.evaluate(
             model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding
         )
-        rows: Any = evaluation.frame[_OF_ANSWERS]
+        rows: Frame = evaluation.frame[_OF_ANSWERS]
         pairs = zip(rows["answer"], rows["seed"], strict=True)
         named = [task.named_answer(answer, task.items(length, seed)) for answer, seed in pairs]
         norms = []
@@ -154,7 +154,7 @@ def retrieval(
         tables.append(
             rows.assign(position=place, found=rows["key"] == named).join(pd.DataFrame(norms))
         )
-    frame: Any = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
+    frame: Frame = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
     norm = known_norm(frame["method"])
     frame = frame.rename(
         columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"}
@@ -192,11 +192,11 @@ def _norms(
     """Mean norms of the wanted record's tokens, and of the text's other tokens; an operator norm
     where it is measured.
     """
-    profile: Any = ost.sensitivity(
+    profile: Frame = ost.sensitivity(
         model, task_prompt.prompt, linearisations=(linearisation,), method=method
     ).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
-    unwanted: Any = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
+    unwanted: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
     row: dict[str, Any] = {"carriers": len(carriers), "method": str(profile["method"].iloc[0])}
     for norm in ("operator", "frobenius"):
         values = profile[f"{norm}_norm"].to_numpy()[carriers]
@@ -210,7 +210,7 @@ def _norms(
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of `Retrieval.ends`, out of at least three positions; empty for fewer."""
     rows: list[dict[str, Any]] = []
-    table: Any = frame.assign(log_sensitivity=np.log(frame["sensitivity_mean"]))
+    table: Frame = frame.assign(log_sensitivity=np.log(frame["sensitivity_mean"]))
     for quantity in ("log_probability", "log_sensitivity"):
         by_seed = table.pivot(index="seed", columns="position", values=quantity)
         if by_seed.shape[1] < 3:
@@ -223,7 +223,7 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _compared(differences: Any) -> dict[str, Any]:
+def _compared(differences: Column) -> dict[str, Any]:
     row = {"seeds": len(differences), "difference": float(differences.mean())}
     if len(differences) < fewest_at(LEVEL):
         return row | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -311,6 +311,9 @@ def _built(name: str, values: Mapping[str, Any]) -> Result:
     classes = {kind.__name__: kind for kind in _below(Result)}
     if name not in classes:
         raise unknown_name("result", name, classes)
+    known = {one.name for one in fields(classes[name])}
+    # A field that the class had once, and that held nothing, is passed over.
+    values = {key: value for key, value in values.items() if key in known or value is not None}
     where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
     where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
     return classes[name](**{**values, "provenance": Provenance(**where)})

@@ -26,7 +26,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.files import checked_path
 
 Plain: TypeAlias = dict[str, Any]
-Build: TypeAlias = Callable[[str, Mapping[str, Any]], object]
+Stored: TypeAlias = Mapping[str, Any]
+Build: TypeAlias = Callable[[str, Stored], object]
 """Makes a result of the name of its class and its decoded fields."""
 
 TABLES = (".parquet", ".csv", ".json")
@@ -47,7 +48,7 @@ def encoded_fields(result: Any) -> Plain | None:
     return {"class": type(result).__name__, "fields": values, **_column_types(result.frame)}
 
 
-def decoded_fields(stored: Mapping[str, Any], base: pd.DataFrame, build: Build) -> dict[str, Any]:
+def decoded_fields(stored: Stored, base: pd.DataFrame, build: Build) -> Plain:
     """The fields of `encoded_fields`, with `frame`, whose other columns stand in `base`."""
     values = {name: _decoded(value, build) for name, value in stored["fields"].items()}
     if list(stored["dtypes"]) != [*base.columns]:
@@ -71,7 +72,7 @@ def _column_types(frame: pd.DataFrame) -> Plain:
     }
 
 
-def _frame(stored: Mapping[str, Any], base: Mapping[str, Any], rows: int) -> pd.DataFrame:
+def _frame(stored: Stored, base: Stored, rows: int) -> pd.DataFrame:
     """The table of `_column_types`; the values that it lacks stand in `base`, by column."""
     series_by_name = {}
     for name, dtype in stored["dtypes"].items():
@@ -133,20 +134,20 @@ def _decoded(value: Any, build: Build) -> Any:
     return readers[kind]()
 
 
-def _result(stored: Mapping[str, Any], build: Build) -> object:
+def _result(stored: Stored, build: Build) -> object:
     base = _decoded(stored["frame"], build)
     values = decoded_fields(stored, base, build)
     return build(stored["class"], {**values, "provenance": stored["provenance"]})
 
 
-def _tensor(stored: Mapping[str, Any]) -> object:
+def _tensor(stored: Stored) -> object:
     import torch
 
     array = np.frombuffer(base64.b64decode(stored["data"], validate=True), stored["dtype"])
     return torch.from_numpy(array.reshape(stored["shape"]).copy())
 
 
-def _no_result(name: str, values: Mapping[str, Any]) -> object:
+def _no_result(name: str, values: Stored) -> object:
     raise ValueError(f"a {name} inside a table")
 
 
@@ -155,9 +156,9 @@ def _no_result(name: str, values: Mapping[str, Any]) -> object:
 
 def save_table(
     frame: pd.DataFrame,
-    provenance: Mapping[str, Any],
+    provenance: Stored,
     target: Path,
-    result: Mapping[str, Any] | None = None,
+    result: Stored | None = None,
 ) -> Path:
     """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers
     come from.
@@ -173,10 +174,10 @@ def save_table(
 
 def _write_table(
     frame: pd.DataFrame,
-    provenance: Mapping[str, Any],
+    provenance: Stored,
     part: Path,
     ending: str,
-    result: Mapping[str, Any] | None,
+    result: Stored | None,
 ) -> None:
     if ending == ".parquet":
         table = frame.copy()
@@ -191,7 +192,7 @@ def _write_table(
         part.write_text(json.dumps(document, indent=1, allow_nan=False))
 
 
-def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def table_as_json(frame: pd.DataFrame, provenance: Stored) -> Plain:
     """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is
     None.
     """

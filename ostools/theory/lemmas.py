@@ -180,18 +180,6 @@ def upward(layers: Iterable[Matrix]) -> Iterator[Matrix]:
         yield product
 
 
-def downward_row(layers: list[Matrix]) -> list[Float[Tensor, " key"]]:
-    """( A^(L-1) ... A^(l) )_{n,:} for l = 0, ..., L: from which positions of layer l the last
-    token's mass comes.
-    """
-    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[-1]
-    rows = [row]
-    for layer in reversed(layers):
-        row = row @ layer
-        rows.append(row)
-    return rows[::-1]
-
-
 def remainders(matrix: Matrix, powers: int) -> Float[Tensor, " power"]:
     """1 - (A^k)_{n,1} for k = 1, ..., powers: what the last token has left elsewhere than on token
     1.

@@ -42,7 +42,7 @@ _LOGITS = 1 << 24
 with a chunk of logits.
 """
 LOGITS = "logits"
-_OF_LOGITS = ("l2",)
+_L2 = ("l2",)
 
 Columns: TypeAlias = dict[str, np.ndarray]
 Place: TypeAlias = tuple[str, int, str, str]
@@ -95,10 +95,16 @@ class LastTokens:
             return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))
 
     def read(
-        self, site: str, layer: int, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+        self,
+        site: str,
+        layer: int,
+        first: Int[Tensor, " pair"],
+        second: Int[Tensor, " pair"],
+        *,
+        softmax: bool,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """A site's vectors of v and of v*, a chunk of pairs at a time; and of logits the total
-        variation of the two softmaxes. Prompts with the same y have the same logits to the bit:
+        """A site's vectors of v and of v*, a chunk of pairs at a time; and of logits, where `softmax`
+        is asked for, the total variation of the two softmaxes. Prompts with the same y have the same logits to the bit:
         these are made once for both. Raises `RangeError` for logits that are not finite.
         """
         step = max(1, chunk(CHUNK) // self.width(site))
@@ -118,6 +124,9 @@ class LastTokens:
                 )
             known: dict[int, Tensor] = {}
             for pair in zip(row[: len(v)].split(step), row[len(v) :].split(step), strict=True):
+                if not softmax:
+                    yield logits[pair[0]], logits[pair[1]], None
+                    continue
                 # v* of one pair is often v of the next, and has one softmax.
                 known = {
                     key: known[key] if key in known else logits[key, None].double().softmax(-1)
@@ -137,12 +146,13 @@ class LastTokens:
 class Comparison:
     """A run beside two float64 runs: of the weights as its precision stores them (None where the
     run is that one, whose own rounding is not known), and of the weights as the model was given
-    (None where they are the same).
+    (None where they are the same). `curve`: the L2 distance of whole vectors alone is wanted.
     """
 
     run: LastTokens
     exact: LastTokens | None = None
     given: LastTokens | None = None
+    curve: bool = False
 
 
 def pair_columns(
@@ -158,9 +168,13 @@ def pair_columns(
         for run in (comparison.run, comparison.exact, comparison.given)
         if run is not None
     }
+    compared = {id(comparison.run) for comparison in comparisons if not comparison.curve}
     tables: list[dict[Place, list[Columns]]] = [{} for _ in comparisons]
     for site, layer in comparisons[0].run.sites:
-        readers = (run.read(site, layer, first, second) for run in runs.values())
+        readers = (
+            run.read(site, layer, first, second, softmax=key in compared)
+            for key, run in runs.items()
+        )
         for chunks in zip(*readers, strict=True):
             vectors = dict(zip(runs, chunks, strict=True))
             for table, comparison in zip(tables, comparisons, strict=True):
@@ -190,12 +204,14 @@ def _chunk_columns(
         compared["shift"] = compared.get("exact", compared["distance"])[0], vectors[id(run)][0]
     of_logits = {} if variation is None else _of_logits(v, v_star, variation)
     n_heads = int(comparison.run.w_o.shape[0])
-    for per in READINGS[site]:
+    pers, norms = READINGS[site], _L2 if site == LOGITS else distances.NORMS
+    if comparison.curve:
+        pers, norms = [per for per in pers if per == VECTOR], _L2
+    for per in pers:
         if per == HEAD_CHUNK and not (n_heads and v.shape[-1] % n_heads == 0):
             continue
         cut = _CUTS[per]
         pieces = {name: (cut(x, n_heads), cut(y, n_heads)) for name, (x, y) in compared.items()}
-        norms = _OF_LOGITS if of_logits else distances.NORMS
         for norm, columns in _norm_columns(pieces, comparison.run.precision, norms):
             yield (per, norm), columns | of_logits
 

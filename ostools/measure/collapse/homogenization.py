@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import pandas as pd
 import torch
@@ -242,7 +242,7 @@ def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, fl
     """Of the first token's column of a pattern, which begins with the second query."""
     if column is None:
         return {"first_weight": float("nan"), "sink_rate": float("nan")}
-    weights: Any = column[:, : size - 1].mean(-1)
+    weights = column[:, : size - 1].mean(-1)
     return {
         "first_weight": float(weights.mean()),
         "sink_rate": float((weights > SINK).double().mean()),

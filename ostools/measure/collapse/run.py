@@ -261,8 +261,10 @@ class CollapseRun:
         only = precision.dtype == torch.float16
         require_finite(tokens, self.task, prompts.prompt_lengths(), logits=only)
         probes = prompts.probes(_PROBES_16_BIT if precision.dtype in SIXTEEN_BITS else 1)
+        own_y: list[Tensor] = []
         if model not in self._unembedded:
             alone, logits = separate_rows(model, prompts.prompts[probes[0]])
+            own_y.append(alone.y)
             error = _relative(tokens.unembedding(alone.y)[0], logits)
             if not error <= _SAME_LOGITS[precision.dtype]:
                 raise InputError(
@@ -270,8 +272,9 @@ class CollapseRun:
                     f"{model.cfg.architecture} does something after the final norm that collapse does not know"
                 )
             self._unembedded.add(model)
-        own_y = own_rows(model, [prompts.prompts[probe] for probe in probes]).y
-        return tokens, max(map(_relative, rows.y[probes], own_y))
+        if others := [prompts.prompts[probe] for probe in probes[len(own_y) :]]:
+            own_y.append(own_rows(model, others).y)
+        return tokens, max(map(_relative, rows.y[probes], torch.cat(own_y)))
 
     def _compared(
         self, runs: Mapping[str, Passes], exact: Mapping[str, Passes]
@@ -284,7 +287,7 @@ class CollapseRun:
         for index, prompts in enumerate(self.sets):
             comparisons = [
                 *(_comparison(passes, exact, index) for passes in runs.values()),
-                *(Comparison(passes.tokens[index]) for passes in exact.values()),
+                *(Comparison(passes.tokens[index], curve=True) for passes in exact.values()),
             ]
             tables = pair_columns(comparisons, prompts.first, prompts.second)
             for (name, passes), table in zip(runs.items(), tables, strict=False):
@@ -327,11 +330,9 @@ class CollapseRun:
                     alone = replace(shared, rows=own_rows(view, cut.prompts, self.layers))
                 largest = max(largest, *map(_relative, shared.rows.y, alone.rows.y))
                 beside = _comparison(passes, exact, index)
-                of_chosen = {
-                    name: run and run.of(chosen)
-                    for name, run in (("exact", beside.exact), ("given", beside.given))
-                }
-                (columns,) = pair_columns([Comparison(alone, **of_chosen)], cut.first, cut.second)
+                references = (run and run.of(chosen) for run in (beside.exact, beside.given))
+                comparison = Comparison(alone, *references)
+                (columns,) = pair_columns([comparison], cut.first, cut.second)
                 rows = self._rows(cut, passes, columns)
                 # Both tables have the rows of a pair, a length and a seed in one order.
                 old_index, new_index = (

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -78,7 +78,7 @@ def _variation_of(
                 variations = _in_one_pass(work, ids, prompts, pair_numbers)
         tables.append(_table(variations, prompts, pair_numbers, task))
         tell(progress, len(tables), len(plans))
-    table: Any = pd.concat(tables).sort_values(
+    table: Frame = pd.concat(tables).sort_values(
         ["seed", "length", "layer", "head"], kind="stable", ignore_index=True
     )
     return table, "v and v* apart" if separate_passes else "v inside the pass of v*"
@@ -180,7 +180,7 @@ class AttentionVariation(Result):
     tables: ClassVar = (TableHead("over_heads"),)
 
     def over_heads(self) -> Frame:
-        table: Any = self.frame
+        table: Frame = self.frame
         return table.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
 
     def chart(self) -> Chart:

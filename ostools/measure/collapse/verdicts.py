@@ -25,7 +25,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.words import runs
-from ostools.results import Frame
+from ostools.results import Column, Frame
 from ostools.theory.distances import IN_A_ROW, NORMS, DistanceNorm, HiddenRange, hidden_ranges
 
 Per = Literal["vector", "head-chunk", "head-output"]
@@ -130,7 +130,7 @@ def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
     return (trained or {}).get(tasks.pairs_or_task(task).trained_as or "")
 
 
-def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
+def is_hidden(distance: Column, noise: Column, computed: Column) -> Column:
     """Which rows are hidden; `computed`: the distance of the two as they came out."""
     return (distance < noise) | (computed == 0)
 
@@ -159,7 +159,7 @@ def hidden_curves(
     ]
     rows = pd.concat([rows, *flags]).sort_index(kind="stable").sort_values("length", kind="stable")
     names = [name for name in ONE_CURVE if not (over_seeds and name == "seed")]
-    groups: Any = rows.groupby(names, sort=False)
+    groups: Frame = rows.groupby(names, sort=False)
     for key, group in groups:
         by_length = group[group["finite"]].groupby("length")["hidden"].all()
         values = dict(zip(names, key, strict=True))

@@ -25,7 +25,7 @@ from ostools.reporting.charts.answers import (
 from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import curve, looks_by_name, mark_cells, rules
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 _CLAIMS_WIDTH, _CLAIM_HEIGHT = 460, 19
 _CLAIM_LOOKS = {
@@ -36,13 +36,13 @@ _CLAIM_LOOKS = {
 }
 
 
-def claims_chart(result: Reproduction) -> Any:
+def claims_chart(result: Reproduction) -> Chart:
     """The claims in the paper's order, each with its place; colour and shape say the same as the
     column.
     """
     frame = frame_of(result)
     rows = frame[["claim", "place", "outcome"]].assign(name=frame["claim"] + ", " + frame["place"])
-    looks: dict[str, Any] = {"orient": "top", "labelAngle": 0, "grid": False, "domain": False}
+    looks: theme.Looks = {"orient": "top", "labelAngle": 0, "grid": False, "domain": False}
     column = axes.names(list(claim.OUTCOMES), alt.X, field="outcome", **looks)
     row = axes.names(list(rows["name"]), grid=True, domain=False)
     cells = mark_cells(rows, column, row, looks_by_name("outcome", _CLAIM_LOOKS, legend=None), 70)
@@ -74,7 +74,7 @@ _MARKS = {"copy-last": ("last digit", "diamond"), "copy-first": ("first digit", 
 _PLACES = [words for words, _ in _MARKS.values()]
 
 
-def figure_2_chart(result: Figure2) -> Any:
+def figure_2_chart(result: Figure2) -> Chart:
     """Three panels side by side; the rows are the outcomes that occurred, right and wrong always
     among them. A dotted line stands where the model's training ends.
     """
@@ -104,12 +104,12 @@ def figure_2_findings(result: Figure2) -> list[str]:
     return sentences
 
 
-def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> Any:
+def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> alt.LayerChart:
     tasks = [name for name in _MARKS if (group["task"] == name).any()]
     answers = [theme.short_word(text, 60) for text in group["answer"].fillna(NOTHING_CAME)]
     places = group["task"].map(lambda name: _MARKS[name][0])
     data = group[["length", "key", "outcome"]].assign(answer=answers, place=places)
-    legend: dict[str, Any] = {
+    legend: theme.Looks = {
         "symbolType": alt.Undefined,
         "symbolSize": 70,
         "symbolStrokeColor": theme.colour("float64"),
@@ -153,7 +153,7 @@ linear axis.
 """
 
 
-def figure_3_chart(result: Figure3) -> Any:
+def figure_3_chart(result: Figure3) -> Chart:
     """Above: the mean absolute error of the answers that are numbers, with bars from the least to
     the greatest seed. Below: where an answer held no number, darker the more seeds gave none. A
     dotted line stands where the model's training ends.
@@ -235,7 +235,9 @@ def _way_hue() -> alt.Color:
     return draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
 
 
-def _error_panel(rows: Frame, largest: int, wide: bool, end: int | None, first: bool) -> Any:
+def _error_panel(
+    rows: Frame, largest: int, wide: bool, end: int | None, first: bool
+) -> alt.LayerChart:
     """Means with bars from least to greatest; where errors lie far apart, on an axis that is
     logarithmic from 1 on.
     """
@@ -256,13 +258,13 @@ def _error_panel(rows: Frame, largest: int, wide: bool, end: int | None, first: 
     )
 
 
-def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
+def _unread_panel(rows: Frame, end: int | None, first: bool) -> alt.LayerChart:
     """A row a way of asking: ticks where answers held no number."""
     data = rows[["length", "series", "none", "asked"]].assign(
         share=(rows["none"] / rows["asked"]).fillna(0)
     )
     names = [name for name in LINES if (rows["series"] == name).any()]
-    looks: dict[str, Any] = {"labels": False, "domain": False, "grid": True, "bandPosition": 0.5}
+    looks: theme.Looks = {"labels": False, "domain": False, "grid": True, "bandPosition": 0.5}
     title: Any = ["no", "number"] if first else None
     ticks = (
         draw.rows(data)
@@ -288,7 +290,7 @@ _RIGHT_KEY = "right answers"
 _LEAST_AXIS = 110  # the paper's favourite, 100, has its place on every axis
 
 
-def figure_4_chart(result: Figure4) -> Any:
+def figure_4_chart(result: Figure4) -> Chart:
     """A column a task and a row a way of asking: a thin line as high as the answer was frequent, a
     broad grey one behind it as high as that number was right. Answers beyond the axis, and those
     without a number, are counted over the panel.
@@ -342,7 +344,9 @@ def _axis_end(frame: Frame) -> int:
     return max(_LEAST_AXIS, int(1.5 * right_numbers.max()) if len(right_numbers) else 0)
 
 
-def _count_panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list[str]) -> Any:
+def _count_panel(
+    rows: Frame, top: int, last: int, tasks: list[str], modes: list[str]
+) -> alt.LayerChart:
     task, mode = str(rows["task"].iloc[0]), str(rows["mode"].iloc[0])
     first, bottom = task == tasks[0], mode == modes[-1]
     way = WAYS[mode]

@@ -13,7 +13,7 @@ from ostools.paper.synthetic import Figure8, Figure9
 from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import curve, log_rows, rules
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 from ostools.theory.statistics.fits import FEWEST
 
 READINGS = {"vectors": "q, k, v Gaussian", "weights": "weights Gaussian"}
@@ -35,7 +35,7 @@ _QUANTITIES = {
 }
 
 
-def figure_9_chart(result: Figure9) -> Any:
+def figure_9_chart(result: Figure9) -> Chart:
     """delta against n, the certified bound, and the law; both axes logarithmic."""
     frame = frame_of(result)
     measured = _spread(frame, "delta").assign(series="measured", kind="measured")
@@ -86,7 +86,7 @@ def figure_9_notes(result: Figure9) -> list[str]:
     ]
 
 
-def figure_8_chart(result: Figure8) -> Any:
+def figure_8_chart(result: Figure8) -> Chart:
     """The distance of the last representations against n, beside it the relative one and the
     weights' total variation.
     """
@@ -153,7 +153,7 @@ def _below(fits: Frame) -> alt.TitleParams:
     words = [
         line for sentence in words for line in sentence.replace(" (95%", "\n(95%").split("\n")
     ]  # no wider than a panel
-    looks: dict[str, Any] = {"orient": "bottom", "fontSize": 10, "offset": 4, "anchor": "start"}
+    looks: theme.Looks = {"orient": "bottom", "fontSize": 10, "offset": 4, "anchor": "start"}
     return draw.heading(words, **looks)
 
 
@@ -194,7 +194,7 @@ def _decay_panel(
     rows, y = log_rows(rows, title, _BAND_ENDS)
     first, last = int(rows["length"].min()), int(rows["length"].max())
     ticks = [10**power for power in range(8) if first <= 10**power <= last]
-    looks: dict[str, Any] = {"values": ticks} if len(ticks) > 1 else {}
+    looks: theme.Looks = {"values": ticks} if len(ticks) > 1 else {}
     x = axes.length_axis(rows["length"], "n", log=True, format=",d", **looks)
     hue, measured = draw.hue("series", colours, symbolStrokeWidth=3), rows["kind"] == "measured"
     marks = rules(rows[measured], "x", x, "low", "high", color=hue)

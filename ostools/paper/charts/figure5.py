@@ -22,7 +22,7 @@ from ostools.reporting.charts.collapse import (
 from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms import curve
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 WIDTH, HEIGHT = 330, 190
 _WORDS = {
@@ -41,7 +41,7 @@ _HEADS, _DRAWS = ("head_minimum", "head_maximum"), ("interval_low", "interval_hi
 _QUOTED = 58  # letters of a prompt that a panel's title has room for
 
 
-def figure_5_chart(result: Figure5) -> Any:
+def figure_5_chart(result: Figure5) -> Chart:
     """Mean over heads with a band from the least to the greatest head, dtype by dtype, on one log
     axis for all panels.
 
@@ -110,12 +110,12 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
     return low, {dtype: most for dtype, (_, most) in floors.items() if most < low}
 
 
-def _value_axis(frame: Frame, low: float) -> dict[str, Any]:
+def _value_axis(frame: Frame, low: float) -> theme.Looks:
     high = float(frame["head_maximum"].max()) or 10 * low
     return axes.log_channel(pd.Series([low * 1.25, high]), "L∞ distance")
 
 
-def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
+def _panel(result: Figure5, group: Frame, y: theme.Looks, low: float) -> alt.LayerChart:
     """Bands, curves and faintly the floors; the first dtype is the broadest, for the others lie on
     top of it.
     """
@@ -123,7 +123,7 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
     x = axes.length_axis(frame_of(result)["length"], "length n (digits)")
     dtypes, rows = list(dict.fromkeys(group["dtype"])), _rows(group, low)
     hue = draw.hue("series", dtypes, columns=1, symbolStrokeWidth=4)
-    looks: dict[str, Any] = {"dash": draw.dashes(_LINES, _LINES)}
+    looks: theme.Looks = {"dash": draw.dashes(_LINES, _LINES)}
     dotted = any(jumps(dtype_rows["mean"]) for _, dtype_rows in group.groupby("dtype"))
     alone = group["length"].nunique() == 1  # a line of one point is not seen
     bands = [(*_HEADS, 0.13), (*_DRAWS, 0.32)]
@@ -138,7 +138,7 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
     )
     for place, dtype in enumerate(dtypes):
         dtype_rows = rows[~floors & (rows["series"] == dtype)]
-        broad: dict[str, Any] = {"width": 1.2 if place else 2.4, "clip": True}
+        broad: theme.Looks = {"width": 1.2 if place else 2.4, "clip": True}
         broad = (
             {"width": 0, "points": (6 if place else 12) * (1 + 2 * alone)}
             if dotted or alone

@@ -20,13 +20,13 @@ from ostools.reporting.charts.tokens import NORMS
 from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import bars, curve, log_rows, rules, token_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
 
 _CHAIN_WIDTH, _CHAIN_HEIGHT, _PART_HEIGHT = 640, 200, 24
 
 
-def chain_of_thought_chart(result: ChainOfThought) -> Any:
+def chain_of_thought_chart(result: ChainOfThought) -> Chart:
     """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius
     norm), coloured by its part. Below: each part's share of the sum, beside its share of the
     tokens. Of the first linearisation measured.
@@ -64,7 +64,7 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
         theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right")
     )
     sentences = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
-    summary: Any = result.summary
+    summary: Frame = result.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"], sort=False):
         shares = ", ".join(
             f"{row['part']} {row['share']:.0%} (tokens: {row['tokens']})"
@@ -91,7 +91,7 @@ def _source(parameters: Mapping[str, Any]) -> str:
     return "The reasoning was given" if some else "No reasoning; the answer line was begun"
 
 
-def _parts(table: Frame, parts_present: list[str], hue: Any) -> Any:
+def _parts(table: Frame, parts_present: list[str], hue: Any) -> alt.LayerChart:
     """Shares of the sum, and a line across each where it would end if every token were felt alike."""
     rows = table[["name", "tokens", "total", "mean"]].assign(
         value=table["share"], alike=table["tokens"] / table["tokens"].sum()
@@ -111,7 +111,7 @@ _TARGET_RECORD, _OTHER_TOKENS = "tokens of the wanted record", "all other tokens
 _QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
 
 
-def retrieval_chart(result: Retrieval) -> Any:
+def retrieval_chart(result: Retrieval) -> Chart:
     """Three panels over one axis of positions: the share of seeds that found the value, with
     Wilson's 95% interval; log p of the right answer; the mean norm over the wanted record's tokens,
     and over all others. Thin lines: seeds; thick: their mean.
@@ -191,7 +191,7 @@ def _record_axis(frame: Frame) -> alt.X:
     return axes.length_axis(frame["position"], title, "position", 10, log=False, values=ticks)
 
 
-def _share_found(frame: Frame) -> Any:
+def _share_found(frame: Frame) -> alt.LayerChart:
     table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
     ends = [
         wilson(int(right), int(count))
@@ -206,7 +206,7 @@ def _share_found(frame: Frame) -> Any:
     return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT * 0.8)
 
 
-def _seed_curves(rows: Frame, x: alt.X, y: dict[str, Any]) -> Any:
+def _seed_curves(rows: Frame, x: alt.X, y: theme.Looks) -> alt.LayerChart:
     """A thin line a seed, and their mean with points."""
     column = "shown" if "shown" in rows else "value"
     means = rows.groupby(["series", "position"], as_index=False)["value"].mean()
@@ -229,7 +229,7 @@ _OBJECTIVES = {
 }
 
 
-def windows_chart(result: WindowStudy) -> Any:
+def windows_chart(result: WindowStudy) -> Chart:
     """Accuracy, log probability and the float64 distance against the window; the dashed line is no
     window. A distance with rounding in it has a triangle.
     """
@@ -274,7 +274,7 @@ def windows_findings(result: WindowStudy) -> list[str]:
     ]
 
 
-def _measure_axis(summary: Frame, name: str) -> dict[str, Any]:
+def _measure_axis(summary: Frame, name: str) -> theme.Looks:
     if name == "distance":
         return axes.log_channel(summary["distance"], _OBJECTIVES[name])
     if name == "accuracy":
@@ -297,6 +297,6 @@ def _against(summary: Frame, name: str) -> alt.LayerChart:
     bands = [("wilson_low", "wilson_high", 0.18)] if name == "accuracy" else []
     colour = alt.value(theme.colour("window"))
     marks = curve(rows, x, _measure_axis(summary, name), colour, bands=bands, points=24, width=1.8)
-    looks: dict[str, Any] = {"colour": theme.colour("unmitigated"), "dash": [6, 4]}
+    looks: theme.Looks = {"colour": theme.colour("unmitigated"), "dash": [6, 4]}
     marks += draw.line_at("y", "value", float(none[name].iloc[0]), **looks)
     return draw.panel(marks, _WINDOWS_WIDTH, _WINDOWS_HEIGHT)

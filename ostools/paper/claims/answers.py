@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -23,7 +22,7 @@ from ostools.paper.claims.claim import (
     require_data,
     trend,
 )
-from ostools.results import Frame
+from ostools.results import Column, Frame
 
 _copying = partial(PaperClaim, needs=("figure-2",), figures=(2,))
 _counting = partial(PaperClaim, needs=("figure-3",), figures=(3, 6))
@@ -64,7 +63,7 @@ def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:
 
 
 def says_one_by_300(results: ResultsByPart) -> Verdict:
-    last: Any = _panel(results, "a", "copy-last")
+    last: Frame = _panel(results, "a", "copy-last")
     longest, wrong = int(last["length"].max()), ~last["correct"].astype(bool)
     line = last["answer"].astype(str).str.strip()
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
@@ -81,7 +80,7 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
     )
 
 
-def _numeric(frame: Any) -> Frame:
+def _numeric(frame: Frame) -> Frame:
     """The answers that came, with `error` and `answered`, the number, as floats (NaN: no number was
     read).
     """
@@ -102,7 +101,7 @@ def _answers(
 
 def _with_a_number(answers: Frame) -> Frame:
     """The answers that hold a number. Raises `UntestedError` where there are too few for a curve."""
-    read: Any = answers[answers["error"].notna()]
+    read: Frame = answers[answers["error"].notna()]
     lengths = read["length"].nunique()
     require_data(
         len(read) >= FEWEST_READ and lengths >= FEWEST_LENGTHS,
@@ -111,7 +110,7 @@ def _with_a_number(answers: Frame) -> Frame:
     return read
 
 
-def _numbers(answers: Frame, fewest: int, which: str = "") -> Any:
+def _numbers(answers: Frame, fewest: int, which: str = "") -> Column:
     """The numbers that were answered. Raises `UntestedError` for fewer than `fewest`."""
     numbers = answers["answered"].dropna()
     require_data(
@@ -171,7 +170,7 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
     from scipy.stats import mannwhitneyu
 
     read = _with_a_number(_answers(results, "none", ["sum-ones", "count-ones"]))
-    around: Any = read[read["length"].between(50, 150)]
+    around: Frame = read[read["length"].between(50, 150)]
     near, far = (
         around.loc[around["length"].isin(NEAR) == is_near, "error"] for is_near in (True, False)
     )
@@ -209,7 +208,7 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
 
 def rises_near_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, "none", ["count-ones-bernoulli"])
-    read: Any = _with_a_number(answers[answers["length"].between(50, 150)])
+    read: Frame = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
     require_data(
         p <= LEVEL,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.results import Frame
+from ostools.results import Column, Frame
 from ostools.theory.statistics.fits import fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
 
@@ -144,7 +144,7 @@ def above_zero(
     return decide(low > 0, sentence)
 
 
-def all_vanish(curves: Mapping[str, Any], floors: Mapping[str, float], quantity: str) -> Verdict:
+def all_vanish(curves: Mapping[str, Column], floors: Mapping[str, float], quantity: str) -> Verdict:
     """The claim that every curve (values by length) falls by a law without a level, down to its
     floor.
     """
@@ -174,7 +174,7 @@ def all_vanish(curves: Mapping[str, Any], floors: Mapping[str, float], quantity:
     return decide(all(falling), sentence)
 
 
-def log_log_slopes(curves: Any) -> np.ndarray:
+def log_log_slopes(curves: Frame) -> np.ndarray:
     """Slope of log value against log length for each seed (a column); NaN where a value is 0."""
     with np.errstate(divide="ignore"):
         logs = np.log(curves.to_numpy(dtype=float))
@@ -184,7 +184,7 @@ def log_log_slopes(curves: Any) -> np.ndarray:
     return np.array([np.polyfit(x, y, 1)[0] if np.isfinite(y).all() else np.nan for y in logs.T])
 
 
-def trend(x: Any, y: Any) -> tuple[float, float]:
+def trend(x: Column, y: Column) -> tuple[float, float]:
     """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
     from scipy.stats import kendalltau
 

@@ -24,7 +24,7 @@ from ostools.paper.claims.claim import (
 )
 from ostools.paper.claims.parts import ATTENTION, LAYERS
 from ostools.paper.figure5 import DRAWN
-from ostools.results import Frame
+from ostools.results import Column, Frame
 
 _figure_5 = partial(PaperClaim, needs=("figure-5",), figures=(5,))
 _induction = partial(PaperClaim, needs=(ATTENTION,))
@@ -48,20 +48,20 @@ _ALL = (
 )
 
 
-def _of_theorem(frame: Any, panel: str, dtype: str) -> Any:
+def _of_theorem(frame: Frame, panel: str, dtype: str) -> Frame:
     """Rows of the theorem's pair in a dtype. Raises `UntestedError` where there are none."""
     rows = frame[(frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
     require_data(not rows.empty, f"panel ({panel}) was not measured in {dtype}")
     return rows.sort_values("length")
 
 
-def _panel(results: ResultsByPart, panel: str, dtype: str) -> Any:
+def _panel(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance of one panel: a row a length, heads and seeds averaged."""
     frame = results["figure-5"]["figure"].frame
     return _of_theorem(frame[frame["panel"] == panel], panel, dtype)
 
 
-def _seed_curves(results: ResultsByPart, panel: str, dtype: str) -> Any:
+def _seed_curves(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance by seed: a column a seed, a row a length."""
     figure = results["figure-5"]["figure"]
     rows = _of_theorem(DRAWN.of(figure.curves[panel].frame), panel, dtype)
@@ -91,7 +91,7 @@ def _upper_over_noise(results: ResultsByPart, panel: str) -> float:
     return _median_over_noise(rows[rows["length"].isin(_upper_half(rows["length"]))])
 
 
-def rounding_floor(distance: Any, relative: Any) -> float:
+def rounding_floor(distance: Column, relative: Column) -> float:
     """float64's rounding in units of `distance`, where `relative` is the distance over the vector's
     norm.
     """
@@ -186,7 +186,7 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     )
     starts = starts.reindex(columns=[high, LOW]).astype("Float64").astype(float)
     n_max = int(table["longest"].max())
-    hidden: Any = starts[starts.notna().any(axis=1)]
+    hidden: Frame = starts[starts.notna().any(axis=1)]
     require_data(
         not hidden.empty,
         f"no pair is hidden over a range of lengths in either precision up to n = {n_max}",

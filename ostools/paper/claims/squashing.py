@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from ostools.paper.claims.claim import (
     require_data,
 )
 from ostools.paper.claims.parts import CERTIFIED, EQUATION_4, OVER_SQUASHING, PRINTED
+from ostools.results import Column, Frame
 from ostools.theory.profiles import rank_correlation
 
 _section_5 = partial(PaperClaim, needs=(OVER_SQUASHING,))
@@ -39,7 +39,7 @@ _DIGITS = (
 )
 
 
-def _prompts(results: ResultsByPart) -> Iterator[tuple[Any, Any, list[int]]]:
+def _prompts(results: ResultsByPart) -> Iterator[tuple[Frame, Frame, list[int]]]:
     """Measured norms and path sums of each prompt by position, and the positions of its digits."""
     result_by_name = results[OVER_SQUASHING]
     for name, measured in result_by_name.items():
@@ -52,12 +52,12 @@ def _prompts(results: ResultsByPart) -> Iterator[tuple[Any, Any, list[int]]]:
             )
 
 
-def _norms(measured: Any, linearisation: str) -> Any:
+def _norms(measured: Frame, linearisation: str) -> Column:
     rows = measured[(measured["linearisation"] == linearisation) & (measured["layer"] == 0)]
     return rows.set_index("position")["operator_norm"].sort_index()
 
 
-def _paths(paths: Any, variant: str) -> Any:
+def _paths(paths: Frame, variant: str) -> Column:
     return paths[paths["variant"] == variant].set_index("position")["value"].sort_index()
 
 
@@ -140,7 +140,9 @@ def _equal_attention_paths(pos: int) -> np.ndarray:
     return (step @ step)[-1]
 
 
-def _falls_with_position(values_by_prompt: list[tuple[list[int], Any]], quantity: str) -> Verdict:
+def _falls_with_position(
+    values_by_prompt: list[tuple[list[int], Column]], quantity: str
+) -> Verdict:
     """Verdict on the rank correlation of position and values, over the digits of each prompt, being
     below 0.
     """

@@ -100,22 +100,14 @@ def heaping(right: Sequence[int], answered: Sequence[int], base: int) -> Heaping
 
 def _hits(board: Iterable[tuple[int, int]], size: int) -> list[int]:
     """The permutations of `size` with exactly t hits on a board of rectangles, for every t."""
-    rooks = [1]
+    rooks = np.ones(1, dtype=object)  # Python's whole numbers, which do not overflow
     for a, b in board:
-        rooks = _product(
-            rooks,
-            [math.comb(a, k) * math.comb(b, k) * math.factorial(k) for k in range(min(a, b) + 1)],
+        placings = (
+            math.comb(a, k) * math.comb(b, k) * math.factorial(k) for k in range(min(a, b) + 1)
         )
+        rooks = np.convolve(rooks, np.array([*placings], dtype=object))
     placed = [count * math.factorial(size - k) for k, count in enumerate(rooks)]
     return [
         sum((-1) ** (k - t) * math.comb(k, t) * placed[k] for k in range(t, len(placed)))
         for t in range(len(placed))
     ]
-
-
-def _product(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    product = [0] * (len(first) + len(second) - 1)
-    for i, a in enumerate(first):
-        for j, b in enumerate(second):
-            product[i + j] += a * b
-    return product
