@@ -4,7 +4,8 @@ and one behind a softmax.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -26,6 +27,28 @@ def class_and_name(part: nn.Module, path: str) -> str:
     (ln_f).
     """
     return f"{type(part).__name__} {path.rpartition('.')[2]}".lower().replace("ln_", "norm_")
+
+
+@contextmanager
+def at_each_call(
+    parts: Mapping[str, nn.Module],
+    enter: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
+    leave: Callable[[str, Any], None],
+) -> Iterator[None]:
+    """Within the block, each call of one of these modules is told by its name: with what enters,
+    and with what leaves.
+    """
+    with ExitStack() as stack:
+        for name, part in parts.items():
+            before = part.register_forward_pre_hook(
+                lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
+            )
+            after = part.register_forward_hook(
+                lambda _, args, output, name=name: leave(name, output)
+            )
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
 
 
 class NormForm(NamedTuple):
