@@ -104,11 +104,10 @@ def adopt(
     weight of which TransformerLens computes with copies (Pythia, Falcon, Bloom, MPT), is refused
     from then on: adopt the model again.
 
-    Raises `InputError` for whatever `load_model` refuses; for compatibility mode and processed
-    weights; for hooks and replaced methods on a module; for attention, masks and experts that
-    others registered; for modules, settings and buffers that differ from those that its
-    configuration gives (adapters that are not merged, quantised layers, rotations that `.half()`
-    has rounded); and for weights on several devices. Cost: three tiny forward passes.
+    Raises `InputError` for whatever `load_model` refuses; for processed weights; for hooks and
+    replaced methods; for attention, masks and experts that others registered; for modules, settings
+    and buffers that its configuration does not give (adapters that are not merged, quantised
+    layers, rotations that `.half()` has rounded). Cost: three tiny forward passes.
     """
     check_versions()
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
@@ -117,7 +116,6 @@ def adopt(
     is_bridge = isinstance(source, TransformerBridge)
     user_model = cast(PreTrainedModel, source.original_model) if is_bridge else source
     tokenizer = tokenizer or (source.tokenizer if is_bridge else None)  # pyright: ignore[reportAssignmentType]
-    modules = _modules(user_model)
     _refuse_hooks(source)
     family = family_of_settings(user_model.config.to_dict(), f"the configuration of {name}")
     require_own_functions(name, *_configs(user_model))
@@ -128,27 +126,44 @@ def adopt(
     eager = dtype in SIXTEEN_BITS and rounds_scores
     check_arithmetic(family, eager)
     with quiet():
-        rebuilt_model = _rebuilt(user_model, family, dtype, name)
-        _share(modules, rebuilt_model, name)
-        more = modules.keys() - _modules(rebuilt_model).keys()
-        if more and not is_bridge:  # TransformerLens adds what it makes of a joint weight
-            raise InputError(
-                f"expected the modules of a {type(user_model).__name__} in {name}, found "
-                f"{min(more)} too{_HINT}"
-            )
-        check_tied(rebuilt_model, Path(name))
-        check_finite(rebuilt_model, Path(name))
-        bridge = wrapped(rebuilt_model.eval(), family, name, eager)
-        if is_bridge:
-            probe = probe_of(rebuilt_model)
-            with torch.no_grad():
-                check_same(cast(Tensor, source(probe)), bridge(probe), name)
-            _require_same_copies(source, bridge, name)
+        bridge = _bridged(source, user_model, family, eager, name)
     if tokenizer is not None:
         check_tokenizer(tokenizer, int(bridge.W_E.shape[0]), Path(name))
     give_tokenizer(bridge, tokenizer)
     check = _replacement_check(user_model, bridge, name)
     remember(bridge, Metadata(name=name, origin="adopted", check=check))
+    return bridge
+
+
+def _bridged(
+    source: PreTrainedModel | TransformerBridge,
+    user_model: PreTrainedModel,
+    family: Family,
+    eager: bool,
+    name: str,
+) -> TransformerBridge:
+    """The bridge around a second model of the same weights; `source`: the user's object, of which
+    `user_model` is the Hugging Face model.
+    """
+    modules = _modules(user_model)
+    dtype = cast(Tensor, user_model.get_input_embeddings().weight).dtype
+    rebuilt_model = _rebuilt(user_model, family, dtype, name)
+    _share(modules, rebuilt_model, name)
+    more = modules.keys() - _modules(rebuilt_model).keys()
+    # TransformerLens adds what it makes of a joint weight.
+    if more and not isinstance(source, TransformerBridge):
+        raise InputError(
+            f"expected the modules of a {type(user_model).__name__} in {name}, found {min(more)} "
+            f"too{_HINT}"
+        )
+    check_tied(rebuilt_model, Path(name))
+    check_finite(rebuilt_model, Path(name))
+    bridge = wrapped(rebuilt_model.eval(), family, name, eager)
+    if isinstance(source, TransformerBridge):
+        probe = probe_of(rebuilt_model)
+        with torch.no_grad():
+            check_same(cast(Tensor, source(probe)), bridge(probe), name)
+        _require_same_copies(source, bridge, name)
     return bridge
 
 

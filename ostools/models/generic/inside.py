@@ -17,7 +17,7 @@ Cost: four tiny forward passes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product, starmap
 from typing import Any
@@ -185,7 +185,7 @@ def _calls_of(
         if name in norms:
             calls[name].append((*args, *kwargs.values()))
 
-    def leave(name: str, output: Any) -> None:
+    def leave(name: str, output: object) -> None:
         sizes.running.pop()
 
     blocks = {
@@ -206,7 +206,9 @@ class _Sizes(TorchFunctionMode):
         self.running: list[str] = []
         self.loose: str | None = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         root = func in _POWERS and args[1] in (0.5, -0.5, -1)
         in_block = bool(self.running) and self.running[-1].startswith("block ")
         if (func in _SIZES or root) and in_block and args[0].numel() > 1:

@@ -70,14 +70,17 @@ class Observed(GeneralizedComponent):
 
     form: NormForm | None = None
 
+    @property
+    def theirs(self) -> Any:
+        """Hugging Face's module."""
+        return self.original_component
+
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self.original_component
-        return self.hook_out(module(self.hook_in(hidden_states), *args, **kwargs))
+        return self.hook_out(self.theirs(self.hook_in(hidden_states), *args, **kwargs))
 
     def as_norm(self, name: str, form: NormForm) -> Norm:
         """The norm with that form; its numbers are read anew at each call."""
-        module: Any = self.original_component
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        weight, bias = getattr(self.theirs, "weight", None), getattr(self.theirs, "bias", None)
         gain = torch.ones(()) if weight is None else weight.detach() + form.offset
         bias = None if bias is None else bias.detach()
         return Norm(name, gain, bias, form.eps, form.centred, self.hook_in, self.hook_out)
@@ -125,7 +128,9 @@ class _AtSoftmax(TorchFunctionMode):
         super().__init__()
         self._patterns, self._batch, self._queries = patterns, batch, queries
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         output = func(*args, **(kwargs or {}))
         if func not in _SOFTMAX or not self._patterns.is_pattern(
             output, self._batch, self._queries
@@ -142,8 +147,7 @@ class Embedding(Observed):
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens asks for it by that name)
-        module: Any = self.original_component
-        return module.weight
+        return self.theirs.weight
 
 
 class ScaledHead(Observed):
@@ -156,16 +160,14 @@ class ScaledHead(Observed):
     _scale: float = 1.0
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        module: Any = self.original_component
         # Mamba keeps its stream and its final norm in float32, and rounds y where its output layer
         # reads it.
-        logits = super().forward(hidden_states.to(module.weight.dtype))
+        logits = super().forward(hidden_states.to(self.theirs.weight.dtype))
         return logits if self._scale == 1.0 else logits * self._scale
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:  # noqa: N802
-        module: Any = self.original_component
-        weight = module.weight.T
+        weight = self.theirs.weight.T
         return weight if self._scale == 1.0 else weight * self._scale
 
 
