@@ -22,6 +22,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.initialization import no_init_weights
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, refusal
 from ostools.ground.lens import (
     PreTrainedConfig,
@@ -31,6 +32,7 @@ from ostools.ground.lens import (
 )
 from ostools.hooks import SIXTEEN_BITS
 from ostools.models.describe import (
+    IN_WORDS,
     Metadata,
     _metadata,
     digest,
@@ -78,6 +80,7 @@ the inner model, where transformers reads none but for a loss."""
 _HINT = ": merge adapters, dequantise, and undo what replaced modules before it is adopted"
 
 
+@checked_arguments(InputError, IN_WORDS)
 @default_torch_state()
 def adopt(
     model: object,
@@ -101,11 +104,10 @@ def adopt(
     weight of which TransformerLens computes with copies (Pythia, Falcon, Bloom, MPT), is refused
     from then on: adopt the model again.
 
-    Raises `InputError` for whatever `load_model` refuses; for compatibility mode and processed
-    weights; for hooks and replaced methods on a module; for attention, masks and experts that
-    others registered; for modules, settings and buffers that differ from those that its
-    configuration gives (adapters that are not merged, quantised layers, rotations that `.half()`
-    has rounded); and for weights on several devices. Cost: three tiny forward passes.
+    Raises `InputError` for whatever `load_model` refuses; for processed weights; for hooks and
+    replaced methods; for attention, masks and experts that others registered; for modules, settings
+    and buffers that its configuration does not give (adapters that are not merged, quantised
+    layers, rotations that `.half()` has rounded). Cost: three tiny forward passes.
     """
     check_versions()
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
@@ -114,7 +116,6 @@ def adopt(
     is_bridge = isinstance(source, TransformerBridge)
     user_model = cast(PreTrainedModel, source.original_model) if is_bridge else source
     tokenizer = tokenizer or (source.tokenizer if is_bridge else None)  # pyright: ignore[reportAssignmentType]
-    modules = _modules(user_model)
     _refuse_hooks(source)
     family = family_of_settings(user_model.config.to_dict(), f"the configuration of {name}")
     require_own_functions(name, *_configs(user_model))
@@ -125,31 +126,44 @@ def adopt(
     eager = dtype in SIXTEEN_BITS and rounds_scores
     check_arithmetic(family, eager)
     with quiet():
-        rebuilt_model = _rebuilt(user_model, family, dtype, name)
-        _share(modules, rebuilt_model, name)
-        if not is_bridge and (more := modules.keys() - _modules(rebuilt_model).keys()):
-            raise InputError(
-                f"expected the modules of a {type(user_model).__name__} in {name}, found "
-                f"{min(more)} too{_HINT}"
-            )
-        check_tied(rebuilt_model, Path(name))
-        check_finite(rebuilt_model, Path(name))
-        bridge = wrapped(rebuilt_model.eval(), family, name, eager)
-        if is_bridge:
-            probe = probe_of(rebuilt_model)
-            with torch.no_grad():
-                check_same(cast(Tensor, source(probe)), bridge(probe), name)
-            _require_same_copies(source, bridge, name)
+        bridge = _bridged(source, user_model, family, eager, name)
     if tokenizer is not None:
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise InputError(
-                f"tokenizer: expected one of transformers, found {type(tokenizer).__name__}: "
-                "AutoTokenizer.from_pretrained(...) gives one"
-            )
         check_tokenizer(tokenizer, int(bridge.W_E.shape[0]), Path(name))
     give_tokenizer(bridge, tokenizer)
     check = _replacement_check(user_model, bridge, name)
     remember(bridge, Metadata(name=name, origin="adopted", check=check))
+    return bridge
+
+
+def _bridged(
+    source: PreTrainedModel | TransformerBridge,
+    user_model: PreTrainedModel,
+    family: Family,
+    eager: bool,
+    name: str,
+) -> TransformerBridge:
+    """The bridge around a second model of the same weights; `source`: the user's object, of which
+    `user_model` is the Hugging Face model.
+    """
+    modules = _modules(user_model)
+    dtype = cast(Tensor, user_model.get_input_embeddings().weight).dtype
+    rebuilt_model = _rebuilt(user_model, family, dtype, name)
+    _share(modules, rebuilt_model, name)
+    more = modules.keys() - _modules(rebuilt_model).keys()
+    # TransformerLens adds what it makes of a joint weight.
+    if more and not isinstance(source, TransformerBridge):
+        raise InputError(
+            f"expected the modules of a {type(user_model).__name__} in {name}, found {min(more)} "
+            f"too{_HINT}"
+        )
+    check_tied(rebuilt_model, Path(name))
+    check_finite(rebuilt_model, Path(name))
+    bridge = wrapped(rebuilt_model.eval(), family, name, eager)
+    if isinstance(source, TransformerBridge):
+        probe = probe_of(rebuilt_model)
+        with torch.no_grad():
+            check_same(cast(Tensor, source(probe)), bridge(probe), name)
+        _require_same_copies(source, bridge, name)
     return bridge
 
 
@@ -257,8 +271,9 @@ def _share(modules: Modules, rebuilt_model: PreTrainedModel, name: str) -> None:
                 f"expected {type(rebuilt_part).__name__} in {path or name}, as its configuration "
                 f"says, found {type(part).__name__}{_HINT}"
             )
+        user_settings = _settings_of(part)
         for setting, value in _settings_of(rebuilt_part).items():
-            if (user_value := _settings_of(part).get(setting, value)) != value:
+            if (user_value := user_settings.get(setting, value)) != value:
                 raise InputError(
                     f"expected {setting} = {value!r} in {path or name}, as its configuration says, "
                     f"found {user_value!r}: set it in the configuration before the model is built"
@@ -268,20 +283,27 @@ def _share(modules: Modules, rebuilt_model: PreTrainedModel, name: str) -> None:
                 user_weight = _like(part._parameters.get(key), weight, f"{path}.{key}")
                 own = nn.Parameter(user_weight.detach(), requires_grad=False)
                 rebuilt_part._parameters[key] = shared.setdefault(id(user_weight), own)
-        for key, buffer in rebuilt_part._buffers.items():
-            user_buffer = part._buffers.get(key)
-            if buffer is None:
-                continue
-            if key not in rebuilt_part._non_persistent_buffers_set and user_buffer is not None:
-                rebuilt_part._buffers[key] = user_buffer
-                continue
+        _share_buffers(part, rebuilt_part, path, device)
+
+
+def _share_buffers(
+    part: nn.Module, rebuilt_part: nn.Module, path: str, device: torch.device
+) -> None:
+    """The same of the buffers that are saved with the weights; the others have to be equal."""
+    for key, buffer in rebuilt_part._buffers.items():
+        user_buffer = part._buffers.get(key)
+        if buffer is None:
+            continue
+        if key not in rebuilt_part._non_persistent_buffers_set and user_buffer is not None:
+            rebuilt_part._buffers[key] = user_buffer
+        elif _are_equal(user_buffer, buffer):
             rebuilt_part._buffers[key] = buffer.to(device)
-            if not _are_equal(user_buffer, buffer):
-                raise InputError(
-                    f"expected {path}.{key} as the configuration says, found other numbers "
-                    "(`.half()` and `.to(dtype)` round it): load the model with dtype=..., or save "
-                    "it and use load_model"
-                )
+        else:
+            raise InputError(
+                f"expected {path}.{key} as the configuration says, found other numbers "
+                "(`.half()` and `.to(dtype)` round it): load the model with dtype=..., or save "
+                "it and use load_model"
+            )
 
 
 def _device_of(modules: Modules) -> torch.device:

@@ -62,6 +62,7 @@ _PRODUCTS = frozenset(
     {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
 )
 _SPLITS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
+_PART_BY_PART = _VIEWS | _SPLITS | {_aten.embedding.default}
 
 
 class LazyCast(Tensor):
@@ -187,21 +188,29 @@ class LazyCast(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
 
+    def _part_by_part(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> LazyCast | Tensor | list[LazyCast]:
+        """What a view, a split or a look-up of rows makes of these numbers, it makes of what is
+        stored.
+        """
+        if function is _aten.embedding.default:
+            ids: Tensor = args[0]  # the rows that are asked for, of which no others are made
+            rows = self._map_parts(lambda part: part.index_select(0, ids.flatten()))
+            return rows.dense().view(*ids.shape, self.shape[-1])
+        if function in _SPLITS:
+            views = (function(part, *args, **kwargs) for part in self.parts)
+            return [LazyCast(self.read, each, self.dtype) for each in zip(*views, strict=True)]
+        return self._map_parts(lambda part: _viewed(function, part, *args, **kwargs))
+
     @classmethod
     def __torch_dispatch__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else None
-        if function in _SPLITS and isinstance(first, LazyCast):
-            parts = (function(part, *args[1:], **kwargs) for part in first.parts)
-            return [LazyCast(first.read, views, first.dtype) for views in zip(*parts, strict=True)]
-        if function in _VIEWS and isinstance(first, LazyCast):
-            return first._map_parts(lambda part: _viewed(function, part, *args[1:], **kwargs))
-        if function is _aten.embedding.default and isinstance(first, LazyCast):
-            ids: Tensor = args[1]  # the rows that are asked for, of which no others are made
-            rows = first._map_parts(lambda part: part.index_select(0, ids.flatten()))
-            return rows.dense().view(*ids.shape, first.shape[-1])
+        if function in _PART_BY_PART and isinstance(first, LazyCast):
+            return first._part_by_part(function, args[1:], kwargs)
         if function in _PRODUCTS and isinstance(args[-1], LazyCast):
             return args[-1].product(function, _dense(args[:-1]), **kwargs)
         # Operations write to their first argument, or to `out`.

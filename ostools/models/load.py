@@ -75,9 +75,9 @@ def load_model(
             loaded.
         dtype: "auto": that of most numbers of the file, or one that holds all of them; bfloat16 of
             a quantised GGUF. Or float32, float64, bfloat16 or float16; in the last two attention's
-            scores and softmax are float32, as sdpa and servers have them. "bfloat16-eager",
-            "float16-eager": rounded, as transformers' eager attention does. Derivatives, distances
-            and bounds of a 16-bit model are computed in float32 all the same.
+            scores and softmax are float32, as servers have them. "bfloat16-eager", "float16-eager":
+            rounded, as transformers' eager attention does. Derivatives, distances and bounds are
+            computed in float32 all the same.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         revision: a branch, tag or commit of the hub.
         route: "generic": v^(l) and y are found by structure and proven (`models.generic`). "auto":
@@ -108,14 +108,8 @@ def load_model(
         module = load_whole(checkpoint, family, config, stored_dtype, torch_device)
         bridge = wrapped(module, family, checkpoint.name, eager)
     give_tokenizer(bridge, tokenizer)
-    noted = Metadata(
-        name=checkpoint.name,
-        revision=checkpoint.revision,
-        title=checkpoint.title,
-        quantisation=checkpoint.quantisation,
-        trained_lengths=checkpoint.trained_lengths,
-    )
-    remember(bridge, noted)
+    names = ("name", "revision", "title", "quantisation", "trained_lengths")
+    remember(bridge, Metadata(**{name: getattr(checkpoint, name) for name in names}))
     return bridge
 
 

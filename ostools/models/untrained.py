@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostools.ground.arguments import checked_arguments
@@ -71,7 +70,7 @@ def untrained_model(
     seed = whole_number("seed", seed)
     described = describe(model)  # which refuses what is no model
     family = _known_family(model)
-    _require_memory(described.n_parameters, next(model.parameters()))
+    _require_memory(described.n_parameters, next(model.parameters()).element_size())
     name = f"{described.name} (null: {kind}, seed {seed})"
     null = _bridge(model, family, name, None if kind == "shuffled" else seed)
     if kind == "shuffled":
@@ -116,17 +115,13 @@ def bytes_with_untrained(measured: int, shape: Shape) -> int:
     )
 
 
-def _require_memory(parameters: int, like: Tensor) -> None:
-    needs = [(torch.device("cpu"), drawing_bytes(parameters, like.element_size()))]
-    if like.device.type == "cuda":
-        needs.append((like.device, parameters * like.element_size()))
-    for device, needed in needs:
-        free = available_memory(device)
-        if needed > free:
-            raise InsufficientMemoryError(
-                f"untrained model: {parameters:,} parameters need {needed / 2**30:.2f} GiB on {device.type}, found "
-                f"{free / 2**30:.2f} GiB free: free memory, or take a smaller model"
-            )
+def _require_memory(parameters: int, element: int) -> None:
+    needed, free = drawing_bytes(parameters, element), available_memory(torch.device("cpu"))
+    if needed > free:
+        raise InsufficientMemoryError(
+            f"untrained model: {parameters:,} parameters need {needed / 2**30:.2f} GiB, found "
+            f"{free / 2**30:.2f} GiB free: free memory, or take a smaller model"
+        )
 
 
 def _bridge(

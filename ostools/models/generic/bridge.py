@@ -17,8 +17,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +38,7 @@ from ostools.models.generic.parts import (
     Embedding,
     Observed,
     ScaledHead,
+    at_each_call,
     class_and_name,
 )
 from ostools.models.lens import ArchitectureAdapter, TransformerBridge, TransformerBridgeConfig
@@ -90,21 +89,12 @@ def _kept(logits: Any, kept: int | Int[Tensor, " kept"] | None) -> Any:
     return logits[:, -kept:] if isinstance(kept, int) else logits[:, kept]
 
 
-@dataclass(frozen=True)
-class Structure:
-    """Where the parts of a causal language model stand: dotted paths in the Hugging Face model."""
-
-    embed: str
-    blocks: str
-    norm: str
-    head: str
-    n_layers: int
-
-
-def find_structure(module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str) -> Structure:
-    """Find the parts by one forward pass: the blocks are the list whose modules run once each, one
-    on what the one before it gave; the final norm is the module that reads what the last one gave.
-    `InputError` where there are none.
+def find_structure(
+    module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str
+) -> dict[str, list[str]]:
+    """Find the paths of "embed", "blocks", "ln_final" and "unembed" by one forward pass: the blocks
+    are the list whose modules run once each, one on what the one before it gave; the final norm is
+    the module that reads what the last one gave. `InputError` where there are none.
     """
     paths = {id(part): path for path, part in module.named_modules()}
     embed, head = module.get_input_embeddings(), module.get_output_embeddings()
@@ -114,17 +104,24 @@ def find_structure(module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: s
             f"expected a token embedding and an output layer in {name}, found {missing}"
         )
     calls = _calls(module, probe)
-    blocks = _find_blocks(module, [id(part) for part, _, _ in calls], name)
-    norm = _find_norm(calls, blocks[-1], paths, name)
-    list_path = paths[blocks[0]].rpartition(".")[0]
-    return Structure(paths[id(embed)], list_path, paths[norm], paths[id(head)], len(blocks))
+    blocks = _find_blocks(module, [path for path, _, _ in calls], name)
+    norm = _find_norm(module, calls, blocks[-1], name)
+    return {
+        "embed": [paths[id(embed)]],
+        "blocks": blocks,
+        "ln_final": [norm],
+        "unembed": [paths[id(head)]],
+    }
 
 
-def _find_blocks(module: PreTrainedModel, order: list[int], name: str) -> list[int]:
-    """The longest list of modules that run once each, in its order; `order`: of all calls, by id."""
-    lists = [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
-    chains = [[id(block) for block in blocks] for blocks in lists if blocks]
-    chains = [chain for chain in chains if [part for part in order if part in chain] == chain]
+def _find_blocks(module: PreTrainedModel, order: list[str], name: str) -> list[str]:
+    """The longest list of modules that run once each, in its order; `order`: of all calls."""
+    chains = [
+        [f"{path}.{index}" for index in range(len(part))]
+        for path, part in module.named_modules()
+        if isinstance(part, nn.ModuleList)
+    ]
+    chains = [chain for chain in chains if chain and [it for it in order if it in chain] == chain]
     if not chains:
         raise InputError(
             "expected a list of blocks that run once each, one after the other, in "
@@ -134,17 +131,17 @@ def _find_blocks(module: PreTrainedModel, order: list[int], name: str) -> list[i
 
 
 def _find_norm(
-    calls: list[tuple[nn.Module, Any, Any]], last_block: int, paths: dict[int, str], name: str
-) -> int:
+    module: PreTrainedModel, calls: list[tuple[str, Any, Any]], last_block: str, name: str
+) -> str:
     """The norm that reads what the last block gave, and nothing else."""
-    order = [id(part) for part, _, _ in calls]
+    order = [path for path, _, _ in calls]
     last = order.index(last_block)
     output = calls[last][2]
     leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
     after = [
-        id(part)
-        for part, entering, _ in calls[last + 1 :]
-        if entering is leaving and "norm" in class_and_name(part, paths[id(part)])
+        path
+        for path, entering, _ in calls[last + 1 :]
+        if entering is leaving and "norm" in class_and_name(module.get_submodule(path), path)
     ]
     if not after or order.count(after[0]) != 1:
         found = "one that runs elsewhere too" if after else "none"
@@ -154,26 +151,23 @@ def _find_norm(
     return after[0]
 
 
-def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
-    """Every call of a module in one pass, in the order in which they began: the module, the tensor
-    that enters, the output.
+def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[str, Any, Any]]:
+    """Every call of a module in one pass, in the order in which they began: the module's path, the
+    tensor that enters, the output.
     """
     calls: list[list[Any]] = []
     waiting: list[list[Any]] = []
 
-    def before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        waiting.append([part, args[0] if args else kwargs.get("hidden_states"), None])
+    def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        waiting.append([path, args[0] if args else kwargs.get("hidden_states"), None])
         calls.append(waiting[-1])
 
-    def after(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def leave(path: str, output: Any) -> None:
         waiting.pop()[2] = output
 
-    with ExitStack() as stack, torch.no_grad():
-        for part in module.modules():
-            stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(part.register_forward_hook(after).remove)
+    with torch.no_grad(), at_each_call(dict(module.named_modules()), enter, leave):
         module(probe, use_cache=False)
-    return [(part, entering, output) for part, entering, output in calls]
+    return [(path, entering, output) for path, entering, output in calls]
 
 
 def generic_bridge(
@@ -192,7 +186,7 @@ def generic_bridge(
     cfg = TransformerBridgeConfig(
         d_model=d_model,
         d_head=int(setting(text, "head_dim") or max(1, d_model // heads)),
-        n_layers=structure.n_layers,
+        n_layers=len(structure["blocks"]),
         n_ctx=context(text),
         n_heads=heads,
         d_vocab=int(weight.shape[0]),
@@ -203,14 +197,14 @@ def generic_bridge(
     cfg.dtype, cfg.device = weight.dtype, str(weight.device)
     adapter = ArchitectureAdapter(cfg)
     adapter.component_mapping = {
-        "embed": Embedding(structure.embed),
-        "blocks": ClosedBlock(structure.blocks),
-        "ln_final": Observed(structure.norm),
-        "unembed": ScaledHead(structure.head),
+        "embed": Embedding(structure["embed"][0]),
+        "blocks": ClosedBlock(structure["blocks"][0].rpartition(".")[0]),
+        "ln_final": Observed(structure["ln_final"][0]),
+        "unembed": ScaledHead(structure["unembed"][0]),
     }
     head: Any = module.get_output_embeddings()
     bridge = GenericBridge(module, adapter, None)
-    parent, _, last_name = structure.head.rpartition(".")
+    parent, _, last_name = structure["unembed"][0].rpartition(".")
     setattr(module.get_submodule(parent), last_name, head)
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)

@@ -89,7 +89,9 @@ class _AtEachChoice(TorchFunctionMode):
         """Every choice from here on is one of that block."""
         self._place = (layer, 0)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         output = func(*args, **(kwargs or {}))
         place = self._place
         if place is None or func not in (torch.topk, Tensor.topk):

@@ -17,8 +17,8 @@ Cost: four tiny forward passes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product, starmap
 from typing import Any
 
@@ -31,7 +31,14 @@ from torch.overrides import TorchFunctionMode
 from ostools.ground.lens import TransformerBridge
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import Norm
-from ostools.models.generic.parts import ROUNDING, NormForm, Observed, Patterns, class_and_name
+from ostools.models.generic.parts import (
+    ROUNDING,
+    NormForm,
+    Observed,
+    Patterns,
+    at_each_call,
+    class_and_name,
+)
 
 _SIZES = {
     *(torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt),
@@ -173,48 +180,39 @@ def _calls_of(
     calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in norms}
     sizes = _Sizes()
 
-    def enter_norm(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls[name].append((*args, *kwargs.values()))
-        sizes.norms += 1
+    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        sizes.running.append(name)
+        if name in norms:
+            calls[name].append((*args, *kwargs.values()))
 
-    def leave_norm() -> None:
-        sizes.norms -= 1
+    def leave(name: str, output: object) -> None:
+        sizes.running.pop()
 
-    def enter_block(name: str) -> None:
-        sizes.block = name
-
-    def leave_block() -> None:
-        sizes.block = None
-
-    with ExitStack() as stack, torch.no_grad(), sizes:
-        for name, part in norms.items():
-            before = part.register_forward_pre_hook(
-                lambda _, args, kwargs, name=name: enter_norm(name, args, kwargs), with_kwargs=True
-            )
-            stack.callback(before.remove)
-            stack.callback(part.register_forward_hook(lambda *_: leave_norm()).remove)
-        for layer, block in enumerate(bridge.blocks):
-            part = block.original_component
-            before = part.register_forward_pre_hook(
-                lambda *_, layer=layer: enter_block(f"block {layer}")
-            )
-            stack.callback(before.remove)
-            stack.callback(part.register_forward_hook(lambda *_: leave_block()).remove)
+    blocks = {
+        f"block {layer}": block.original_component for layer, block in enumerate(bridge.blocks)
+    }
+    with torch.no_grad(), at_each_call({**norms, **blocks}, enter, leave), sizes:
         bridge(probe)
     return calls, sizes.loose
 
 
 class _Sizes(TorchFunctionMode):
-    """Notes the first block whose code divides by a size of a tensor outside of a norm."""
+    """Notes the first block whose code divides by a size of a tensor outside of a norm. `running`:
+    the names of the blocks and norms that compute now.
+    """
 
-    block: str | None = None
-    loose: str | None = None
-    norms = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: list[str] = []
+        self.loose: str | None = None
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         root = func in _POWERS and args[1] in (0.5, -0.5, -1)
-        if (func in _SIZES or root) and self.block and not self.norms and args[0].numel() > 1:
-            self.loose = self.loose or self.block
+        in_block = bool(self.running) and self.running[-1].startswith("block ")
+        if (func in _SIZES or root) and in_block and args[0].numel() > 1:
+            self.loose = self.loose or self.running[-1]
         return func(*args, **(kwargs or {}))
 
 

@@ -4,7 +4,8 @@ and one behind a softmax.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -28,6 +29,28 @@ def class_and_name(part: nn.Module, path: str) -> str:
     return f"{type(part).__name__} {path.rpartition('.')[2]}".lower().replace("ln_", "norm_")
 
 
+@contextmanager
+def at_each_call(
+    parts: Mapping[str, nn.Module],
+    enter: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
+    leave: Callable[[str, Any], None],
+) -> Iterator[None]:
+    """Within the block, each call of one of these modules is told by its name: with what enters,
+    and with what leaves.
+    """
+    with ExitStack() as stack:
+        for name, part in parts.items():
+            before = part.register_forward_pre_hook(
+                lambda _, args, kwargs, name=name: enter(name, args, kwargs), with_kwargs=True
+            )
+            after = part.register_forward_hook(
+                lambda _, args, output, name=name: leave(name, output)
+            )
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
+
+
 class NormForm(NamedTuple):
     """g (x - c(x)) / r(x) + b: what is added to the weight to make g, whether c is the mean (else
     0), and eps in r.
@@ -47,14 +70,17 @@ class Observed(GeneralizedComponent):
 
     form: NormForm | None = None
 
+    @property
+    def theirs(self) -> Any:
+        """Hugging Face's module."""
+        return self.original_component
+
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self.original_component
-        return self.hook_out(module(self.hook_in(hidden_states), *args, **kwargs))
+        return self.hook_out(self.theirs(self.hook_in(hidden_states), *args, **kwargs))
 
     def as_norm(self, name: str, form: NormForm) -> Norm:
         """The norm with that form; its numbers are read anew at each call."""
-        module: Any = self.original_component
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        weight, bias = getattr(self.theirs, "weight", None), getattr(self.theirs, "bias", None)
         gain = torch.ones(()) if weight is None else weight.detach() + form.offset
         bias = None if bias is None else bias.detach()
         return Norm(name, gain, bias, form.eps, form.centred, self.hook_in, self.hook_out)
@@ -102,7 +128,9 @@ class _AtSoftmax(TorchFunctionMode):
         super().__init__()
         self._patterns, self._batch, self._queries = patterns, batch, queries
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         output = func(*args, **(kwargs or {}))
         if func not in _SOFTMAX or not self._patterns.is_pattern(
             output, self._batch, self._queries
@@ -119,8 +147,7 @@ class Embedding(Observed):
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens asks for it by that name)
-        module: Any = self.original_component
-        return module.weight
+        return self.theirs.weight
 
 
 class ScaledHead(Observed):
@@ -133,16 +160,14 @@ class ScaledHead(Observed):
     _scale: float = 1.0
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        module: Any = self.original_component
         # Mamba keeps its stream and its final norm in float32, and rounds y where its output layer
         # reads it.
-        logits = super().forward(hidden_states.to(module.weight.dtype))
+        logits = super().forward(hidden_states.to(self.theirs.weight.dtype))
         return logits if self._scale == 1.0 else logits * self._scale
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:  # noqa: N802
-        module: Any = self.original_component
-        weight = module.weight.T
+        weight = self.theirs.weight.T
         return weight if self._scale == 1.0 else weight * self._scale
 
 

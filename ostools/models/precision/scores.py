@@ -97,14 +97,10 @@ def put_scores(model: TransformerBridge, eager: bool) -> None:
         attention.eager = eager
 
 
-def _implementation(module: Any) -> str:
-    return module.config._attn_implementation
-
-
 @contextmanager
 def attention_of(module: Any, implementation: str) -> Iterator[None]:
     """Run the block with another of transformers' implementations of attention."""
-    before = _implementation(module)
+    before = module.config._attn_implementation
     module.config._attn_implementation = implementation
     try:
         yield

@@ -72,25 +72,9 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
             f"{header.architecture!r} in {name}: use the checkpoint that the file was made of"
         )
     settings = _with_unsaid(header, kind, name)
-    values: dict[str, Any] = {
-        "vocab_size": header.rows,
-        "tie_word_embeddings": "output.weight" not in header.sizes,
-        **ids,
-    }
-    if kind == "qwen3_moe":
-        # llama.cpp makes the weights of the chosen experts sum to 1 (src/models/qwen3moe.cpp)
-        values["norm_topk_prob"] = True
     rope, rest = rope_of(header, kind, settings, name)
     pattern = rest.pop("attention.sliding_window_pattern", None)
-    blank = AutoConfig.for_model(kind)
-    for setting, value in rest.items():
-        own_name = _NAMES.get(setting, "")
-        # Qwen 3 MoE reads a width of heads where it is there.
-        if hasattr(blank, own_name) or (kind, own_name) == ("qwen3_moe", "head_dim"):
-            if values.setdefault(own_name, value) != value:
-                raise _unknown(header.architecture, setting, value, name)
-        elif not _has_no_effect(setting, value, rest):
-            raise _unknown(header.architecture, setting, value, name)
+    values = _values_of(header, kind, ids, rest, name)
     with refusal(f"settings that make a configuration in {name}", "; convert the checkpoint anew"):
         config = AutoConfig.for_model(kind, **values, rope_parameters=rope)
     for own_name, value in values.items():
@@ -102,6 +86,34 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
     _require_known_scale(config, name)
     _require_pattern(config, pattern, name)
     return config
+
+
+def _values_of(
+    header: GgufHeader,
+    kind: str,
+    ids: Mapping[str, int | None],
+    settings: Mapping[str, Any],
+    name: str,
+) -> dict[str, Any]:
+    """The settings, and what the tensors of the file say, by the configuration's names."""
+    values: dict[str, Any] = {
+        "vocab_size": header.rows,
+        "tie_word_embeddings": "output.weight" not in header.sizes,
+        **ids,
+    }
+    if kind == "qwen3_moe":
+        # llama.cpp makes the weights of the chosen experts sum to 1 (src/models/qwen3moe.cpp)
+        values["norm_topk_prob"] = True
+    blank = AutoConfig.for_model(kind)
+    for setting, value in settings.items():
+        own_name = _NAMES.get(setting, "")
+        # Qwen 3 MoE reads a width of heads where it is there.
+        is_read = hasattr(blank, own_name) or (kind, own_name) == ("qwen3_moe", "head_dim")
+        if is_read and values.setdefault(own_name, value) == value:
+            continue
+        if is_read or not _has_no_effect(setting, value, settings):
+            raise _unknown(header.architecture, setting, value, name)
+    return values
 
 
 def _has_no_effect(setting: str, value: object, settings: Mapping[str, Any]) -> bool:
