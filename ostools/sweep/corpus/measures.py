@@ -68,7 +68,7 @@ class WindowMeasure:
             if value is not None:
                 raise InputError(f"{option}: expected none with measure {name!r}, found {value!r}")
         if name == PROFILES:
-            method = method or choose_method(d_model, exact_fits=True).method
+            method = method or choose_method(d_model, exact_fits=True)[0]
             return cls(name, linearisation or "full", method, mitigation=acting)
         precisions = checked_precisions(DTYPES if dtypes is None else dtypes)
         names = tuple(precision.name for precision in precisions)
