@@ -160,7 +160,7 @@ def hops(
         directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(
             start.embedded
         )
-        with run.linearised(replace(run.planned()[1], whole=False)) as (linear, held):
+        with run.linearised(replace(run.planned()[-1], whole=False)) as (linear, held):
             tracks = _tracks(work, linear, directions, most, progress)
             base, jacobian_rows = linear.base, tracks[-1].transpose(0, 1)
             claim = Claim.of(base, jacobian_rows, directions)

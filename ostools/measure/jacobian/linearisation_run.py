@@ -27,7 +27,6 @@ from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.norms import (
     ACCURACY,
     CONFIDENCE,
-    MethodChoice,
     choose_method,
     most_rows,
     sketched,
@@ -113,12 +112,12 @@ def measured(
     run = LinearisationRun(model, Start.of(model, prompt.ids), options)
     if options.output is not None:
         options.output.check(model, run.start.logits[-1], run.start.y)
-    method, memory_plan = run.planned()
+    method, reason, memory_plan = run.planned()
     with run.linearised(memory_plan) as (linear, held):
         for index, name in enumerate(names):
             held.follow(FROZEN_PARTS[name])
             name_progress = part_of(progress, index, index + 1, len(names), units=100)
-            taken[name] = run.taken(method.method, linear, name_progress)
+            taken[name] = run.taken(method, linear, name_progress)
         base = linear.base
         linear.release()
         claims = {
@@ -126,9 +125,9 @@ def measured(
         }
         checks = run.checked(held, base, claims)
     tell(progress, 1, 1)
-    account = {"reason": method.reason, "plan": str(memory_plan)}
+    account = {"reason": reason, "plan": str(memory_plan)}
     return {
-        name: MeasuredNorms(columns, method.method, {**account, **reached, **checks[name]})
+        name: MeasuredNorms(columns, method, {**account, **reached, **checks[name]})
         for name, (columns, _, reached) in taken.items()
     }
 
@@ -149,7 +148,7 @@ class LinearisationRun:
         """
         (name,), output = self.options.names, self.options.output
         assert output is not None
-        with self.linearised(self.planned()[1]) as (linear, held):
+        with self.linearised(self.planned()[-1]) as (linear, held):
             rows = jacobian_norms.exact_jacobians(
                 linear.pull, self.start.embedded, logit=output.row
             )
@@ -160,7 +159,7 @@ class LinearisationRun:
                 held, base, {name: (rows.double().norm(dim=(1, 2)), claim)}
             )[name]
 
-    def planned(self) -> tuple[MethodChoice, MemoryPlan]:
+    def planned(self) -> tuple[str, str, MemoryPlan]:
         """The method, why, and the way through the memory."""
         embedded, options = self.start.embedded, self.options
         limit = (
@@ -170,16 +169,16 @@ class LinearisationRun:
         )
         size = Shape.of(self.model), len(embedded), len(options.layers)
         if options.output is not None:
-            return MethodChoice("exact", "one row"), plan(*size, max_memory=limit, rows=1)
-        method = MethodChoice(options.method, "as asked")
-        if options.method == "auto":
-            method = choose_method(embedded.shape[-1], exact_fits=fits(*size, max_memory=limit))
+            return "exact", "one row", plan(*size, max_memory=limit, rows=1)
+        method, reason = options.method, "as asked"
+        if method == "auto":
+            method, reason = choose_method(
+                embedded.shape[-1], exact_fits=fits(*size, max_memory=limit)
+            )
         rows = (
-            None
-            if method.method == "exact"
-            else most_rows(embedded.shape[-1], method.method, options.cotangents)
+            None if method == "exact" else most_rows(embedded.shape[-1], method, options.cotangents)
         )
-        return method, plan(*size, max_memory=limit, rows=rows)
+        return method, reason, plan(*size, max_memory=limit, rows=rows)
 
     @contextmanager
     def linearised(self, memory_plan: MemoryPlan) -> Iterator[tuple[Linearised, Holding]]:

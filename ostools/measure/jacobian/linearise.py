@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -190,7 +190,7 @@ class Linearised:
         """Run one block again as it ran in the pass, with its graph."""
         args, kwargs = self._calls[layer]
         is_named = "hidden_states" in kwargs
-        stream = kwargs["hidden_states"] if is_named else args[0]
+        stream = cast(Tensor, kwargs["hidden_states"] if is_named else args[0])
         # Bloom's block 0 is called with what `run_from` replaces.
         entry = (self._streams[0] if layer == 0 else stream).detach().requires_grad_(True)
         if is_named:

@@ -122,9 +122,8 @@ def sensitivity_bytes(
     d_model = shape.d_model
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
     if method == "auto":
-        method = choose_method(
-            d_model, exact_fits=fits(shape, pos, layers, max_memory=limit)
-        ).method
+        can_be_exact = fits(shape, pos, layers, max_memory=limit)
+        method, _ = choose_method(d_model, exact_fits=can_be_exact)
     if rows is None and method != "exact":
         rows = most_rows(d_model, method, cotangents)
     return plan(shape, pos, layers, max_memory=limit, rows=rows).peak

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -98,26 +97,18 @@ _FIRST = 16
 _WORTH = 256
 
 
-class MethodChoice(NamedTuple):
-    """A method, and why it is taken, in words."""
-
-    method: str
-    reason: str
-
-
-def choose_method(d_model: int, *, exact_fits: bool) -> MethodChoice:
-    """Exact up to d_model 256, where its rows cost at most four times those of a sketch of 64; else
-    a sketch.
+def choose_method(d_model: int, *, exact_fits: bool) -> tuple[str, str]:
+    """A method, and why it is taken in words: exact up to d_model 256, where its rows cost at most
+    four times those of a sketch of 64; else a sketch.
 
     `exact_fits`: the exact run has a plan within the memory.
     """
     if not exact_fits:
-        return MethodChoice("sketch", "the exact Jacobians do not fit into the memory")
+        return "sketch", "the exact Jacobians do not fit into the memory"
     if d_model > _WORTH:
-        return MethodChoice(
-            "sketch", f"exact Jacobians take {d_model} rows, and auto takes at most {_WORTH}"
-        )
-    return MethodChoice("exact", f"{d_model} rows are at most {_WORTH}")
+        reason = f"exact Jacobians take {d_model} rows, and auto takes at most {_WORTH}"
+        return "sketch", reason
+    return "exact", f"{d_model} rows are at most {_WORTH}"
 
 
 def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:

@@ -299,9 +299,7 @@ def _of_each(
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are
     # noted as they are read.
     unused = {"names", "output"} | (set() if options.method == "estimate" else {"accuracy"})
-    about: dict[str, Any] = {
-        name: value for name, value in vars(options).items() if name not in unused
-    }
+    about = {name: value for name, value in vars(options).items() if name not in unused}
     about |= {"linearisations": options.names, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
@@ -338,7 +336,7 @@ def _of_each(
     return results
 
 
-def _with(provenance: Provenance, **parameters: Any) -> Provenance:
+def _with(provenance: Provenance, **parameters: object) -> Provenance:
     return replace(provenance, parameters={**provenance.parameters, **parameters})
 
 
@@ -371,12 +369,11 @@ def _table(
 ) -> pd.DataFrame:
     """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
     of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
-    columns: dict[str, Any] = {}
-    columns["linearisation"] = np.repeat(list(norms), places)
-    columns["layer"] = np.tile(np.repeat(layers, pos), len(norms))
-    columns["method"] = np.repeat(
-        [measured_norms.method for measured_norms in norms.values()], places
-    )
+    columns = {
+        "linearisation": np.repeat(list(norms), places),
+        "layer": np.tile(np.repeat(layers, pos), len(norms)),
+        "method": np.repeat([of_one.method for of_one in norms.values()], places),
+    }
     columns |= {
         name: torch.cat([measured_norms.columns[name] for measured_norms in norms.values()]).numpy()
         for name in NORMS

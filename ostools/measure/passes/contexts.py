@@ -4,9 +4,9 @@ start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -87,7 +87,7 @@ def true_arithmetic(
 ) -> Iterator[None]:
     """Compute norms and softmax of a float64 model in float64 too (all of it where blocks are
     closed), of these `layers` only; products of float32 matrices not in TF32."""
-    exact: AbstractContextManager[Any] = nullcontext()
+    exact: AbstractContextManager[object] = nullcontext()
     if next(model.parameters()).dtype == torch.float64:
         exact = _AllFloat64() if is_closed(model) else hooks.exact_arithmetic(model, layers)
     with float32_products(), exact:
@@ -99,14 +99,20 @@ class _AllFloat64(TorchFunctionMode):
     states, rotations.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         if func is Tensor.float:
-            func = Tensor.double
+            func = cast(Callable[..., object], Tensor.double)
         kwargs = {name: _wide(value) for name, value in (kwargs or {}).items()}
         return func(*map(_wide, args), **kwargs)
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: object) -> object:
     return torch.float64 if value is torch.float32 else value
 
 
@@ -128,9 +134,7 @@ def bias_at(model: TransformerBridge, places: Int[Tensor, " key"]) -> Iterator[N
     m_h (p + 1 - n).
     """
 
-    def with_bias(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+    def with_bias(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> BlockCall:
         (name,) = [name for name in _BIAS_NAMES if kwargs.get(name) is not None]
         bias = kwargs[name][..., -len(places) :]
         return args, kwargs | {name: bias[..., places.to(bias.device)]}
@@ -194,8 +198,8 @@ def run_from(
     """
 
     def read(
-        module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
+        module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> BlockCall:
         return (stream, *args[1:]), {
             name: value for name, value in kwargs.items() if name != "hidden_states"
         }
@@ -207,7 +211,7 @@ def run_from(
         return model(stream, start_at_layer=layer, logits_to_keep=logits_to_keep)
 
 
-BlockCall = tuple[tuple[Any, ...], dict[str, Any]]
+BlockCall = tuple[tuple[object, ...], dict[str, object]]
 """Arguments of one block's call by the model: run again with them, it computes the same numbers
 under the same edits.
 """
@@ -218,7 +222,7 @@ def noted_calls(model: TransformerBridge) -> Iterator[list[BlockCall]]:
     """Collect the call of every block by the passes of the with-block, without key/value cache."""
     calls: list[BlockCall] = []
 
-    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         # A block that ran again with the pass's own cache would see every key twice.
         bare = {name: _uncached(value) for name, value in kwargs.items()}
         calls.append(
@@ -234,5 +238,5 @@ def noted_calls(model: TransformerBridge) -> Iterator[list[BlockCall]]:
         yield calls
 
 
-def _uncached(value: Any) -> Any:
+def _uncached(value: object) -> object:
     return None if isinstance(value, Cache) else value

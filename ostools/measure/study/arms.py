@@ -287,7 +287,7 @@ def sensitivity_method(d_model: int) -> str:
     """Method of a study's sensitivity: that of `sensitivity(method="auto")`, by the size of the
     model alone.
     """
-    return choose_method(d_model, exact_fits=True).method
+    return choose_method(d_model, exact_fits=True)[0]
 
 
 def mean_at(rows: Frame, column: str, positions: Sequence[int]) -> tuple[float, float]:

@@ -151,7 +151,8 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
     """Planted: a freeze that also moves the values, where autograd goes through it."""
     model = tiny_model("gemma", fresh=True)
     model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda tensor, hook: 1.0 * tensor)
-    monkeypatch.setattr(linearise, "holding", lambda model, _: hooks.scale_scores(model, 1.5))
+    planted = lambda model, _, keeps: hooks.scale_scores(model, 1.5)  # noqa: E731
+    monkeypatch.setattr(linearise, "holding", planted)
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
 
