@@ -30,8 +30,6 @@ from ostools.ground.arguments import full_hints, full_signature, is_list, parts_
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
 from ostools.measure import (
-    attention,
-    attention_difference,
     bounds,
     collapse,
     evaluate,
@@ -180,15 +178,6 @@ DECLARED = (
         lines_of=[collapse],
         options_of={collapse: []},
         memory=composed.pairs_memory,
-    ),
-    Declared(
-        name="attention difference",
-        function=composed.difference,
-        examples=["--task copy-last --length 12 --mitigation separator:every=3 --out compared.png"],
-        lines_of=[attention, attention_difference],
-        options_of={encode: ["model", "text"]},
-        loads_model=True,
-        runs_model=True,
     ),
     Declared(
         name="evaluate prompts",

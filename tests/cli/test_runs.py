@@ -42,10 +42,6 @@ SHOWN = [
     ),
     ("collapse variation --lengths 1:9", "Attention variation, over heads"),
     ("attention --prompt 1234", "Attention, by weight"),
-    (
-        "attention difference --prompt 123 --mitigation sliding-window:window=2",
-        "by difference|the median head moves",
-    ),
     ("attention heads --prompt 1234", "Head scores, summary|entropy"),
     (
         "evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot",
@@ -60,7 +56,7 @@ SHOWN = [
         "begun answer line",
     ),
     (
-        "ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0",
+        "ablate --task copy-first --lengths 2 --measures answers --targets 0.1 --targets 1.0",
         "predicted_effect|First order",
     ),
     (
@@ -87,8 +83,8 @@ DEARER = [
         "Retrieval|sensitivity_others",
     ),
     (
-        f"ablate faithfulness {P} --variants local --linearisations frozen --orders 19",
-        "Faithfulness, correlations|areas",
+        f"ablate faithfulness {P} --variants local --linearisations frozen",
+        "Faithfulness, correlations",
     ),
     (
         "probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights",
@@ -173,12 +169,11 @@ CALLS: dict[str, Any] = {
     f"sensitivity profile --position -2 --mitigation {HINT}": (
         lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2))
     ),
-    "ablate faithfulness --variants local --linearisations frozen --ways removed --orders 19 --position 4 --mitigation "
+    "ablate faithfulness --variants local --linearisations frozen --ways removed --position 4 --mitigation "
     f"{HINT}": lambda model: ost.measure.faithfulness(
         model,
         [ost.sensitivity(model, TEXT, **FROZEN), ost.bounds(model, TEXT, **LOCAL)],
         ways="removed",
-        orders=19,
         mitigation=HINT,
     ),
 }
@@ -249,22 +244,6 @@ def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> 
         {3, 5},
         {"float32"},
     )
-
-
-def test_runs_are_subtracted_where_tokens_correspond(run, directory: str) -> None:
-    asked = ("attention", "difference", "--model", directory, "--prompt", "123")
-    model = ost.load_model(directory, device="cpu")
-    both = [ost.attention(model, text) for text in ("123", "12")]
-    expected: Any = ost.measure.attention_difference(*both, corresponding=True).frame
-    code, out, _ = run(
-        *asked, "--against-prompt", "12", "--device", "cpu", "--corresponding", "--json"
-    )
-    assert code == 0
-    assert [row["difference"] for row in json.loads(out)["rows"]] == expected["difference"].tolist()
-    assert {
-        row["difference"]
-        for row in json.loads(run(*asked, "--against-model", directory, "--json")[1])["rows"]
-    } == {0.0}
 
 
 # --- lists and the doctor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.ground.errors import InputError
 
@@ -70,9 +70,8 @@ def faithfulness(
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
-    measured and predicted of the token. Then more and more tokens go, in the order of each profile
-    and in random order. With --position the answer is the token after that position, and tokens are
-    taken out before it.
+    measured and predicted of the token. With --position the answer is the token after that position,
+    and tokens are taken out before it.
     """
     from ostools import measure
 
@@ -155,59 +154,3 @@ def pairs_memory(
 
     pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
     return measure.bytes_of(measure.collapse, model, task=pairs, layers=layers, **arguments)
-
-
-def difference(
-    *,
-    prompt: Prompt | None = None,
-    task: Task | str | None = None,
-    length: int | None = None,
-    seed: int | None = None,
-    mitigation: Mitigation | str | None = None,
-    against_prompt: str | None = None,
-    against_model: str | None = None,
-    corresponding: bool = False,
-    model: str | None = None,
-    **encoding: Any,
-) -> None:
-    """Compare what the last token attends to in two runs, head by head and token by token.
-
-    One of --mitigation, --against-prompt and --against-model says what the second run is. Tokens
-    are compared where it is known that they are the same. An .html file has both runs side by side,
-    with the whole pattern of every head, to click through.
-
-    Args:
-        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
-            id.
-        against_prompt: the second run is of this text.
-        against_model: the second run is of this model.
-        corresponding: compare the tokens with which both texts begin, and with which both end.
-    """
-    from ostools import measure
-    from ostools.cli.commands import COMMANDS
-    from ostools.cli.limits import memory_of
-    from ostools.cli.running import EMBEDDED, at_work, give
-
-    second_runs = [run for run in (mitigation, against_prompt, against_model) if run is not None]
-    if len(second_runs) != 1:
-        raise InputError(
-            "expected one of --mitigation, --against-prompt and --against-model, which says what the second run is, found "
-            f"{len(second_runs)}"
-        )
-    options = {"prompt": prompt, "task": task, "length": length, "seed": seed, **encoding}
-    arguments = {name: value for name, value in options.items() if value is not None}
-    memory = memory_of(COMMANDS["attention",], arguments)
-    results: list[Any] = []
-    names = [name for name in (model or EMBEDDED, against_model) if name is not None]
-    for model_name in names:
-        with at_work("reading the patterns", model_name, memory, counts_steps=False) as (loaded, _):
-            encoded: dict[str, Any] = dict(arguments)
-            if prompt is not None:
-                encoded["prompt"] = cast("Any", prompt).of(loaded)
-            results.append(measure.attention(loaded, **encoded))
-            if mitigation is not None:
-                results.append(measure.attention(loaded, **encoded, mitigation=mitigation))
-            elif against_prompt is not None:
-                results.append(measure.attention(loaded, against_prompt, **encoding))
-    first, second = results
-    give(measure.attention_difference(first, second, corresponding=corresponding))

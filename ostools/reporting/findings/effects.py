@@ -24,6 +24,7 @@ QUANTITY_WORDS = {
     "operator_norm": "sensitivity (operator)",
     "pair_distance": "collapse distance",
     "log_probability": "log p of the answer",
+    "logit_difference": "difference of the two logits",
 }
 _RANGES = 3
 """Ranges of layers in one sentence."""
@@ -188,8 +189,9 @@ def _ranges(rows: Frame) -> str:
     best = rows.loc[rows.groupby("layer")["share"].idxmax()]
     changes = (best["positions"] != best["positions"].shift()).cumsum()
     longest = sorted((group for _, group in best.groupby(changes)), key=len, reverse=True)[:_RANGES]
-    return ", ".join(
-        f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers "
-        f"{runs(group['layer'].tolist())} ({group['share'].min():.0%} to {group['share'].max():.0%})"
+    return "; ".join(
+        f"“{display_token(group['token'].iloc[0])}” (position {group['positions'].iloc[0]}), "
+        f"layer{'s' * (len(group) > 1)} {runs(group['layer'].tolist())}: "
+        f"{group['share'].min():.0%} to {group['share'].max():.0%}"
         for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
     )
