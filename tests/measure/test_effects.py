@@ -129,4 +129,4 @@ def test_what_is_not_finite_is_refused() -> None:
     broken = ScalarMeasure("pair_distance", lambda _: torch.tensor(float("nan")))
     prompt = module.AblatedPrompt("t", 1, 0, IDS, {"collapse": broken})
     with pytest.raises(ost.InputError, match="the pair_distance with nothing taken out is not fin"):
-        list(module._rows(model, prompt, [Head(0, 1)], "zero", None))
+        list(module._rows(model, prompt, [Head(0, 1)], None))

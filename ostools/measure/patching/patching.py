@@ -114,7 +114,7 @@ class Patching(Result):
     ),
     python_only={"positions": "several positions that are patched together are a list of lists"},
     memory=["patterns"],
-    sizes={"prompts": TOKENS},
+    sizes={"rows_together": TOKENS},
     sweep=lambda: SWEPT,
     in_chunks=True,
 )
