@@ -76,11 +76,10 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     name = str(result.provenance.parameters["profiles"][0])
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
-    ranks = ranks.assign(
-        words=ranks["spearman"].map("{:.2f}".format)
-        + ranks["low"].map(" [{:.2f}, ".format)
-        + ranks["high"].map("{:.2f}]".format)
-    )
+    interval = ranks["low"].map(" [{:.2f}, ".format) + ranks["high"].map("{:.2f}]".format)
+    # Of fewer than four tokens there is no interval.
+    words = ranks["spearman"].map("{:.2f}".format) + interval.where(ranks["low"].notna(), "")
+    ranks = ranks.assign(words=words)
     by_effect = ranks.pivot(index="way", columns="effect", values="words")
     ways = [
         f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. With the change of log p it "
