@@ -12,7 +12,7 @@ respect to head masks).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -60,7 +60,6 @@ class Sublayer(NamedTuple):
 
 
 Target: TypeAlias = Head | Edge | Sublayer
-Means: TypeAlias = Mapping[Head, Float[Tensor, " d_head"]]
 
 
 @model_block
@@ -68,14 +67,11 @@ def gated(
     model: TransformerBridge,
     targets: Sequence[Target],
     gates: Float[Tensor, " target"],
-    *,
-    means: Means | None = None,
 ) -> Iterator[None]:
-    """Replace x by x0 + g (x - x0) at every target inside the block. g is its entry of `gates`: one
-    gate for the whole batch.
+    """Replace x by g x at every target inside the block. g is its entry of `gates`: one gate for the
+    whole batch.
 
-    x0 is 0; for heads it is what `means` gives for (layer, head). At g = 1 the values are
-    bit-identical. If `gates` requires a gradient, the gradient flows.
+    At g = 1 the values are bit-identical. If `gates` requires a gradient, the gradient flows.
 
     Raises `HookError` for targets that the model does not have, for an empty list, for a target
     that is named twice, and for a number of gates other than that of the targets; and in a forward
@@ -91,7 +87,7 @@ def gated(
     for index, target in enumerate(targets):
         by_point.setdefault(_point(model, target), []).append(index)
     placements = [
-        (point, _body([targets[i] for i in indices], gates[indices], means or {}), Order.EDIT)
+        (point, _body([targets[i] for i in indices], gates[indices]), Order.EDIT)
         for point, indices in by_point.items()
     ]
     with attached(placements, kind="gate"):
@@ -113,14 +109,14 @@ def _point(model: TransformerBridge, target: Target) -> HookPoint:
     ]
 
 
-def _body(targets: Sequence[Target], gates: Float[Tensor, " target"], means: Means) -> HookBody:
-    """Hook body at one hook point: x + (g - 1) (x - x0), so that a gate of 1 leaves every bit."""
+def _body(targets: Sequence[Target], gates: Float[Tensor, " target"]) -> HookBody:
+    """Hook body at one hook point: x + (g - 1) x, so that a gate of 1 leaves every bit."""
     edges = [target for target in targets if isinstance(target, Edge)]
     heads = [target for target in targets if isinstance(target, Head)]
     if edges:
         return _edges(edges, gates)
     if heads:
-        return _heads(heads, gates, means)
+        return _heads(heads, gates)
     return lambda output: output + (gates[0].to(output) - 1) * output
 
 
@@ -144,16 +140,12 @@ def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
     return body
 
 
-def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -> HookBody:
+def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"]) -> HookBody:
     head_indices = torch.tensor([target.head for target in heads])
 
     def body(z: Tensor) -> Tensor:
         change = z.new_zeros(z.shape[2]).index_put((head_indices,), gates.to(z) - 1)
-        mean_output = z.new_zeros(z.shape[2:])
-        for target in heads:
-            if target in means:
-                mean_output[target.head] = means[target].to(z)
-        return z + change[:, None] * (z - mean_output)
+        return z + change[:, None] * z
 
     return body
 

@@ -221,9 +221,7 @@ def carried(model: TransformerBridge, real: RealPrompt) -> Cell:
 
 def use(model: TransformerBridge, real: RealPrompt) -> Cell:
     """Whether sensitivity is use: each token left out once, and what that does to the answer."""
-    result = ost.measure.faithfulness(
-        model, _reference(model, real.prompt), ways="removed", orders=19, steps=1
-    )
+    result = ost.measure.faithfulness(model, _reference(model, real.prompt), ways="removed")
     return {"correlations": _rows(result.correlations)}
 
 

@@ -21,7 +21,7 @@ import torch
 from ostools.measure.swept import Cell
 from ostools.models.files.sources import locate
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import KeyedCell, key_of, cells_of, checkpoint_hash, code_version
+from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, key_of
 from ostools.sweep.executor import Bench, Terms
 from tests.checkpoints import write_checkpoint
 

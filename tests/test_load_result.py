@@ -25,7 +25,6 @@ QUICK = (
     "Sensitivity",
     "Sensitivities",
     "Attention",
-    "AttentionDifference",
     "Collapse",
     "HeadScores",
     "Profile",

@@ -44,7 +44,7 @@ class View:
     layers: Literal["streams", "blocks"] | None = None
     takes: frozenset[str] = frozenset()
     before: tuple[str, ...] = ()
-    compared: Literal["compare", "attention_difference"] | None = None
+    compared: Literal["compare"] | None = None
 
 
 def _sensitivity(
@@ -91,7 +91,6 @@ _OF_TOKENS: dict[str, View] = {
         "attention",
         layers="blocks",
         takes=frozenset({"head"}),
-        compared="attention_difference",
     ),
     "collapse": View(
         "Collapse: the prompt's last token repeated, until a dtype hides the difference",

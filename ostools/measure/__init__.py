@@ -2,14 +2,12 @@
 collapse, attention and answers."""
 
 from ostools.measure.ablation.ablation import Ablation, ablation
-from ostools.measure.ablation.questions import AnsweredPrompt
 from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
-from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.bounds.bounds import Bounds, bounds
 from ostools.measure.collapse.collapse import collapse
@@ -46,10 +44,8 @@ __all__ = [
     "RECORDS",
     "Ablation",
     "AnswerDifference",
-    "AnsweredPrompt",
     "Attention",
     "AttentionBaselines",
-    "AttentionDifference",
     "AttentionVariation",
     "Attribution",
     "Bounds",
@@ -83,7 +79,6 @@ __all__ = [
     "ask_endpoint",
     "attention",
     "attention_baselines",
-    "attention_difference",
     "attention_variation",
     "attribution",
     "bounds",

@@ -4,12 +4,14 @@ they may be believed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from ostools.measure.bounds.variants import Belief, judged
+from ostools.results import Frame
 from ostools.theory.profiles import rank_correlation
 
 GREATEST = 3
@@ -20,7 +22,25 @@ effects.
 Effects = Float[np.ndarray, " part"]
 
 
-def first_order_agreement(real: Effects, predicted: Effects, names: Any) -> dict[str, Any]:
+def agreement_table(frame: Frame, keys: Sequence[str], part: str) -> pd.DataFrame:
+    """`first_order_agreement` of the columns effect and predicted_effect, a row for each value of
+    `keys`; `part`: the column of the parts' names.
+    """
+    rows = [
+        dict(zip(keys, values, strict=True))
+        | first_order_agreement(
+            group["effect"].to_numpy(float),
+            group["predicted_effect"].to_numpy(float),
+            group[part].tolist(),
+        )
+        for values, group in frame.groupby([*keys], sort=False, dropna=False)
+    ]
+    return pd.DataFrame(rows).astype({"believed": "boolean"})
+
+
+def first_order_agreement(
+    real: Effects, predicted: Effects, names: Sequence[str]
+) -> dict[str, object]:
     """How well first order predicted the real effects of parts that are called `names`.
 
     parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of

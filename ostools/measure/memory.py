@@ -202,7 +202,9 @@ def _rows(call: _Call) -> int:
 
 def _patterns(call: _Call) -> int:
     shape, longest = call.model.shape, call.longest()
-    together = batch_bytes(shape, call.get("prompts", 1), longest, element=max(shape.element, 4))
+    together = batch_bytes(
+        shape, call.get("rows_together", 1), longest, element=max(shape.element, 4)
+    )
     return max(together, patterns_bytes(shape, longest.tokens + longest.answer))
 
 

@@ -22,7 +22,6 @@ PALE = {
     "HeadScores": "mark-rect role-mark",  # cells of a colour scale, with their numbers in them
     "Ablation": "mark-rect role-mark",
     "Attention": "mark-rect role-mark",
-    "AttentionDifference": "mark-rect role-mark",
     "Patching": "mark-rect role-mark",
     "LinearRange": "mark-rect role-mark",  # bands around a level that is drawn in full
     "UntrainedBaselines": "mark-rect role-mark",

@@ -89,7 +89,7 @@ BOS_CHOSEN = {
     "sensitivity profile": ["--no-bos"],
     "bounds --variants local": ["--no-bos"],
     "attention heads": ["--no-bos"],
-    "ablate faithfulness --draws 1 --orders 19": ["--no-bos"],
+    "ablate faithfulness --draws 1": ["--no-bos"],
     "sensitivity hops --cotangents 2": ["--no-bos"],
     "sensitivity attribution": ["--no-bos"],
     "bounds spectra": ["--no-bos"],

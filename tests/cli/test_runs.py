@@ -56,7 +56,7 @@ SHOWN = [
         "begun answer line",
     ),
     (
-        "ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0",
+        "ablate --task copy-first --lengths 2 --measures answers --targets 0.1 --targets 1.0",
         "predicted_effect|First order",
     ),
     (
@@ -82,8 +82,8 @@ DEARER = [
         "Retrieval|sensitivity_others",
     ),
     (
-        f"ablate faithfulness {P} --variants local --linearisations frozen --orders 19",
-        "Faithfulness, correlations|areas",
+        f"ablate faithfulness {P} --variants local --linearisations frozen",
+        "Faithfulness, correlations",
     ),
     (
         "probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights",
@@ -163,12 +163,11 @@ CALLS: dict[str, Any] = {
     f"sensitivity profile --position -2 --mitigation {HINT}": (
         lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2))
     ),
-    "ablate faithfulness --variants local --linearisations frozen --ways removed --orders 19 --position 4 --mitigation "
+    "ablate faithfulness --variants local --linearisations frozen --ways removed --position 4 --mitigation "
     f"{HINT}": lambda model: ost.measure.faithfulness(
         model,
         [ost.sensitivity(model, TEXT, **FROZEN), ost.bounds(model, TEXT, **LOCAL)],
         ways="removed",
-        orders=19,
         mitigation=HINT,
     ),
 }

@@ -57,9 +57,7 @@ PROMPTS: dict[str, Measure] = {
     "spectra": lambda model, ids: ost.measure.spectra(model, Prompt.from_ids(model, ids), powers=4),
     "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
     "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
-    "faithfulness": lambda model, ids: ost.measure.faithfulness(
-        model, _sensitivity(model, ids), orders=19, steps=2
-    ),
+    "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids)),
     "untrained_baselines": lambda model, ids: ost.measure.untrained_baselines(
         model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]
     ),

@@ -205,20 +205,6 @@ def test_one_is_nothing_and_zero_is_the_ablation(
     assert torch.equal(model(tokens), plain)
 
 
-def test_a_mean_stands_in_for_a_head_as_its_ablation_puts_it(
-    model: TransformerBridge, tokens: Tokens
-) -> None:
-    with hooks.capture(model, "z") as record:
-        model(tokens)
-    means = {Head(1, 2): record["z"][1][:, :, 2].mean((0, 1))}
-    with hooks.gated(model, [Head(1, 2)], torch.zeros(1), means=means):
-        found = model(tokens)
-    with hooks.ablate_heads(model, [(1, 2)], method="mean", reference=tokens):
-        torch.testing.assert_close(
-            found, model(tokens), rtol=0, atol=1e-6 * float(found.abs().max())
-        )
-
-
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
 @pytest.mark.parametrize("what", TARGETS)
 def test_the_gradient_is_the_finite_difference(family: Family, what: str, tokens: Tokens) -> None:

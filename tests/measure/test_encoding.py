@@ -113,12 +113,11 @@ def test_a_question_is_measured_at_the_answers_token(
     read = read_at(model, render_prompt(model, tasks.task(FORM), 3, chat=False, bos=False))
     found = measurement(model, question, chat=False, bos=False, **OF_A_TEXT[measurement])
     expected = measurement(model, ost.Prompt.from_ids(model, read.ids), **OF_A_TEXT[measurement])
-    left_out = ["origin", "item"]  # a question knows them, ids do not
-    assert (
-        frame_of(found)
-        .drop(columns=left_out, errors="ignore")
-        .equals(frame_of(expected).drop(columns=left_out, errors="ignore"))
+    # A question knows the origin of its tokens, ids do not.
+    left, right = (
+        frame_of(result).drop(columns="origin", errors="ignore") for result in (found, expected)
     )
+    assert left.equals(right)
     assert found.provenance.token_ids == read.ids
     parameters = found.provenance.parameters
     assert (parameters["bos"], parameters["read_at"]["position"]) == (False, "answer")
@@ -203,7 +202,7 @@ REFUSED = {
         ost.measure.spectra,
         {"prompt": TEXT, "boss": False},
     ),
-    "chat: expected a text, found a Prompt": (ost.ablation, {"task": "a Prompt", "chat": False}),
+    "chat: expected a text, found a Prompt": (ost.ablation, {"prompt": "a Prompt", "chat": False}),
 }
 
 

@@ -19,7 +19,7 @@ from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
 from ostools.measure.probes.probe import ProbeTask
-from ostools.measure.task_prompt import render_prompt
+from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_text
 from ostools.results import frame_of
@@ -140,7 +140,7 @@ def test_every_measurement_reads_the_same_token(
     expected = read_at(model, render_prompt(model, task(form), 5), position)
     (question,) = questions(form, lengths=[5])
     sensitivity = ost.sensitivity(model, question, linearisations="full", method="sketch", **asked)
-    attention = ost.attention(model, task=form, length=5, **asked)
+    attention = ost.attention(model, question, **asked)
     collapse = ost.collapse(model, form, lengths=[5], dtypes=["float32"], **asked)
     for result in (sensitivity, attention):
         assert result.provenance.token_ids == expected.ids
@@ -161,10 +161,9 @@ def test_the_begun_line_is_no_text_of_the_users_and_no_item(model: TransformerBr
     prompt = read.prompt(model)
     assert set((prompt.origins or ())[-read.line :]) == {"template"}
     assert (prompt.origins or ())[: -read.line] == read.task_prompt.prompt.origins
-    frame = frame_of(ost.attention(model, task=COUNT, length=5))
-    items = frame[(frame["layer"] == 0) & (frame["head"] == 0)]["item"]
-    assert items.iloc[-read.line :].isna().all()
-    assert items.dropna().tolist() == [0, 1, 2, 3, 4]
+    items = item_positions(model, read.task_prompt)
+    assert len(items) == len(read.ids) - read.line
+    assert [item for item in items if item is not None] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("position", POSITIONS)

@@ -65,8 +65,6 @@ def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
         ost.sensitivity(model, prompt, **options),
         ways="removed",
         draws=1,
-        orders=19,
-        steps=1,
     )
     assert found.provenance.parameters["logit"] == narrow
 

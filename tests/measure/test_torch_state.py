@@ -66,7 +66,7 @@ NO_MODEL = {
     "Comparison",
     "Change",
 }
-NO_MODEL |= {"Profile", "AttentionDifference", "AnswerDifference"}
+NO_MODEL |= {"Profile", "AnswerDifference"}
 """Classes whose rows are read off other results, or are of no loaded model."""
 NOT_TABLES = {
     "jacobian",

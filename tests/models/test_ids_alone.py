@@ -131,7 +131,7 @@ def test_a_prompt_of_another_model_is_refused(pair) -> None:
     ):
         ost.sensitivity(bare, prompt)
     with pytest.raises(InputError, match="found one of another"):
-        ost.ablation(bare, ost.measure.AnsweredPrompt(prompt, [0]))
+        ost.ablation(bare, prompt=prompt, logit=7)
     small = tiny_model("llama", d_vocab=40, fresh=True)
     with pytest.raises(InputError, match="expected token ids from 0 to 39, found"):
         ost.attention(small, prompt)

@@ -104,10 +104,6 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]
     ),
     "Spectra": lambda: ost.measure.spectra(model(), prompt(), powers=8),
-    "AttentionDifference": lambda: ost.measure.attention_difference(
-        ost.attention(model(), prompt()),
-        ost.attention(model(), prompt(), mitigation="sliding-window:window=2"),
-    ),
     "AttentionVariation": lambda: ost.measure.attention_variation(
         model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]
     ),
@@ -115,9 +111,7 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Collapse": lambda: ost.collapse(
         model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]
     ),
-    "Faithfulness": lambda: ost.measure.faithfulness(
-        model(), [_sensitivity(), _chain()], orders=19, steps=4
-    ),
+    "Faithfulness": lambda: ost.measure.faithfulness(model(), [_sensitivity(), _chain()]),
     "Counting": lambda: ost.measure.counting(
         model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]
     ),
@@ -141,7 +135,7 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), "copy-last", lengths=[3], windows=[2, 400], chat=False
     ),
     "Patching": lambda: ost.patch(model(), prompt(), corrupt(), logit=(7, 9)),
-    "Ablation": lambda: ost.ablation(model(), ost.measure.AnsweredPrompt(prompt(), [4])),
+    "Ablation": lambda: ost.ablation(model(), "copy-first", lengths=[3]),
     "Retrieval": lambda: PAPER.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
     "ChainOfThought": lambda: PAPER.chain_of_thought(
         model(), "count-ones:mode=cot-zero-shot", 3, reasoning="1 + 1\n+ 1", chat=False

@@ -53,9 +53,8 @@ def faithfulness(
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
-    measured and predicted of the token. Then more and more tokens go, in the order of each profile
-    and in random order. With --position the answer is the token after that position, and tokens are
-    taken out before it.
+    measured and predicted of the token. With --position the answer is the token after that position,
+    and tokens are taken out before it.
     """
     from ostools import measure
 

@@ -1,8 +1,8 @@
 """Heads, attention edges or layers taken out one at a time: the real effect, beside what first
 order predicts.
 
-Predicted, from one backward pass for all parts: put a gate g on each, x -> x0 + g (x - x0), and
-take -dm/dg at g = 1. Real: the part is taken out and m measured again. The two never share a
+Predicted, from one backward pass for all parts: put a gate g on each, x -> g x, and take -dm/dg at
+g = 1. Real: the part is taken out and m measured again. The two never share a
 column: where first order fails, as it does for parts that matter much or that others stand in for,
 the table shows it.
 
@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 import pandas as pd
 import torch
@@ -30,7 +30,6 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.ablation.questions import (
     MEASURES,
     AblatedPrompt,
-    AnsweredPrompt,
     MeasureName,
     of_prompt,
     of_task,
@@ -41,15 +40,13 @@ from ostools.measure.ablation.targets import (
     Target,
     What,
     all_targets,
-    checked_method,
     checked_targets,
     columns_of,
-    means_of,
 )
-from ostools.measure.first_order import first_order_agreement
+from ostools.measure.first_order import agreement_table
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
-from ostools.measure.task_prompt import in_tokens_already
+from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result
@@ -60,7 +57,7 @@ from ostools.tasks.base import seeds_of
 QUESTION = ("task", "length", "seed")
 QUANTITY = ("measure", "quantity")
 _COLUMNS = (
-    *(*QUESTION, "tokens", "what", "method", "target", "layer", "head", "query", "key", "part"),
+    *(*QUESTION, "tokens", "what", "target", "layer", "head", "query", "key", "part"),
     *(*QUANTITY, "value", "ablated", "effect", "predicted_effect"),
 )
 
@@ -69,12 +66,13 @@ _COLUMNS = (
 class Ablation(Result):
     """One row per prompt, part taken out, and quantity.
 
-    Columns: task, length, seed, tokens; what (heads | edges | layers), method (what stands in its
-    place: zero | mean), target (its name), layer, head, query, key, part (NA where it has none);
+    Columns: task, length, seed, tokens; what (heads | edges | layers), target (its name), layer,
+    head, query, key, part (NA where it has none);
     measure and quantity: sensitivity (frobenius_norm and operator_norm of d y_n / d v_C, C the
     tokens that carry the answer), collapse (pair_distance, ||y - y*||_2), answers (log_probability
-    of the right answer, nats); value (nothing taken out), ablated (measured with the part out),
-    effect (ablated - value: real), predicted_effect (first order).
+    of the right answer or of the token of `logit`, nats; or logit_difference of two); value
+    (nothing taken out), ablated (measured with the part out), effect (ablated - value: real),
+    predicted_effect (first order).
     """
 
     tables: ClassVar = (TableHead("top", "quantity target value ablated effect predicted_effect"),)
@@ -83,16 +81,7 @@ class Ablation(Result):
     def agreement(self) -> pd.DataFrame:
         """How well first order predicted the real effects
         (`measure.first_order.first_order_agreement`), a row a prompt and quantity."""
-        rows = [
-            dict(zip((*QUESTION, *QUANTITY), key, strict=True))
-            | first_order_agreement(
-                group["effect"].to_numpy(float),
-                group["predicted_effect"].to_numpy(float),
-                group["target"].to_numpy(),
-            )
-            for key, group in _grouped(self.frame)
-        ]
-        return pd.DataFrame(rows).astype({"believed": "boolean"})
+        return agreement_table(self.frame, (*QUESTION, *QUANTITY), "target")
 
     def top(self, count: int = 10) -> pd.DataFrame:
         """Rows of the `count` parts with the greatest real effect, by size, for each prompt and
@@ -102,7 +91,7 @@ class Ablation(Result):
             group.loc[
                 group["effect"].abs().sort_values(ascending=False, kind="stable").index[:count]
             ]
-            for _, group in _grouped(self.frame)
+            for _, group in self.frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
         ]
         return pd.concat(tables, ignore_index=True)
 
@@ -117,30 +106,27 @@ class Ablation(Result):
         return ablation_findings(self)
 
 
-def _grouped(frame: Frame) -> Iterator[tuple[Any, Frame]]:
-    yield from frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
-
-
 @measurement(
     command="ablate",
     examples=(
         "--task copy-first --lengths 20 --what heads --measures answers,collapse --out ablate.png",
-        "--what edges --targets 2.0:64:7",
+        "--task copy-first --lengths 20 --what edges --targets 2.0:64:7",
+        '--prompt "The capital of Germany is" --logit " Berlin" --logit " Paris" --measures answers',
     ),
-    defaults={"task": "copy-first", "lengths": "20"},
     memory=["patterns"],
 )
 def ablation(
     model: TransformerBridge,
-    task: str | Task | Prompt | AnsweredPrompt,
+    task: str | Task | None = None,
     *,
     lengths: Iterable[int] | None = None,
     seeds: Sequence[int] = (0,),
+    prompt: str | Prompt | None = None,
     what: What = "heads",
     targets: Iterable[Sequence[Any]] | None = None,
     top: int = TOP,
-    method: Literal["zero", "mean"] = "zero",
     measures: MeasureName | Sequence[MeasureName] | None = None,
+    logit: str | int | Sequence[str | int] | None = None,
     prefilled: bool = False,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -149,18 +135,21 @@ def ablation(
     prediction.
 
     Args:
-        task: a task or its name. Or a prompt; an `AnsweredPrompt` says what carries its answer too.
+        task: a task or its name.
         lengths: numbers of items of the task's sequence.
         seeds: one sequence for each, if the task draws its sequence.
+        prompt: a text or its tokens, in the place of a task.
         what: the kind of part: "heads" (the output z of each), "edges" (single attention weights)
             or "layers" (what the attention or the MLP of a block adds to the residual stream).
         targets: the parts: (layer, head), (layer, head, query, key) or (layer, "attention" |
             "mlp"). None: every head or sublayer, or the `top` edges to which the last token attends
             most.
         top: how many edges, where none is named.
-        method: what stands in for a part: "zero", or for heads "mean", over all positions.
         measures: what is measured: "sensitivity", "collapse", "answers"; None: all that are
-            possible. Edges have no "collapse": the two prompts of a pair have different lengths.
+            possible. Edges have no "collapse": the two prompts of a pair have different lengths. A
+            prompt has no "sensitivity", and "answers" with `logit` alone.
+        logit: the answer's token, or two for the difference of their logits. None: a task's right
+            line.
         prefilled: whether the right answer's line, up to the answer itself, is put after the
             prompt: y_n is then the token from which the answer is read.
         progress: called as progress(done, total) after each part.
@@ -174,46 +163,73 @@ def ablation(
     for unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps
     apart, and numbers that are not finite; `HookError` for parts that the model does not have.
     """
-    checked_method(what, method)
-    names = _measure_names(what, measures)
     whole_number("top", top, 1)
     parts = None if targets is None else checked_targets(what, targets)
     work = full_precision(model, "ablation")
-    prompts = list(
-        _prompts(work, task, lengths, seeds, names, measures is not None, prefilled, encoding)
-    )
-    settings: dict[str, Any] = {
-        "task": prompts[0].task,
-        "lengths": [prompt.length for prompt in prompts],
+    answers: AnswerOptions = {"logit": logit, "prefilled": prefilled}
+    if prompt is not None:
+        if task is not None or lengths is not None or prefilled:
+            raise InputError(
+                "ablation: expected a prompt or a task, found both: a prompt has no lengths and no line to begin"
+            )
+        has_answer = logit is not None or what == "edges"
+        names = _measure_names(what, measures, ("collapse", *["answers"] * has_answer))
+        ablated = [of_prompt(work, as_prompt(model, prompt), names, logit=logit)]
+    else:
+        names = _measure_names(what, measures, MEASURES)
+        ablated = list(_of_tasks(work, task, lengths, seeds, names, answers, encoding))
+    settings: dict[str, object] = {
+        "task": ablated[0].task,
+        "lengths": [prompt.length for prompt in ablated],
         "seeds": list(seeds),
         "what": what,
         "targets": parts,
         "top": top,
-        "method": method,
         "begun": prefilled,
-        "measures": list(prompts[0].measures),
+        "measures": list(ablated[0].measures),
+        "logit": logit,
         **encoding,
-        **(task.provenance if isinstance(task, AnsweredPrompt) else {}),
         "computed_in": str(next(work.parameters()).dtype).removeprefix("torch."),
     }
-    ids = tuple(prompts[0].prompt.tolist()) if len(prompts) == 1 else None
+    ids = tuple(ablated[0].prompt.tolist()) if len(ablated) == 1 else None
     provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     with torch.inference_mode(False), true_arithmetic(work):
-        for index, prompt in enumerate(prompts):
-            prompt_parts = parts or all_targets(work, what, prompt.prompt, top)
-            part_progress = part_of(progress, index, index + 1, len(prompts))
-            rows += _rows(work, prompt, prompt_parts, method, part_progress)
-    frame: Frame = pd.DataFrame(rows).assign(what=what, method=method)[list(_COLUMNS)]
+        for index, question in enumerate(ablated):
+            question_parts = parts or all_targets(work, what, question.prompt, top)
+            part_progress = part_of(progress, index, index + 1, len(ablated))
+            rows += _rows(work, question, question_parts, part_progress)
+    frame: Frame = pd.DataFrame(rows).assign(what=what)[list(_COLUMNS)]
     return Ablation(
         frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance
     )
 
 
-def _measure_names(what: str, measures: Sequence[str] | None) -> tuple[str, ...]:
+def _of_tasks(
+    model: TransformerBridge,
+    task: str | Task | None,
+    lengths: Iterable[int] | None,
+    seeds: Sequence[int],
+    names: Sequence[MeasureName],
+    answers: AnswerOptions,
+    encoding: EncodingOptions,
+) -> Iterator[AblatedPrompt]:
+    if task is None or lengths is None:
+        raise InputError(
+            "ablation: expected a prompt, or a task with its lengths, such as task='copy-first', lengths=[20]"
+        )
+    form = tasks.task(task)
+    for length in checked_lengths(lengths):
+        for seed in seeds_of(form, seeds):
+            yield of_task(model, form, length, seed, names, **answers, **encoding)
+
+
+def _measure_names(
+    what: str, measures: MeasureName | Sequence[MeasureName] | None, possible: Sequence[MeasureName]
+) -> Sequence[MeasureName]:
     """The measures that are asked for, or that a kind of part can have."""
     if measures is None:
-        return ("sensitivity", "answers") if what == "edges" else MEASURES
+        return [name for name in possible if (what, name) != ("edges", "collapse")]
     names = distinct("measures", measures)
     if what == "edges" and "collapse" in names:
         raise InputError(
@@ -223,42 +239,12 @@ def _measure_names(what: str, measures: Sequence[str] | None) -> tuple[str, ...]
     return names
 
 
-def _prompts(
-    model: TransformerBridge,
-    task: str | Task | Prompt | AnsweredPrompt,
-    lengths: Iterable[int] | None,
-    seeds: Sequence[int],
-    names: Sequence[str],
-    all_of: bool,
-    prefilled: bool,
-    encoding: EncodingOptions,
-) -> Iterator[AblatedPrompt]:
-    """The prompts that the parts are taken out on."""
-    if isinstance(task, Prompt | AnsweredPrompt):
-        if encoding:
-            raise in_tokens_already([*encoding], "a Prompt")
-        if lengths is not None or prefilled:
-            raise InputError(
-                "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--prefilled) out"
-            )
-        answered_prompt = AnsweredPrompt(task) if isinstance(task, Prompt) else task
-        yield of_prompt(model, answered_prompt, names, all_of=all_of)
-        return
-    if lengths is None:
-        raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
-    form = tasks.task(task)
-    for length in checked_lengths(lengths):
-        for seed in seeds_of(form, seeds):
-            yield of_task(model, form, length, seed, names, prefilled=prefilled, **encoding)
-
-
 def _rows(
     model: TransformerBridge,
     prompt: AblatedPrompt,
     targets: Sequence[Target],
-    method: str,
     progress: Progress | None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Rows of one prompt: the prediction for all parts at once, then each taken out in turn."""
     n = len(prompt.prompt)
     if beyond := [query for target in targets if (query := getattr(target, "query", 0)) >= n]:
@@ -272,15 +258,14 @@ def _rows(
         require_apart(model, prompt.prompt, baseline["collapse", "pair_distance"])
     weight = next(model.parameters())
     gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
-    means = means_of(model, targets, method, prompt.prompt)
-    gated = partial(hooks.gated, model, targets, means=means)
+    gated = partial(hooks.gated, model, targets)
     slopes = {
         (name, quantity): slope
         for name, measure in prompt.measures.items()
         for quantity, slope in measure.slopes(model, gated, gates).items()
     }
     for index, target in enumerate(targets):
-        with hooks.gated(model, [target], torch.zeros_like(weight[0, :1]), means=means):
+        with hooks.gated(model, [target], torch.zeros_like(weight[0, :1])):
             real = _numbers(model, prompt, f"without {target}")
         for (name, quantity), ablated in real.items():
             value = baseline[name, quantity]

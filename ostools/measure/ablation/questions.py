@@ -1,9 +1,9 @@
 """The prompts that an ablation is judged on, and the measures m on each with their first-order
 effects d m / d g, a gate g on each part.
 
-Three numbers m of a forward pass: the log probability of the right answer, the distance of a pair,
-and the norm of the Jacobian of the last token with respect to the tokens that carry the answer. For
-the last, d m / d g is a second derivative:
+Three numbers m of a forward pass: the log probability of the right answer (of a contrast the
+difference of two logits), the distance of a pair, and the norm of the Jacobian of the last token
+with respect to the tokens that carry the answer. For the last, d m / d g is a second derivative:
 
     J_C = d y_n / d v_C^(0)     d ||J_C||_F / d g = <J_C, d J_C / d g> / ||J_C||_F     d ||J_C||_2 / d g = a^T (d J_C / d g) b
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, Unpack, get_args
+from typing import Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -31,6 +31,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import line_ends
 from ostools.measure.jacobian.linearise import Linearised
+from ostools.measure.passes.output import logit_ids
 from ostools.measure.position import read_at
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
@@ -41,36 +42,26 @@ Ids: TypeAlias = Int[Tensor, " _"]
 """Token ids, on the model's device."""
 Numbers: TypeAlias = dict[str, float]
 Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
+Logit: TypeAlias = str | int | Sequence[str | int]
 Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
 """From gates to the context that puts them on a model."""
 
+
+class AnswerOptions(TypedDict):
+    """How a task's answer is scored: the token of `logit` (or two) in the place of the right line,
+    whose words before the answer may be `prefilled`.
+    """
+
+    logit: Logit | None
+    prefilled: bool
+
+
 MeasureName = Literal["sensitivity", "collapse", "answers"]
 MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
-NEEDS = {
-    "sensitivity": "AnsweredPrompt(carriers=), the positions of the tokens that carry the answer",
-    "answers": "AnsweredPrompt(answer=), the text or its tokens",
-}
 _TOKENS = 1024
 """Tokens times cotangents that go back together."""
 _ROUNDINGS = 16
 """A distance up to this many steps of the dtype, relative to ||y||, is rounding."""
-
-
-@dataclass(frozen=True)
-class AnsweredPrompt:
-    """A prompt of your own, with the positions of the tokens that carry its answer, and the answer:
-    a text, or its tokens.
-    """
-
-    prompt: Prompt
-    carriers: Sequence[int] | None = None
-    answer: str | Prompt | None = None
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """What a provenance says of it."""
-        answer = self.answer.ids.tolist() if isinstance(self.answer, Prompt) else self.answer
-        return {"carriers": self.carriers, "answer": answer, **self.prompt.provenance}
 
 
 @dataclass(frozen=True)
@@ -110,6 +101,20 @@ def log_probability(prompt: Ids, answer: Ids, ends: Ids | None) -> ScalarMeasure
         return right if ends is None else right + scores[-1, ends].logsumexp(0)
 
     return ScalarMeasure("log_probability", number)
+
+
+def token_score(model: TransformerBridge, prompt: Ids, logit: Logit) -> ScalarMeasure:
+    """log p of the next token; of two tokens the difference of their logits."""
+    ids = logit_ids(model, logit)
+    if len(ids) == 1:
+        return log_probability(prompt, _tensor(model, ids), None)
+    first, second = ids
+
+    def number(model: TransformerBridge) -> Float[Tensor, ""]:
+        last = model(prompt[None], logits_to_keep=1)[0, -1].double()
+        return last[first] - last[second]
+
+    return ScalarMeasure("logit_difference", number)
 
 
 def pair_distance(prompt: Ids, extended: Ids) -> ScalarMeasure:
@@ -222,13 +227,14 @@ def of_task(
     task: Task,
     length: int,
     seed: int,
-    names: Sequence[str],
+    names: Sequence[MeasureName],
     *,
-    prefilled: bool,
+    logit: Logit | None = None,
+    prefilled: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> AblatedPrompt:
     """A task's question; `prefilled`: with the right line begun, so that the last token is the one
-    the answer is read from.
+    the answer is read from. `logit`: what is scored in the place of the right answer's line.
     """
     task_prompt = render_prompt(model, task, length, seed=seed, **encoding)
     if task_prompt.thinks:
@@ -237,54 +243,45 @@ def of_task(
             "model thinks first: ask without it, chat=False"
         )
     prompt, answer = _split(model, task_prompt, prefilled)
-    possible: dict[str, ScalarMeasure | JacobianNorm] = {}
-    if "sensitivity" in names:
-        possible["sensitivity"] = JacobianNorm(prompt, carrier_positions(model, task_prompt))
-    if "collapse" in names:
-        longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
-        possible["collapse"] = pair_distance(prompt, _split(model, longer, prefilled)[0])
-    if "answers" in names:
-        ends = _tensor(model, sorted(line_ends(model)))
-        possible["answers"] = log_probability(prompt, answer, ends)
-    measures = {name: possible[name] for name in names}
+    measures: dict[str, ScalarMeasure | JacobianNorm] = {}
+    for name in names:
+        if name == "sensitivity":
+            measures[name] = JacobianNorm(prompt, carrier_positions(model, task_prompt))
+        elif name == "collapse":
+            longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
+            measures[name] = pair_distance(prompt, _split(model, longer, prefilled)[0])
+        elif logit is not None:
+            measures[name] = token_score(model, prompt, logit)
+        else:
+            ends = _tensor(model, sorted(line_ends(model)))
+            measures[name] = log_probability(prompt, answer, ends)
     return AblatedPrompt(label(task), length, seed, prompt, measures)
 
 
 def of_prompt(
-    model: TransformerBridge, answered_prompt: AnsweredPrompt, names: Sequence[str], *, all_of: bool
+    model: TransformerBridge, prompt: Prompt, names: Sequence[MeasureName], *, logit: Logit | None
 ) -> AblatedPrompt:
-    """Any prompt; its pair is the theorem's: the last token once more.
-
-    all_of: whether every measure of `names` is needed; else those that can be. Raises `InputError`
-    for one that lacks what it needs, and where none can be.
+    """Any prompt; its pair is the theorem's: the last token once more. Raises `InputError` for a
+    measure that it cannot have.
     """
-    prompt, carriers = fitted(model, answered_prompt.prompt), answered_prompt.carriers
-    answer = answered_prompt.answer
-    ids = prompt.ids.tolist()
+    ids = fitted(model, prompt).ids.tolist()
     tokens = _tensor(model, ids)
-    possible: dict[str, ScalarMeasure | JacobianNorm] = {}
-    if carriers is not None:
-        if not carriers or any(not 0 <= place < len(ids) for place in carriers):
+    measures: dict[str, ScalarMeasure] = {}
+    for name in names:
+        if name == "sensitivity":
             raise InputError(
-                f"ablation: expected carriers out of 0..{len(ids) - 1}, found {list(carriers) or 'none'}"
+                "ablation: the tokens that carry the answer of a prompt are not known: expected a task for the measure "
+                "'sensitivity', or other measures"
             )
-        possible["sensitivity"] = JacobianNorm(tokens, tuple(carriers))
-    if "collapse" in names:
-        extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()
-        possible["collapse"] = pair_distance(tokens, _tensor(model, extended))
-    if answer is not None:
-        is_text = isinstance(answer, str)
-        suffix = line_ids(model, prompt, answer) if is_text else fitted(model, answer).ids.tolist()
-        Prompt.from_ids(model, [*ids, *suffix])  # refused here where it is longer than the context
-        possible["answers"] = log_probability(tokens, _tensor(model, suffix), None)
-    measures = {name: possible[name] for name in names if name in possible}
-    lacking = [name for name in names if name not in possible]
-    if lacking and all_of:
-        raise InputError(
-            f"ablation: the measure {lacking[0]!r} on a prompt needs {NEEDS[lacking[0]]}"
-        )
-    if not measures:
-        raise InputError("ablation: expected carriers or an answer for the prompt, found neither")
+        if name == "collapse":
+            extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()
+            measures[name] = pair_distance(tokens, _tensor(model, extended))
+        elif logit is None:
+            raise InputError(
+                "ablation: the answer to a prompt is not known: expected logit, its token (or two), for the measure 'answers'"
+            )
+        else:
+            measures[name] = token_score(model, tokens, logit)
     return AblatedPrompt("prompt", None, None, tokens, measures)
 
 

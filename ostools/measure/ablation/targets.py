@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_list, checked_name
+from ostools.ground.names import checked_list
 from ostools.hooks import Edge, Head, Sublayer
 
 Target = Head | Edge | Sublayer
@@ -33,11 +33,6 @@ _KINDS: Mapping[str, type[Head] | type[Edge] | type[Sublayer]] = {
     "edges": Edge,
     "layers": Sublayer,
 }
-
-
-def checked_method(what: str, method: str) -> None:
-    """Raises `InputError` for a method that a kind of part does not have."""
-    checked_name(f"method for {what}", method, ("zero", "mean") if what == "heads" else ("zero",))
 
 
 def checked_targets(what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
@@ -77,25 +72,7 @@ def all_targets(
     )
 
 
-def means_of(
-    model: TransformerBridge, targets: Sequence[Target], method: str, ids: Int[Tensor, " pos"]
-) -> dict[Head, Float[Tensor, " d_head"]]:
-    """What stands in the place of each part that is taken out, for `hooks.gated`: nothing for
-    "zero"; for "mean" the head's mean output over the positions of `ids`.
-    """
-    if method == "zero":
-        return {}
-    layers = sorted({target.layer for target in targets})
-    with (
-        torch.no_grad(),
-        hooks.capture(model, "z", layers=layers, reduce=lambda z, _: z.mean((0, 1))) as record,
-    ):
-        model(ids[None])
-    heads = [target for target in targets if isinstance(target, Head)]
-    return {head: record["z"][head.layer][head.head] for head in heads}
-
-
-def columns_of(target: Target) -> dict[str, Any]:
+def columns_of(target: Target) -> dict[str, object]:
     """layer, head, query, key, part (None where it has none), and `target`, its name in tables and
     charts.
     """

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list
 from ostools.hooks.register import hidden
@@ -54,7 +54,7 @@ class HeadScores(Result):
     normalised_entropy (mean of entropy / log of the number of keys that the query may see, 1:
     uniform); last_to_first, last_to_itself, last_to_text (the last token's weight on the user's
     text, summed; NA where it is not known whose the tokens are), last_to_carriers (the same of the
-    tokens that carry the answer; NA where nobody said which they are).
+    tokens that carry the answer; NA where these are not known, of a text).
 
     `is_sink` is the sink of Gu et al., "When attention sink emerges in language models", arXiv
     2410.10781, with epsilon = 0.3, except that their mean has the first query in it, whose weight
@@ -68,7 +68,7 @@ class HeadScores(Result):
         """The mean of every score over the prompts, one row per layer and head (`is_sink`: the
         share of prompts).
         """
-        table: Any = self.frame
+        table: Frame = self.frame
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
     def chart(self) -> Chart:
@@ -91,7 +91,6 @@ def head_scores(
     model: TransformerBridge,
     prompts: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
-    carriers: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> HeadScores:
@@ -100,15 +99,13 @@ def head_scores(
     Args:
         prompts: texts, prompts, or a task's questions (`ost.tasks.questions`). A question knows the
             tokens that carry its answer.
-        carriers: positions of the tokens that carry the answer, for a text or a prompt. They count
-            in the prompt that a mitigation has rewritten.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it
             rewrites, and the patterns are those under its hooks. It has to change every prompt, or
             a logit of it, or it is refused. A question is posed under its mitigation before it
             comes here.
 
-    Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and
-    patterns that are not finite.
+    Raises `InputError` for an empty list, a prompt of one token, and patterns that are not
+    finite.
     """
     raw_prompts = _rendered(model, prompts)
     texts = [raw.prompt if isinstance(raw, TaskPrompt) else raw for raw in raw_prompts]
@@ -117,17 +114,16 @@ def head_scores(
     tables = []
     with mitigated.acting(model):
         for index, (raw, prompt) in enumerate(zip(raw_prompts, mitigated.prompts, strict=True)):
-            carrier_list = _carriers(model, raw, prompt, carriers)
+            carriers = _carriers(model, raw, prompt)
             origin = None if prompt.origins is None else prompt.origins[0]
             about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": origin}
-            for layer, scores in enumerate(_scores(model, prompt, carrier_list)):
+            for layer, scores in enumerate(pattern_scores(model, prompt, carriers)):
                 columns = {name: values.tolist() for name, values in scores.items()}
                 columns["head"] = list(range(int(model.cfg.n_heads)))
                 tables.append(pd.DataFrame(about | {"layer": layer} | columns))
     frame: Frame = pd.concat(tables, ignore_index=True).astype({"first_origin": "str"})
     parameters = {
         "prompts": [getattr(raw, "text", raw) for raw in raw_prompts],
-        "carriers": carriers,
         "threshold": SINK,
         **mitigated.provenance_entry,
         **_in_common([prompt.provenance for prompt in mitigated.prompts]),
@@ -143,11 +139,11 @@ def _rendered(
 ) -> list[str | Prompt | TaskPrompt]:
     """The prompts as a list, questions in the model's words."""
     is_one = isinstance(prompts, str | Prompt | Question)
-    given: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    return [render_question(model, one) if isinstance(one, Question) else one for one in given]
+    listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+    return [render_question(model, one) if isinstance(one, Question) else one for one in listed]
 
 
-def _in_common(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:
     first, *others = entries
     return {
         name: value
@@ -157,37 +153,24 @@ def _in_common(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _carriers(
-    model: TransformerBridge,
-    raw_prompt: str | Prompt | TaskPrompt,
-    prompt: Prompt,
-    carriers: Sequence[int] | None,
+    model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt
 ) -> tuple[int, ...]:
-    if isinstance(raw_prompt, TaskPrompt):
-        if carriers is not None:
-            raise InputError("head_scores: a question knows its own carriers; leave carriers out")
-        if prompt.ids.tolist() != raw_prompt.prompt.ids.tolist():
-            raise InputError(
-                "head_scores: a question knows the carriers of its own text, which this mitigation rewrites: pose it under the "
-                "mitigation, and give here only one with hooks"
-            )
-        carrier_list = carrier_positions(model, raw_prompt)
-    else:
-        carrier_list = tuple(
-            () if carriers is None else checked_list("carriers", carriers, "[3, 4]")
-        )
-    n = len(prompt.ids)
-    if n < 2:
+    """Positions of the tokens that carry a question's answer; none of another prompt."""
+    if len(prompt.ids) < 2:
         raise InputError(
             "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
         )
-    if wrong := [place for place in carrier_list if type(place) is not int or not 0 <= place < n]:
+    if not isinstance(raw_prompt, TaskPrompt):
+        return ()
+    if prompt.ids.tolist() != raw_prompt.prompt.ids.tolist():
         raise InputError(
-            f"head_scores: expected carriers out of 0..{n - 1}, found {short_repr(wrong)}"
+            "head_scores: a question knows the carriers of its own text, which this mitigation rewrites: pose it under the "
+            "mitigation, and give here only one with hooks"
         )
-    return carrier_list
+    return carrier_positions(model, raw_prompt)
 
 
-def _scores(
+def pattern_scores(
     model: TransformerBridge, prompt: Prompt, carriers: tuple[int, ...]
 ) -> list[Mapping[str, PerHead]]:
     """Every score, layer by layer; the scores before softmax say how many keys a query may see."""

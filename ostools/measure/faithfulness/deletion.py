@@ -1,32 +1,19 @@
-"""Effects of taking tokens out of a prompt, and deletion curves: tokens taken out in the order of a
-profile, and in random orders.
-
-A token is removed, replaced by another of its kind, or masked in attention. With f(S) what is
-measured while the tokens of S are out, and S_k the first k tokens of an order,
-
-    AOPC = 1 / (K + 1) sum_{k = 0}^{K} f(S_0) - f(S_k)
-
-the area over the curve: larger where an order takes out early what the answer needs. Of a sum f =
-sum of the weights that are left the best order is by falling weight, and a random one has
-sum(weights) / 2 in expectation.
+"""Effects of taking a token out of a prompt: removed, replaced by another of its kind, or masked in
+attention.
 
 Cost: one pass a case, those of one length in batches. Memory: of each case three numbers are kept.
-
-Source: Samek et al., Evaluating the visualization of what a deep neural network has learned (2017),
-arXiv 1509.06321.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
@@ -37,29 +24,6 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.models.tokenizer_calls import control_ids
-from ostools.results import Frame
-
-
-def deletion_order(values: Float[np.ndarray, " token"]) -> Int[np.ndarray, " token"]:
-    """The tokens from the largest value to the smallest; of equal ones the earlier first."""
-    return np.argsort(-values, kind="stable")
-
-
-def deletion_steps(tokens: int, steps: int) -> list[int]:
-    """Number of tokens out at each point of a curve: from 0 to all, every number or `steps` + 1 of
-    them evenly apart.
-    """
-    return (
-        sorted({round(tokens * step / steps) for step in range(steps + 1)})
-        if steps < tokens
-        else [*range(tokens + 1)]
-    )
-
-
-def aopc(drops: Float[np.ndarray, "*order step"]) -> Float[np.ndarray, "*order"]:
-    """The mean of f(S_0) - f(S_k) over the points of a curve, the first among them, where it is 0."""
-    return np.asarray(drops.mean(-1))
-
 
 Way = Literal["removed", "replaced", "masked"]
 REMOVED, REPLACED, MASKED = WAYS = get_args(Way)
@@ -72,10 +36,10 @@ _LOGITS = 2**22  # numbers: 32 MiB in float64, several times over
 
 @dataclass(frozen=True)
 class DeletionCase:
-    """A prompt as the model sees it, and the places that no later token attends to."""
+    """A prompt as the model sees it, and the place that no later token attends to."""
 
     ids: tuple[int, ...]
-    hidden: tuple[int, ...] = ()
+    hidden: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,20 +125,13 @@ def _kind(text: str) -> str:
     return what if bare == text else f"blank and {what}"
 
 
-def without(
-    ids: Sequence[int], out: Iterable[int], way: str, stand_ins: dict[int, int]
-) -> DeletionCase:
-    """The prompt with these places taken out; `stand_ins`: by place, what replaces a token."""
-    removed = set(out)
+def without(ids: Sequence[int], place: int, way: str, stand_in: int) -> DeletionCase:
+    """The prompt with the token at one place taken out; `stand_in`: what replaces it."""
     if way == REMOVED:
-        return DeletionCase(tuple(token for place, token in enumerate(ids) if place not in removed))
+        return DeletionCase((*ids[:place], *ids[place + 1 :]))
     if way == REPLACED:
-        return DeletionCase(
-            tuple(
-                stand_ins[place] if place in removed else token for place, token in enumerate(ids)
-            )
-        )
-    return DeletionCase(tuple(ids), tuple(sorted(removed)))
+        return DeletionCase((*ids[:place], stand_in, *ids[place + 1 :]))
+    return DeletionCase(tuple(ids), place)
 
 
 def effects(
@@ -205,7 +162,8 @@ def _pass(
     ids = torch.tensor([case.ids for case in cases], device=next(model.parameters()).device)
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     for row, case in enumerate(cases):
-        hidden[row, list(case.hidden)] = True
+        if case.hidden is not None:
+            hidden[row, case.hidden] = True
     masked = nullcontext()
     if bool(hidden.any()):  # a token sees itself and what is not hidden
         masked = hooks.mask_scores(
@@ -220,46 +178,3 @@ def _pass(
             "faithfulness: the model's numbers on this prompt are not finite; its weights or its dtype are broken"
         )
     return y, torch.log_softmax(logits, dim=-1)
-
-
-RANDOM = "random"
-"""The name of what random orders gave."""
-
-
-def deletion_tables(
-    places: Sequence[int],
-    profiles: Mapping[str, Float[np.ndarray, " pos"]],
-    counts: Mapping[str, int],
-    make: Callable[[Sequence[int]], DeletionCase],
-    measure: Callable[[Sequence[DeletionCase]], Float[np.ndarray, "case effect"]],
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of the curves and of their areas, of one way of taking tokens out (`make`).
-
-    `places`: those that may go; `profiles`: over all tokens of the prompt; `counts`: how many
-    random `orders`, `steps` of a curve, and the `seed`. An order is one of the random ones by
-    chance in a share p of cases, itself counted.
-    """
-    positions, generator = np.array(places, dtype=int), np.random.default_rng(counts["seed"])
-    orders = [positions[deletion_order(values[positions])] for values in profiles.values()]
-    orders += [generator.permutation(positions) for _ in range(counts["orders"])]
-    steps = deletion_steps(len(positions), counts["steps"])
-    effect_rows = measure([make(order[:out].tolist()) for order in orders for out in steps])
-    drops = effect_rows[:, EFFECTS.index("log_prob_drop")].reshape(len(orders), len(steps))
-    profile_drops, random = drops[: len(profiles)], drops[len(profiles) :]
-    low, high = np.quantile(random, [0.025, 0.975], axis=0)
-    curves = [(name, row, row, row) for name, row in zip(profiles, profile_drops, strict=True)]
-    names = ["order", "drop", "low", "high"]
-    tables = [
-        pd.DataFrame(dict(zip(names, curve, strict=True)) | {"deleted": steps})
-        for curve in (*curves, (RANDOM, random.mean(0), low, high))
-    ]
-    curve_table: Frame = pd.concat(tables, ignore_index=True)
-    random_areas, areas = aopc(random), aopc(profile_drops)
-    low, high = map(float, np.quantile(random_areas, [0.025, 0.975]))
-    larger = (random_areas >= areas[:, None]).sum(1)
-    area_table = pd.DataFrame({"order": list(profiles), "aopc": areas})
-    area_table = area_table.assign(
-        random=float(random_areas.mean()), random_low=low, random_high=high
-    )
-    area_table["p"] = (1 + larger) / (1 + len(random_areas))
-    return curve_table[["order", "deleted", "drop", "low", "high"]], area_table

@@ -17,8 +17,9 @@ which scale on errors are judged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -70,7 +71,7 @@ class LinearRange(Result):
     @property
     def tokens(self) -> pd.DataFrame:
         """Median over the draws, a row a token."""
-        frame: Any = self.frame
+        frame: Frame = self.frame
         columns = ["linear_range", "predicted_change", "change", "error"]
         return frame.groupby(["position", "token"], sort=False)[columns].median().reset_index()
 
@@ -200,7 +201,7 @@ def _measured(
 
 
 def _ranges(
-    changes: Any,
+    changes: Callable[[Tensor, float], Float[Tensor, "row d_model"]],
     predicted: Float[Tensor, "move d_model"],
     tolerance: float,
     progress: Progress | None,

@@ -80,10 +80,17 @@ def shared_prefix(
     most = max(shortest - keep, 0)
     starts = zip(*(ids[:most] for ids in prompts), strict=True)
     alike = next((place for place, tokens in enumerate(starts) if len(set(tokens)) > 1), most)
-    if len(prompts) < 2 or alike < _WORTH_SHARING or has_alibi(model) or not padding(model).allowed:
+    if len(prompts) < 2 or alike < _WORTH_SHARING or not reads_on(model):
         return 0
     slides = any(longest + steps > window for window in own_windows(model).values())
     return 0 if slides and shortest < longest else alike
+
+
+def reads_on(model: TransformerBridge) -> bool:
+    """Whether tokens may be read after the keys and values of those before them, with the numbers
+    of a pass over all of them.
+    """
+    return not has_alibi(model) and padding(model).allowed
 
 
 class Rows:

@@ -7,8 +7,9 @@ Denoising puts the clean run's activation into the corrupt run (does this part s
 the corrupt run's into the clean one (is it needed?). Knockout hides keys from queries over a window
 of layers of the clean run, as Geva et al. do.
 
-Cost: one pass for each part and direction, many in a batch, over what stands after the tokens that
-both prompts begin with.
+Cost: for each part and direction a row of a batch, over the tokens and blocks that the part can
+change (`runs`): of edges of the last token one token, of a residual stream on average a quarter of
+a pass. One or two gradients for all parts of a direction.
 
 Sources: Meng et al. 2022 (arXiv 2202.05262), Zhang and Nanda 2024 (2309.16042: denoising, noising,
 logit difference), Geva et al. 2023 (2304.14767: knockout), Nanda 2023 (attribution patching: first
@@ -19,23 +20,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Unpack, cast
+from typing import ClassVar, Literal, Unpack, cast
 
 import pandas as pd
 import torch
 
 from ostools import mitigations, tasks
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import is_whole, whole_number
-from ostools.measure.first_order import first_order_agreement
+from ostools.ground.whole_numbers import whole_number, whole_numbers
+from ostools.measure.first_order import agreement_table
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, MitigatedPrompts
-from ostools.measure.passes.batches import TOKENS, shared_prefix
+from ostools.measure.passes.batches import TOKENS
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, PromptRun, What
 from ostools.measure.position import predicted_token
@@ -54,17 +54,8 @@ DIRECTIONS = (DENOISING, NOISING)
 LOG_P, LOGIT, DIFFERENCE = "log_probability", "logit", "logit_difference"
 _COLUMNS = (
     *("direction", "part", "layer", "position", "positions", "token", "head"),
-    *(
-        "answer",
-        "against",
-        "quantity",
-        "clean",
-        "corrupt",
-        "patched",
-        "effect",
-        "share",
-        "predicted_effect",
-    ),
+    *("answer", "against", "quantity", "clean", "corrupt"),
+    *("patched", "effect", "share", "predicted_effect"),
 )
 _ROUNDINGS = 64
 """A gap up to this many roundings of the greatest logit is none: what is left of sums over d_model
@@ -96,21 +87,12 @@ class Patching(Result):
         """Table of how well first order predicted the effects
         (`measure.first_order.first_order_agreement`), a row a direction and quantity. Raises
         `InputError` where no first order was asked for."""
-        table: Any = self.frame
-        if table["predicted_effect"].isna().any():
+        frame: Frame = self.frame
+        if frame["predicted_effect"].isna().any():
             raise InputError(
                 "agreement: expected effects to first order, found none: patch with first_order=True"
             )
-        rows = [
-            {"direction": direction, "quantity": quantity}
-            | first_order_agreement(
-                rows["effect"].to_numpy(float),
-                rows["predicted_effect"].to_numpy(float),
-                rows["part"].to_numpy(),
-            )
-            for (direction, quantity), rows in table.groupby(["direction", "quantity"], sort=False)
-        ]
-        return pd.DataFrame(rows).astype({"believed": "boolean"})
+        return agreement_table(frame, ("direction", "quantity"), "part")
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.effects.patching import patching_chart
@@ -132,7 +114,7 @@ class Patching(Result):
     ),
     python_only={"positions": "several positions that are patched together are a list of lists"},
     memory=["patterns"],
-    sizes={"prompts": TOKENS},
+    sizes={"rows_together": TOKENS},
     sweep=lambda: SWEPT,
     in_chunks=True,
 )
@@ -187,71 +169,74 @@ def patch(
     corrupt = _corrupt(model, prompt, corrupt)
     mitigated = MitigatedPrompts.of("patch", model, [prompt, corrupt], mitigation, position)
     clean_ids, corrupt_ids = (tuple(tokens.ids.tolist()) for tokens in mitigated.prompts)
-    if len(clean_ids) != len(corrupt_ids):
+    pos = len(clean_ids)
+    if pos != len(corrupt_ids):
         raise InputError(
-            f"patch: expected two prompts of as many tokens, found {len(clean_ids)} and {len(corrupt_ids)}: choose words that "
+            f"patch: expected two prompts of as many tokens, found {pos} and {len(corrupt_ids)}: choose words that "
             "the tokenizer makes as many tokens of"
         )
-    patches = list(_patches(model, what, layers, window, positions, len(clean_ids)))
-    query_list = _queries(what, query_positions, len(clean_ids))
+    groups = _groups("positions", range(pos) if positions is None else positions, pos)
+    patches = list(_patches(model, what, layers, window, groups))
+    queries = _queries(what, query_positions, pos)
     answer = _answer(model, mitigated, logit)
     texts = [token_text(model.tokenizer, token) for token in answer]
-    about: dict[str, Any] = {
-        "what": what,
-        "window": window,
-        "queries": query_list,
-        "logit": texts,
-        "logit_ids": answer,
-    }
-    provenance = Provenance.collect(
-        model, clean_ids, measurement="patch", **about, corrupt_ids=corrupt_ids
-    )
+    about: dict[str, object] = {"what": what, "window": window, "queries": queries}
+    about |= {"logit": texts, "logit_ids": answer, "corrupt_ids": corrupt_ids}
+    provenance = Provenance.collect(model, clean_ids, measurement="patch", **about)
     described = mitigated.described(model)
     with differentiated(model, mitigated) as work:
-        shared = min([shared_prefix(work, [clean_ids, corrupt_ids]), *query_list])
-        size = min(len(patches), max(1, chunk(TOKENS) // len(clean_ids)))
-        patcher = Patcher(work, what, answer, shared, size, query_list)
-        clean, corrupt_run = _runs(patcher, clean_ids, corrupt_ids, texts)
-        ways = {DENOISING: (corrupt_run, clean), NOISING: (clean, corrupt_run)}
+        pairs = enumerate(zip(clean_ids, corrupt_ids, strict=True))
+        shared = next((place for place, pair in pairs if len(set(pair)) > 1), pos)
+        patcher = Patcher(work, what, answer, shared, queries)
+        clean, corrupted = _runs(patcher, clean_ids, corrupt_ids, texts)
+        ways = {DENOISING: (corrupted, clean), NOISING: (clean, corrupted)}
         if what == EDGES:
-            ways = {KNOCKOUT: (clean, corrupt_run)}
-        named = _named(patches, mitigated.prompts[0]).assign(
-            answer=texts[0], against="".join(texts[1:])
-        )
+            ways = {KNOCKOUT: (clean, corrupted)}
         tables = []
         for index, (direction, (host, donor)) in enumerate(ways.items()):
             way_progress = part_of(progress, index, index + 1, len(ways), units=100)
-            patched, effects = patcher.patched(host, donor, patches, way_progress)
-            predicted = (
-                patcher.predicted(host, donor, patches)
-                if first_order
-                else torch.full_like(effects, torch.nan)
-            )
-            gap = donor.numbers[0] - host.numbers[0]
-            for column, quantity in enumerate((LOG_P, DIFFERENCE if len(answer) == 2 else LOGIT)):
-                numbers = {
-                    "patched": patched,
-                    "effect": effects,
-                    "share": effects / gap,
-                    "predicted_effect": predicted,
-                }
-                values = {name: number[:, column].numpy() for name, number in numbers.items()}
-                baselines = {
-                    "clean": float(clean.numbers[0, column]),
-                    "corrupt": float(corrupt_run.numbers[0, column]),
-                }
-                tables.append(
-                    named.assign(direction=direction, quantity=quantity, **baselines, **values)
-                )
-        dtype = str(next(work.parameters()).dtype).removeprefix("torch.")
-    parameters = {
-        **provenance.parameters,
-        **described,
-        "computed_in": dtype,
-        "tokens_shared": shared,
-    }
-    frame: Frame = pd.concat(tables, ignore_index=True)[list(_COLUMNS)]
-    return Patching(frame, replace(provenance, parameters=parameters))
+            effects = _effects(patcher, host, donor, patches, first_order, way_progress)
+            tables.append(effects.assign(direction=direction))
+        described["computed_in"] = str(next(work.parameters()).dtype).removeprefix("torch.")
+    rows = pd.concat(tables, ignore_index=True)
+    named = _named(patches, mitigated.prompts[0])
+    frame = named.iloc[rows.pop("patch")].reset_index(drop=True).join(rows)
+    frame = frame.assign(answer=texts[0], against="".join(texts[1:]))
+    for column, run in {"clean": clean, "corrupt": corrupted}.items():
+        values = dict(zip(_quantities(answer), run.numbers[0].tolist(), strict=True))
+        frame[column] = frame["quantity"].map(values)
+    parameters = {**provenance.parameters, **described}
+    return Patching(frame[list(_COLUMNS)], replace(provenance, parameters=parameters))
+
+
+def _quantities(answer: Sequence[int]) -> tuple[str, str]:
+    return LOG_P, DIFFERENCE if len(answer) == 2 else LOGIT
+
+
+def _effects(
+    patcher: Patcher,
+    host: PromptRun,
+    donor: PromptRun,
+    patches: Sequence[Patch],
+    first_order: bool,
+    progress: Progress | None,
+) -> pd.DataFrame:
+    """A row a quantity and patch of one direction: patch (its index), patched, effect, share,
+    predicted_effect.
+    """
+    patched, effect = patcher.patched(host, donor, patches, progress)
+    predicted = torch.full_like(effect, torch.nan)
+    if first_order:
+        predicted = patcher.predicted(host, donor, patches)
+    share = effect / (donor.numbers - host.numbers)
+    columns = {"patched": patched, "effect": effect, "share": share, "predicted_effect": predicted}
+    tables = [
+        pd.DataFrame({name: values[:, place].numpy() for name, values in columns.items()}).assign(
+            quantity=quantity, patch=range(len(patches))
+        )
+        for place, quantity in enumerate(_quantities(patcher.answer))
+    ]
+    return pd.concat(tables, ignore_index=True)
 
 
 def _corrupt(
@@ -286,41 +271,33 @@ def _patches(
     what: str,
     layers: Literal["all"] | Iterable[int],
     window: int,
-    positions: Sequence[int | Sequence[int]] | None,
-    pos: int,
+    groups: Sequence[tuple[int, ...]],
 ) -> Iterator[Patch]:
     """Every part: layer by layer, and in it position by position, or head by head."""
     n_layers = int(model.cfg.n_layers)
     whole_number("window", window, 1, 1 if what == RESIDUAL else n_layers)
-    groups = _groups(positions, pos)
-    for first in layers_up_to(
-        (n_layers if what == RESIDUAL else n_layers - 1) - window + 1, layers
-    ):
+    last = n_layers - (window if what != RESIDUAL else 0)
+    for first in layers_up_to(last, layers):
         layer_window = tuple(range(first, first + window))
         if what == HEADS:
             together = tuple(sorted({place for group in groups for place in group}))
-            yield from (
-                Patch(layer_window, together, head) for head in range(int(model.cfg.n_heads))
-            )
+            for head in range(int(model.cfg.n_heads)):
+                yield Patch(layer_window, together, head)
         else:
             yield from (Patch(layer_window, group) for group in groups)
 
 
-def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[tuple[int, ...]]:
+def _groups(name: str, positions: Sequence[int | Sequence[int]], pos: int) -> list[tuple[int, ...]]:
     """The positions that are patched together, group by group. Raises `InputError` for one outside
-    of the prompt.
+    of the prompt, and for one that is named twice.
     """
-    listed = range(pos) if positions is None else positions
-    groups = [tuple(entry) if isinstance(entry, Sequence) else (entry,) for entry in listed]
-    places = [place for group in groups for place in group]
-    wrong = [place for place in places if not is_whole(place) or not 0 <= place < pos]
-    if wrong or not groups or not all(groups):
+    listed = [entry if isinstance(entry, Sequence) else (entry,) for entry in positions]
+    groups = [tuple(whole_numbers(name, group, 0, pos - 1)) for group in listed]
+    if not groups:
+        raise InputError(f"{name}: expected some out of 0..{pos - 1}, found none")
+    if len(set(groups)) < len(groups) or [*map(len, groups)] != [*map(len, listed)]:
         raise InputError(
-            f"positions: expected some out of 0..{pos - 1}, found {short_repr(wrong[0]) if wrong else 'none'}"
-        )
-    if len(set(groups)) < len(groups) or any(len(set(group)) < len(group) for group in groups):
-        raise InputError(
-            "positions: expected each position or group once, found one twice: it would weigh double"
+            f"{name}: expected each position or group once, found one twice: it would weigh double"
         )
     return groups
 
@@ -332,8 +309,7 @@ def _queries(what: str, queries: Sequence[int] | None, pos: int) -> tuple[int, .
                 f"query_positions: expected what='edges', found {what!r}: leave query_positions out"
             )
         return ()
-    (group,) = _groups([(pos - 1,) if queries is None else tuple(queries)], pos)
-    return group
+    return _groups("query_positions", [[pos - 1] if queries is None else queries], pos)[0]
 
 
 def _answer(
@@ -347,8 +323,8 @@ def _answer(
     tokens = tuple(_answer_of(model, mitigated, index) for index in range(2))
     if tokens[0] == tokens[1]:
         raise InputError(
-            f"patch: expected two answers, found that both begin with {token_text(model.tokenizer, tokens[0])!r}: give logit, "
-            "or another pair of prompts"
+            f"patch: expected two answers, found that both begin with {token_text(model.tokenizer, tokens[0])!r}: give the two "
+            "tokens, logit=(' A', ' B') (--logit ' A' --logit ' B')"
         )
     return tokens
 
@@ -392,16 +368,15 @@ def _named(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
     """What says which part a row is of, a row a patch."""
     rows = []
     for layers, positions, head in patches:
-        window = str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+        window = f"layer {layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
         places = ",".join(map(str, positions))
-        about = {"layer": layers[0], "positions": places, "head": head}
-        if head is None:
-            token = "".join(prompt.tokens[place] for place in positions)
-            about |= {"part": f"{window} at {places}", "position": positions[0], "token": token}
-        else:
-            about |= {"part": f"{window}.{head}", "position": None, "token": ""}
-        rows.append(about)
-    return pd.DataFrame(rows).astype({"position": "Int64", "head": "Int64"})
+        token = "".join(prompt.tokens[place] for place in positions)
+        part = (f"{window}, position {places}", positions[0], token)
+        if head is not None:
+            part = (f"{window}, head {head}", None, "")
+        rows.append((*part, layers[0], places, head))
+    names = ["part", "position", "token", "layer", "positions", "head"]
+    return pd.DataFrame(rows, columns=names).astype({"position": "Int64", "head": "Int64"})
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:

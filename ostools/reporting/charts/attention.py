@@ -15,10 +15,6 @@ from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure.attention.attention import Attention
 from ostools.measure.attention.heads import HeadScores
 from ostools.models.chat import TEMPLATE, TEXT
-from ostools.reporting.charts.old_attention import (  # until the measurement goes
-    attention_difference_chart as attention_difference_chart,
-)
-from ostools.reporting.charts.old_attention import difference_findings as difference_findings
 from ostools.reporting.findings import present
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.forms import gradient, heat, layers_by

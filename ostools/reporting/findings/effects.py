@@ -24,6 +24,7 @@ QUANTITY_WORDS = {
     "operator_norm": "sensitivity (operator)",
     "pair_distance": "collapse distance",
     "log_probability": "log p of the answer",
+    "logit_difference": "difference of the two logits",
 }
 _RANGES = 3
 """Ranges of layers in one sentence."""
@@ -75,11 +76,10 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     name = str(result.provenance.parameters["profiles"][0])
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
-    ranks = ranks.assign(
-        words=ranks["spearman"].map("{:.2f}".format)
-        + ranks["low"].map(" [{:.2f}, ".format)
-        + ranks["high"].map("{:.2f}]".format)
-    )
+    interval = ranks["low"].map(" [{:.2f}, ".format) + ranks["high"].map("{:.2f}]".format)
+    # Of fewer than four tokens there is no interval.
+    words = ranks["spearman"].map("{:.2f}".format) + interval.where(ranks["low"].notna(), "")
+    ranks = ranks.assign(words=words)
     by_effect = ranks.pivot(index="way", columns="effect", values="words")
     ways = [
         f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. With the change of log p it "
@@ -188,8 +188,9 @@ def _ranges(rows: Frame) -> str:
     best = rows.loc[rows.groupby("layer")["share"].idxmax()]
     changes = (best["positions"] != best["positions"].shift()).cumsum()
     longest = sorted((group for _, group in best.groupby(changes)), key=len, reverse=True)[:_RANGES]
-    return ", ".join(
-        f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers "
-        f"{runs(group['layer'].tolist())} ({group['share'].min():.0%} to {group['share'].max():.0%})"
+    return "; ".join(
+        f"“{display_token(group['token'].iloc[0])}” (position {group['positions'].iloc[0]}), "
+        f"layer{'s' * (len(group) > 1)} {runs(group['layer'].tolist())}: "
+        f"{group['share'].min():.0%} to {group['share'].max():.0%}"
         for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
     )

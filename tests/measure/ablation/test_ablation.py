@@ -15,8 +15,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.ablation.questions import AnsweredPrompt, of_prompt, of_task
-from ostools.measure.ablation.targets import all_targets, means_of
+from ostools.measure.ablation.questions import of_task
+from ostools.measure.ablation.targets import all_targets
+from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.models import Prompt
 from tests.checkpoints import tiny_model
 from tests.sets import quick
@@ -36,12 +37,14 @@ def rows(result: ost.measure.Ablation, quantity: str) -> Any:
 
 
 def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> None:
-    prompt = Prompt.from_ids(tiny, IDS)
-    found = ost.ablation(tiny, AnsweredPrompt(prompt, [4]))
+    form = ost.tasks.task("copy-first")
+    found = ost.ablation(tiny, form, lengths=[3], measures=["sensitivity", "collapse"])
+    first_prompt, second_prompt = (render_prompt(tiny, form, n).prompt for n in (3, 4))
+    (carrier,) = carrier_positions(tiny, render_prompt(tiny, form, 3))
 
     def reading() -> float:
-        frame: Any = ost.sensitivity(tiny, prompt, linearisations=["full"]).frame
-        return float(frame["frobenius_norm"][4])
+        frame: Any = ost.sensitivity(tiny, first_prompt, linearisations=["full"]).frame
+        return float(frame["frobenius_norm"][carrier])
 
     norms, distances = rows(found, "frobenius_norm"), rows(found, "pair_distance")
     assert set(found.frame["quantity"]) == {"frobenius_norm", "operator_norm", "pair_distance"}
@@ -52,9 +55,9 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
         with hooks.ablate_heads(tiny, [(layer, head)]):
             real = reading()
             with hooks.capture(tiny, "final_norm") as record:
-                tiny(torch.tensor([IDS]))
+                tiny(first_prompt.ids[None])
                 first = record["final_norm"][0, -1]
-                tiny(torch.tensor([[*IDS, IDS[-1]]]))
+                tiny(second_prompt.ids[None])
                 second = record["final_norm"][0, -1]
         assert (row["value"], row["ablated"]) == pytest.approx((whole, real), rel=1e-5)
         assert row["effect"] == pytest.approx(real - whole, rel=1e-3, abs=1e-5)
@@ -64,28 +67,20 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
     assert hooks.active_edits(tiny) == ()
 
 
-WAYS = [("heads", "zero"), ("heads", "mean"), ("edges", "zero"), ("layers", "zero")]
-
-
-@pytest.mark.parametrize(("what", "method"), quick(WAYS, ("heads", "mean"), ("edges", "zero")))
-def test_a_small_ablation_does_what_is_predicted(what: Any, method: Any) -> None:
+@pytest.mark.parametrize("what", quick(["heads", "edges", "layers"], "heads", "edges"))
+def test_a_small_ablation_does_what_is_predicted(what: Any) -> None:
     """The tangent: 1 - eps of a part, for a small eps, changes m by eps times the predicted effect."""
     model, eps = tiny_model("llama", seed=2, dtype=torch.float64, **TINY), 1e-4
-    prompt = Prompt.from_ids(model, IDS)
-    known = AnsweredPrompt(prompt, [3], " the")
-    found = ost.ablation(model, known, what=what, method=method, top=4)
-    names = ["sensitivity", "answers", *([] if what == "edges" else ["collapse"])]
-    question = of_prompt(model, known, names, all_of=True)
+    form = ost.tasks.task("copy-first")
+    found = ost.ablation(model, form, lengths=[2], what=what, top=4)
+    names: Any = ["sensitivity", "answers", *([] if what == "edges" else ["collapse"])]
+    question = of_task(model, form, 2, 0, names)
     targets = all_targets(model, what, question.prompt, 4)
-    means = means_of(model, targets, method, question.prompt)
     for measure in question.measures.values():
         for index in (0, len(targets) - 1):
             gates = torch.ones(len(targets), dtype=torch.float64)
             gates[index] = 1 - eps
-            with (
-                hooks.exact_arithmetic(model),
-                hooks.gated(model, targets, gates, means=means),
-            ):
+            with hooks.exact_arithmetic(model), hooks.gated(model, targets, gates):
                 moved = measure.values(model)
             for quantity, value in moved.items():
                 row = rows(found, quantity).iloc[index]
@@ -99,9 +94,7 @@ def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> Non
     with torch.no_grad():
         model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
     assert (model.W_O[1, 1] == 0).all()
-    found: Any = ost.ablation(
-        model, AnsweredPrompt(Prompt.from_ids(model, IDS), [2], "7"), targets=[(1, 1), (1, 2)]
-    )
+    found: Any = ost.ablation(model, "copy-first", lengths=[2], targets=[(1, 1), (1, 2)])
     silent = found.frame[found.frame["target"] == "1.1"]
     assert len(silent) == 4
     assert (silent[["effect", "predicted_effect"]] == 0).all(axis=None)
@@ -136,7 +129,6 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
         "length": 3,
         "seed": 0,
         "what": "heads",
-        "method": "zero",
         "layer": 0,
         "head": range(8),
     }
@@ -174,6 +166,20 @@ def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -
             assert measure.values(embedded)["log_probability"] == row["ablated"]
 
 
+def test_a_contrast_is_the_difference_of_two_logits(tiny: TransformerBridge) -> None:
+    prompt = Prompt.from_ids(tiny, IDS)
+    options: dict[str, Any] = {"prompt": prompt, "targets": [(0, 1), (1, 3)]}
+    contrast = ost.ablation(tiny, **options, logit=(7, 9), measures="answers")
+    alone = ost.ablation(tiny, **options, logit=7)
+    assert set(alone.frame["quantity"]) == {"log_probability", "pair_distance"}
+    for row in rows(contrast, "logit_difference").itertuples():
+        with torch.no_grad(), hooks.ablate_heads(tiny, [(int(row.layer), int(row.head))]):
+            logits = tiny(torch.tensor([IDS]))[0, -1].double()
+        assert row.ablated == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
+        log_p = rows(alone, "log_probability").loc[row.Index, "ablated"]
+        assert log_p == pytest.approx(float(logits.log_softmax(-1)[7]), abs=1e-5)
+
+
 def test_refusals(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, IDS)
     edge: dict[str, Any] = {"what": "edges", "targets": [(0, 0, 9, 3)]}
@@ -187,29 +193,33 @@ def test_refusals(tiny: TransformerBridge) -> None:
         (
             "expected a measure of edges, found 'collapse'",
             "copy-first",
-            {"what": "edges", "measures": ["collapse"]},
+            {"lengths": [3], "what": "edges", "measures": ["collapse"]},
         ),
-        ("expected lengths for a task", "copy-first", {}),
-        ("a prompt has no lengths", prompt, {"lengths": [3]}),
+        ("expected a prompt, or a task with its lengths", "copy-first", {}),
+        ("a prompt has no lengths", None, {"prompt": prompt, "lengths": [3]}),
         (
-            "the measure 'answers' on a prompt needs AnsweredPrompt",
-            prompt,
-            {"measures": ["answers"]},
+            "expected logit, its token .*, for the measure 'answers'",
+            None,
+            {"prompt": prompt, "measures": ["answers"]},
         ),
-        (r"carriers out of 0\.\.6, found \[7\]", AnsweredPrompt(prompt, [7]), {}),
-        (r"layers out of 0\.\.1, found \[2\]", prompt, {"targets": [(2, 0)]}),
-        (r"expected \(layer, head\), found \(0,\)", prompt, {"targets": [(0,)]}),
+        (
+            "expected a task for the measure 'sensitivity'",
+            None,
+            {"prompt": prompt, "measures": ["sensitivity"]},
+        ),
+        ("expected logit, its token .*", None, {"prompt": prompt, "what": "edges"}),
+        (r"layers out of 0\.\.1, found \[2\]", None, {"prompt": prompt, "targets": [(2, 0)]}),
+        (r"expected \(layer, head\), found \(0,\)", None, {"prompt": prompt, "targets": [(0,)]}),
         (
             "0 <= key <= query, found query 2, key 3",
-            AnsweredPrompt(prompt, [1]),
-            {"what": "edges", "targets": [(0, 0, 2, 3)]},
+            None,
+            {"prompt": prompt, "logit": 7, "what": "edges", "targets": [(0, 0, 2, 3)]},
         ),
         (
             "'attention' or 'mlp', found 'both'",
-            prompt,
-            {"what": "layers", "targets": [(0, "both")]},
+            None,
+            {"prompt": prompt, "what": "layers", "targets": [(0, "both")]},
         ),
-        ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
         (
             "at most 256 tokens",
             "copy-first",
@@ -217,8 +227,8 @@ def test_refusals(tiny: TransformerBridge) -> None:
         ),
         (
             "found the query 9",
-            AnsweredPrompt(prompt, [1]),
-            edge,
+            None,
+            {"prompt": prompt, "logit": 7} | edge,
         ),
     ]
     for match, task, options in cases:
@@ -228,10 +238,11 @@ def test_refusals(tiny: TransformerBridge) -> None:
 
 def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, [60, 60])
+    zero: Any = {"lengths": [3], "measures": ["sensitivity"]}
     with hooks.ablate_layers(tiny, [0, 1]):
         with pytest.raises(
             InputError, match=r"expected a pair that is apart, found .* rounding in float32"
         ):
-            ost.ablation(tiny, prompt, measures=["collapse"])
+            ost.ablation(tiny, prompt=prompt, measures=["collapse"])
         with pytest.raises(InputError, match="the Jacobian is 0"):
-            ost.ablation(tiny, AnsweredPrompt(prompt, [0]), measures=["sensitivity"])
+            ost.ablation(tiny, "copy-first", **zero)

@@ -1,6 +1,4 @@
-"""The last token's attention is the model's own, and two are subtracted only where their tokens are
-known to be the same.
-"""
+"""The last token's attention is the model's own."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ import ostools as ost
 from ostools import hooks
 from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, attention
-from ostools.measure.attention.difference import aligned, attention_difference
-from ostools.measure.prompts import partners
-from ostools.mitigations import Mitigation, SlidingWindow
+from ostools.mitigations import SlidingWindow
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 
@@ -54,126 +50,17 @@ def test_the_last_row_is_the_models_own(family: Any) -> None:
     assert found.tokens == prompt.tokens
 
 
-def test_a_mitigation_acts_on_what_is_captured_and_says_whether_it_did() -> None:
+def test_a_mitigation_acts_on_what_is_captured_or_is_refused() -> None:
     model = tiny_model("llama")
     seen = attention(model, "12345678", mitigation=SlidingWindow(3))
     assert (seen.last[..., :-3] == 0).all()
-    assert seen.provenance.parameters["status"] == "active"
-    wide = attention(model, "12345678", mitigation="sliding-window:window=500")
-    assert wide.provenance.parameters["status"] == "inactive"
-    # Exact: a mask that hides nothing changes no score.
-    assert torch.equal(wide.last, attention(model, "12345678").last)
+    with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt"):
+        attention(model, "12345678", mitigation="sliding-window:window=500")
+    plain = attention(model, "12345678")
     hinted = attention(model, "12345678", mitigation="repeat-prompt")
-    assert hinted.provenance.parameters["status"] == "active"
-    assert len(hinted.tokens) > len(wide.tokens)
+    assert len(hinted.tokens) > len(plain.tokens)
 
 
-def test_a_text_whose_rewritten_part_the_template_strips_is_inactive() -> None:
-    """The tokens are those of the plain prompt, and so is every weight."""
-    model = tiny_model("llama", fresh=True)
-    model.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}"  # pyright: ignore[reportOptionalMemberAccess]
-    prompt = encode(model, "12345678", chat=True)
-    blank = type("Blank", (Mitigation,), {"prompt": lambda self, text: f"{text} "})()
-    inputs: tuple[dict[str, Any], ...] = ({"prompt": prompt}, {"task": "copy-last", "length": 4})
-    for arguments in inputs:
-        plain = attention(model, **arguments)
-        stripped = attention(model, **arguments, mitigation=blank)
-        assert stripped.tokens == plain.tokens
-        assert stripped.provenance.parameters["status"] == "inactive"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({}, "expected a prompt, or a task with its length"),
-        (
-            {"prompt": "1", "task": "copy-last", "length": 3},
-            "expected a prompt, or a task with its length",
-        ),
-        ({"prompt": "1", "seed": -1}, "seed: expected a whole number of at least 0, found -1"),
-        ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
-        (
-            {"prompt": "1", "mitigation": "separator:every=3"},
-            "rewrites the sequence, .*: give a task and its length",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ost.InputError, match=words):
-        attention(tiny_model("llama"), **arguments)
-
-
-# --- differences
-
-
-def test_the_same_prompt_is_subtracted_token_by_token() -> None:
-    model = tiny_model("llama")
-    first, second = (
-        attention(model, "12345"),
-        attention(model, "12345", mitigation="sliding-window:window=2"),
-    )
-    found = attention_difference(first, second)
-    count = len(first.tokens)
-    assert found.pairs == [(place, place) for place in range(count)]
-    assert len(found.frame) == count * first.last.shape[0] * first.last.shape[1]
-    expected = (second.last - first.last).flatten()
-    assert torch.equal(torch.tensor(found.frame["difference"].to_numpy()), expected)
-    assert found.labels == ("mitigation: none", "mitigation: sliding-window:window=2")
-    row: Any = found.frame.iloc[count * 1 + 2]
-    assert (row["layer"], row["head"], row["second_position"]) == (0, 1, 2)
-    assert found.provenance.parameters["first"]["parameters"]["mitigation"] == "none"
-
-
-def test_items_are_held_against_each_other_whatever_was_inserted() -> None:
-    model = tiny_model("gemma")
-    first = attention(model, task="copy-last", length=7)
-    second = attention(model, task="copy-last", length=7, mitigation="separator:every=2")
-    pairs = aligned(first, second)
-    assert len(second.tokens) > len(first.tokens)
-    # Every token of the plain prompt has its partner.
-    assert [one for one, _ in pairs] == list(range(len(first.tokens)))
-    assert [first.tokens[one] for one, _ in pairs] == [second.tokens[other] for _, other in pairs]
-    assert all(
-        str(first.frame["item"][one]) == str(second.frame["item"][other]) for one, other in pairs
-    )
-    without = set(range(len(second.tokens))) - {other for _, other in pairs}
-    assert {second.tokens[place] for place in without} == {","}
-
-
-def test_prompts_of_as_many_tokens_are_subtracted_where_the_token_is_the_same() -> None:
-    model = tiny_model("llama")
-    assert aligned(attention(model, "12345"), attention(model, "12945")) == [
-        (0, 0),
-        (1, 1),
-        (2, 2),
-        (4, 4),
-        (5, 5),
-    ]
-    one, other = attention(model, "12345"), attention(model, "129945")
-    found = attention_difference(one, other, corresponding=True)
-    assert (
-        found.pairs
-        == partners(one.tokens, other.tokens)
-        == [(0, 0), (1, 1), (2, 2), (4, 5), (5, 6)]
-    )
-    assert torch.equal(
-        torch.tensor(found.frame["second"].to_numpy()), other.last[..., [0, 1, 2, 5, 6]].flatten()
-    )
-
-
-def test_what_does_not_align_is_refused_with_the_reason() -> None:
-    model, other = tiny_model("llama"), tiny_model("llama", n_layers=1)
-    with pytest.raises(
-        ost.InputError, match=r"found 4 tokens and 3, and none known to be the same"
-    ):
-        attention_difference(attention(model, "123"), attention(model, "12"))
-    with pytest.raises(
-        ost.InputError, match=r"found 2 layers of \d heads and 1 layers of \d heads"
-    ):
-        attention_difference(attention(model, "123"), attention(other, "123"))
-    roomy = tiny_model("llama", context=1024)
-    repeated = attention(roomy, task="copy-last", length=3, mitigation="repeat-prompt")
-    items: Any = repeated.frame["item"]
-    assert items.isna().all()  # two copies: which is meant is not known
-    with pytest.raises(ost.InputError, match="none known to be the same"):
-        attention_difference(attention(roomy, task="copy-last", length=3), repeated)
+def test_a_mitigation_of_a_sequence_needs_a_question() -> None:
+    with pytest.raises(ost.InputError, match=r"rewrites the sequence, .*: give a task's question"):
+        attention(tiny_model("llama"), "1", mitigation="separator:every=3")

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.attention.heads import SCORES, head_scores
-from ostools.measure.task_prompt import render_prompt
+from ostools.measure.attention.heads import SCORES, head_scores, pattern_scores
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
@@ -26,7 +24,7 @@ TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24, "d_head": 4}
 
 def injected(model: TransformerBridge, pattern: Tensor) -> Any:
     with hooks.replace_pattern(model, pattern.float().expand(1, 4, N, N)):
-        return head_scores(model, Prompt.from_ids(model, IDS), carriers=[2, 5]).frame
+        return head_scores(model, Prompt.from_ids(model, IDS)).frame
 
 
 def test_a_uniform_pattern_has_the_entropy_of_its_keys() -> None:
@@ -38,15 +36,13 @@ def test_a_uniform_pattern_has_the_entropy_of_its_keys() -> None:
     assert frame["first_token"].to_numpy() == pytest.approx((1 / sizes).mean(), rel=1e-6)
     # 1/2 and 1/3 are above 0.3; 1/4 and less are not.
     assert frame["sink_rate"].to_numpy() == pytest.approx(2 / (N - 1))
-    assert frame["last_to_carriers"].to_numpy() == pytest.approx(2 / N, rel=1e-6)
+    assert frame["last_to_itself"].to_numpy() == pytest.approx(1 / N, rel=1e-6)
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_score_against_loops(family: Family) -> None:
     model = tiny_model(family, seed=3, scale=2.0, window=4, **TINY)
-    found: Any = head_scores(model, Prompt.from_ids(model, IDS), carriers=[1, 3]).frame.set_index(
-        ["layer", "head"]
-    )
+    found = pattern_scores(model, Prompt.from_ids(model, IDS), (1, 3))
     with torch.no_grad(), hooks.capture(model, "pattern") as record:
         model(torch.tensor([IDS]))
     sliding = family in ("gemma2", "gemma3")
@@ -71,11 +67,10 @@ def test_every_score_against_loops(family: Family) -> None:
                 "last_to_carriers": rows[-1][1] + rows[-1][3],
             }
             assert set(expected) | {"last_to_text"} == set(SCORES)
-            assert np.isnan(
-                found.loc[(layer, head), "last_to_text"]
-            )  # of ids nobody knows whose they are
+            # Of ids nobody knows whose they are.
+            assert found[layer]["last_to_text"].isnan().all()
             for name, value in expected.items():
-                assert float(found.loc[(layer, head), name]) == pytest.approx(
+                assert float(found[layer][name][head]) == pytest.approx(
                     float(value), rel=1e-6, abs=1e-9
                 ), name
 
@@ -87,12 +82,6 @@ def test_refusals() -> None:
         head_scores(model, [])
     with pytest.raises(InputError, match="at least two tokens"):
         head_scores(model, Prompt.from_ids(model, [40]))
-    with pytest.raises(InputError, match=r"carriers out of 0\.\.7, found \[8\]"):
-        head_scores(model, prompt, carriers=[8])
-    with pytest.raises(InputError, match="knows its own carriers"):
-        head_scores(
-            model, render_prompt(model, ost.tasks.task("copy-first"), 3, chat=False), carriers=[1]
-        )
     with (
         hooks.ablate_edges(model, [(1, 0, 7, 7)]),
         pytest.raises(InputError, match="whose rows sum to 1, found others in layer 1"),

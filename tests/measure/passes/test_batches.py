@@ -260,8 +260,6 @@ BATCHED = {
         model,
         ost.bounds(model, Prompt.from_ids(model, [2, 40, 50, 61, 50, 33])),
         logit=17,
-        orders=19,
-        steps=2,
     ),
 }
 

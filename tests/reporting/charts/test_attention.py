@@ -15,24 +15,18 @@ import torch
 import ostools as ost
 from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, Attention
-from ostools.measure.attention.difference import attention_difference
 from ostools.reporting.charts.attention import (
     COLUMNS,
-    attention_difference_chart,
     attention_findings,
     attention_frame,
-    difference_findings,
 )
 from ostools.reporting.charts.heads_view import HEADS, interactive_view
 from ostools.results import Provenance
-from tests.reporting.made import HOSTILE, tables_of, tokens_of
+from tests.reporting.made import HOSTILE, tokens_of
 from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
 
 MADE = Provenance(
     {"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {}
-)
-OTHER = Provenance(
-    {"name": "made", "dtype": "float32"}, {"mitigation": "m", "status": "active"}, None, {}
 )
 
 
@@ -58,7 +52,7 @@ def made(
         pd.DataFrame(index=places).reset_index().assign(token_id=0, token=tokens * (layers * heads))
     )
     frame = rows.assign(
-        item=pd.array([None] * len(rows), dtype="Int64"), weight=pattern[:, :, -1].flatten().numpy()
+        origin=pd.array([None] * len(rows), dtype="str"), weight=pattern[:, :, -1].flatten().numpy()
     )
     return Attention(frame, provenance, max_pool(max_pool(pattern, bins), bins, dim=-2), bins)
 
@@ -77,18 +71,6 @@ def test_findings_name_the_sharpest_head_and_a_sink() -> None:
     assert "sink" not in none
 
 
-def test_findings_say_how_much_moved() -> None:
-    even, moved = torch.full((2, 3, 4), 0.25), torch.full((2, 3, 4), 0.25)
-    moved[1, 1] = torch.tensor([0.0, 0.25, 0.25, 0.5])
-    found = attention_difference(
-        made(tokens_of(4), last=even), made(tokens_of(4), last=moved, provenance=OTHER)
-    )
-    said = " ".join(difference_findings(found))
-    assert "over the 4 tokens held against each other: the median head moves 0.0%" in said
-    assert "layer 1, head 1 the most, 25.0%" in said
-    assert "in layer 1, head 1, on token 0 “t0”: from 0.250 to 0.000" in said
-
-
 def test_the_heat_map_holds_the_greatest_weight_of_each_bin() -> None:
     for count, layers in ((20, 2), (400, 1)):
         attention = made(tokens_of(count), layers=layers, heads=layers)
@@ -98,16 +80,6 @@ def test_the_heat_map_holds_the_greatest_weight_of_each_bin() -> None:
             layer, head = map(int, row["head"].split("."))
             part = attention.last[layer, head, row["start"] : row["end"]]
             assert row["weight"] == pytest.approx(float(part.max()))
-
-
-def test_of_a_long_difference_each_cell_shows_what_is_furthest_from_nought() -> None:
-    first = made(tokens_of(300), layers=1, heads=1)
-    second = made(tokens_of(300), layers=1, heads=1, seed=1, provenance=OTHER)
-    columns = tables_of(attention_difference_chart(attention_difference(first, second)))[2]
-    change = (second.last - first.last)[0, 0]
-    for start, end, weight in zip(columns["start"], columns["end"], columns["value"], strict=True):
-        part = change[start:end]
-        assert weight == pytest.approx(float(part[part.abs().argmax()]), rel=1e-5)
 
 
 # --- the view

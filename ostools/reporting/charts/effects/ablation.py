@@ -17,7 +17,8 @@ from ostools.results import Chart, Frame
 _QUANTITIES = {
     "frobenius_norm": "||J|| (Frobenius) of the tokens that carry the answer",
     "pair_distance": "||y - y*|| of n and n + 1 items",
-    "log_probability": "log p of the right answer, nats",
+    "log_probability": "log p of the answer, nats",
+    "logit_difference": "difference of the two logits",
 }
 """What is drawn; the operator norm stands in the table."""
 _NUMBERED = 64  # more cells than that get no number
@@ -34,7 +35,7 @@ def ablation_chart(result: Ablation) -> Chart:
         for quantity, words in _QUANTITIES.items()
         if (frame["quantity"] == quantity).any()
     ]
-    what, method = frame["what"].iloc[0], frame["method"].iloc[0]
+    what = frame["what"].iloc[0]
     prompts = frame[["task", "length", "seed"]].drop_duplicates()
     lengths = ", ".join(str(length) for length in dict.fromkeys(prompts["length"].dropna()))
     where = str(prompts["task"].iloc[0]) + (f", n = {lengths}" if lengths else "")
@@ -45,7 +46,7 @@ def ablation_chart(result: Ablation) -> Chart:
         *_not_believed(result),
         f"{effect}. On the diagonal the first-order prediction is right.",
     ]
-    title = f"Taking {what} out ({method}), one at a time: {where}"
+    title = f"Taking {what} out, one at a time: {where}"
     return draw.figure(rows, title, notes, spacing=34, between=26, color="independent")
 
 
