@@ -93,11 +93,6 @@ def ordered(count: int) -> list[str]:
     return [_ORDERED[round(place * last / max(count - 1, 1))] for place in range(count)]
 
 
-def series(kind: str, name: str) -> str:
-    """What a legend says of a line: its kind in words, then its name."""
-    return f"{KINDS[kind]}: {name}"
-
-
 def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
     """A token as one short visible word: blanks and control characters spelled out, long ones cut."""
     return (

@@ -1,1 +1,1 @@
-"""The page of a sweep: `report` (the page), `cells` (rows as results), `sections` (blocks)."""
+"""The page of a sweep: `report` (the page), `sections` (blocks of stored results)."""

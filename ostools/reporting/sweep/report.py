@@ -11,13 +11,19 @@ import shlex
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.words import runs
-from ostools.reporting.page.section import Headline, Part, Section, Table, render_sections
+from ostools.reporting.page.section import (
+    Headline,
+    Part,
+    Section,
+    Table,
+    frame_table,
+    render_sections,
+)
 from ostools.reporting.sections.about import (
     again_section,
     origin_terms,
@@ -26,8 +32,8 @@ from ostools.reporting.sections.about import (
 )
 from ostools.reporting.style import theme
 from ostools.reporting.sweep.sections import sections_of
-from ostools.results import Provenance, checked_output, write_atomically
-from ostools.sweep.reading import STATES, SweepReading, distinct, read
+from ostools.results import checked_output, write_atomically
+from ostools.sweep.reading import STATES, SweepReading, distinct, provenance_of, read
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
@@ -54,18 +60,12 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
         f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
         "“Transformers need glasses!” (arXiv 2406.04267)."
     )
-    command = ["ostools", "report", "--run", str(directory), "--out", str(out)]
-    html = render_sections(
-        f"Sweep in {theme.title(sweep.directory.name or str(sweep.directory))}",
-        lead,
-        [
-            _state(sweep, broken, measured),
-            _origin(sweep),
-            *measured,
-            reading_section(),
-            again_section(shlex.join(command)),
-        ],
+    again = again_section(
+        shlex.join(["ostools", "report", "--run", str(directory), "--out", str(out)])
     )
+    sections = [_state(sweep, broken, measured), _origin(sweep), *measured]
+    title = f"Sweep in {theme.title(sweep.directory.name or str(sweep.directory))}"
+    html = render_sections(title, lead, [*sections, reading_section(), again])
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
@@ -74,60 +74,51 @@ def _count(sweep: SweepReading) -> str:
     if counts["measured"] == total:
         return f"Complete: all {total} cells are measured"
     words = {"failed": "failed", "missing": "are still to be measured"}
-    others = "".join(f", {counts[state]} {verb}" for state, verb in words.items() if counts[state])
-    return f"PARTIAL: {counts['measured']} of {total} cells are measured{others}"
+    rest = "".join(f", {counts[state]} {verb}" for state, verb in words.items() if counts[state])
+    return f"PARTIAL: {counts['measured']} of {total} cells are measured{rest}"
 
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
     lines = [Headline(f"{_count(sweep)}.", "", "", "")]
     for section in sections:  # the first sentence of each
-        told = [part for part in section.parts if part.findings]
-        more = f" ({len(told) - 1} more below)" if len(told) > 1 else ""
-        lines += [
-            Headline(f"{part.title}:", f"{part.findings[0]}{more}", section.name, section.nav)
-            for part in told[:1]
-        ]
+        for part in [part for part in section.parts if part.findings][:1]:
+            finding = part.findings[0]
+            lines.append(Headline(f"{part.title}:", finding, section.name, section.nav))
     parts = [Part(headlines=lines), Part(tables=[_cells(sweep)])]
     failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
     if failures:
-        rows = [[record.cell, record.error] for record in failures[:MOST_LISTED]]
+        rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
         caption = f"Cells that failed, the first {len(rows)} of {len(failures)}"
         table = Table(caption, ["cell", "error"], rows)
         note = "`ostools sweep run` with --retry-failed tries them again."
-        parts.append(Part(title="Failed, and why", tables=[table], notes=[note]))
-    if missing := sweep.of("missing"):
-        names = [str(cell.keyed_cell.cell) for cell in missing]
-        further = [f"and {len(names) - MOST_LISTED} more"] if len(names) > MOST_LISTED else []
+        parts.append(Part("Failed, and why", tables=[table], notes=[note]))
+    if missing := [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]:
+        further = [f"and {len(missing) - MOST_LISTED} more"] * (len(missing) > MOST_LISTED)
         how = "The same `ostools sweep run` command measures them. What stands below is of the cells that are there."
-        more = [Part("Which", items=[*names[:MOST_LISTED], *further])]
-        parts.append(Part(title="Still to be measured", findings=[how], more=more))
+        which = [Part("Which", items=[*missing[:MOST_LISTED], *further])]
+        parts.append(Part("Still to be measured", findings=[how], more=which))
     if broken:
         title = "Left out: files that are not as they were written"
-        parts.append(Part(title=title, items=list(broken[:MOST_LISTED])))
+        parts.append(Part(title, items=broken[:MOST_LISTED]))
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
 def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model: what was asked, and how many cells are there."""
     keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
+    asked = [cell.keyed_cell.cell for cell in sweep.cells]
     frame = pd.DataFrame(
-        [
-            {name: str(getattr(cell.keyed_cell.cell, name)) for name in (*keys, *values)}
-            | {"lengths": list(cell.keyed_cell.cell.lengths), "state": cell.state}
-            for cell in sweep.cells
-        ]
+        [{name: str(getattr(cell, name)) for name in (*keys, *values)} for cell in asked]
     )
-    rows = []
-    for _, cells in frame.groupby(keys, sort=False):
-        states = cells["state"].tolist()
-        asked = [", ".join(cells[name].unique()) for name in values]
-        counts = [str(states.count(state)) for state in STATES]
-        rows.append(
-            [*cells[keys].iloc[0], *asked, runs(sorted({*chain(*cells["lengths"])})), *counts]
-        )
-    columns = [*keys, "dtypes", "mitigations", "seeds", "lengths", *STATES]
-    return Table("Cells, by what was asked", columns, rows)
+    states = pd.Series([cell.state for cell in sweep.cells])
+    lengths = pd.Series([cell.lengths for cell in asked])
+    groups = frame.groupby(keys, sort=False)
+    table = groups[values].agg(lambda column: ", ".join(column.unique()))
+    table["lengths"] = [runs(sorted({*chain(*lengths[rows])})) for rows in groups.groups.values()]
+    for state in STATES:
+        table[state] = [int((states[rows] == state).sum()) for rows in groups.groups.values()]
+    return frame_table("Cells, by what was asked", table.reset_index())
 
 
 def _origin(sweep: SweepReading) -> Section:
@@ -140,8 +131,7 @@ def _origin(sweep: SweepReading) -> Section:
         words = [f"{name} {value}" for name, value in options.items() if name != "measurement"]
         terms.append((str(options["measurement"]), ", ".join(words) or "no options"))
     terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
-    if origin["code"]:
-        terms.append(("code", ", ".join(map(str, origin["code"]))))
+    terms += [("code", ", ".join(map(str, origin["code"])))] if origin["code"] else []
     mixed = [
         f"These cells were measured with {len(origin[name])} {words}: numbers may differ for that alone."
         for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))
@@ -158,28 +148,21 @@ def _model(sweep: SweepReading, name: str) -> Part:
     """What every load of a model shares, its dtypes with their weights, and whether there are
     several checkpoints.
     """
-    all_sources = [cell.source for cell in sweep.cells if cell.source is not None]
-    sources = [source for source in all_sources if str(source["model"].get("name")) == name]
+    every = [cell.source for cell in sweep.cells if cell.source is not None]
+    sources = [source for source in every if str(source["model"].get("name")) == name]
     checkpoints = distinct(source["checkpoint"] for source in sources)
-    hashes: dict[str, list[Any]] = {}  # of the weights as cast: another in every dtype
-    for model in distinct(source["model"] for source in sources):
-        hashes.setdefault(str(model.get("dtype")), []).append(str(model.get("weight_hash")))
-    first = sources[0]
-    shared = origin_terms(Provenance(first["model"], {}, None, first["versions"]))
-    terms = [
-        *(term for term in shared if term[0] in ("revision", "architecture")),
-        (
-            "checkpoint (sha256 of its files)",
-            ", ".join(checkpoint or "unknown" for checkpoint in checkpoints),
-        ),
-        (
-            "weights (sha256) by dtype",
-            "; ".join(f"{dtype} {', '.join(distinct(values))}" for dtype, values in hashes.items()),
-        ),
-        ("dtypes, device", f"{', '.join(hashes)} on {first['model'].get('device')}"),
-    ]
-    count = max(len(checkpoints), *(len(distinct(values)) for values in hashes.values()))
-    differ = [
+    models = pd.DataFrame([source["model"] for source in sources], columns=["dtype", "weight_hash"])
+    # Of the weights as cast: another hash in every dtype.
+    hashes = models.astype(str).groupby("dtype", sort=False)["weight_hash"].unique()
+    by_dtype = "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items())
+    shared = dict(origin_terms(provenance_of(sources[0])))
+    terms = {name: shared[name] for name in ("revision", "architecture") if name in shared} | {
+        "checkpoint (sha256 of its files)": ", ".join(one or "unknown" for one in checkpoints),
+        "weights (sha256) by dtype": by_dtype,
+        "dtypes, device": f"{', '.join(hashes.index)} on {sources[0]['model'].get('device')}",
+    }
+    count = max(len(checkpoints), *map(len, hashes))
+    differ = (
         f"These cells are of {count} different checkpoints under one name: do not compare them."
-    ]
-    return Part(name, terms=terms, findings=differ if count > 1 else [])
+    )
+    return Part(name, terms=[*terms.items()], findings=[differ] * (count > 1))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table, block, reason_of
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
 from ostools.reporting.sections.collapse import COLLAPSE
-from ostools.reporting.sweep.cells import Cells, cells_of
-from ostools.results import frame_of
-from ostools.sweep.cell_file import UNREADABLE
+from ostools.reporting.style.theme import inert
+from ostools.results import Frame, Provenance, Result
+from ostools.sweep.cell_file import MADE_BY, UNREADABLE
 from ostools.sweep.measurements import MEASUREMENTS, Measurement
-from ostools.sweep.reading import SweepReading
+from ostools.sweep.reading import PLACE, SweepReading, provenance_of
 
 MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
@@ -43,68 +44,97 @@ class Look:
     """How the results of a measurement are shown; the fields say it of one that `LOOKS` does not
     know.
 
-    by: the columns that tell results apart, beside model and task. cells_of_table: cells in a table
-    of all results, by header. longest: the longest prompts alone have a block.
+    by: the columns that tell results apart, beside model and task; one with a length in them shows
+    the longest prompts alone. cells_of_table: cells in a table of all results, by header.
     """
 
     title: str
     lead: str = ""
     by: tuple[str, ...] = ("dtype", "mitigation", "seed")
     cells_of_table: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
-    longest: bool = False
 
 
 def sections_of(sweep: SweepReading) -> Iterator[Section]:
-    """A section for each measurement that has rows; where those cannot be shown, the reason."""
+    """A section for each measurement that has rows, in the order of `LOOKS`."""
     for name in dict.fromkeys([*LOOKS, *MEASUREMENTS]):
-        try:
-            yield from section_of(sweep, MEASUREMENTS[name])
-        except UNREADABLE as error:
-            why = f"This could not be shown from what is stored: {type(error).__name__}: {error}"
-            yield Section(name, name, name, "", [Part(title=name, findings=[why])])
+        if name in sweep.tables:
+            yield section_of(sweep, MEASUREMENTS[name])
 
 
-def section_of(sweep: SweepReading, measurement: Measurement) -> Iterator[Section]:
-    """The section of a measurement; none where nothing was measured. Stored rows that cannot make a
-    result give the reason.
-    """
+def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
+    """The section of a measurement: a table of its results, and a block for each that is drawn."""
     name, nav = measurement.name, measurement.name.replace("-", " ").capitalize()
-    look = LOOKS.get(name) or Look(nav)
+    look, table = LOOKS.get(name) or Look(nav), sweep.tables[measurement.name]
     columns = ["model", "task", *look.by, "options"]
-    results = list(cells_of(sweep, name, look.by))
+    # Rows of two weights under one name are never one result.
+    groups = [rows for _, rows in table.groupby([*columns, *MADE_BY], sort=False)]
+    drawn = _longest(groups, columns) if "length" in look.by else groups
     parts: list[Part] = []
-    rows: list[list[str]] = []
-    for cells in results:
-        has_block = len(parts) < MOST_BLOCKS and (not look.longest or cells.is_longest)
-        if has_block or look.cells_of_table:
-            part, values = _shown(cells, measurement, look, f"{name}-{len(parts)}")
-            rows += [[*map(cells.value, columns), *values]] if values is not None else []
-            parts += [part] if has_block or values is None else []
-    tables = [Table(f"{nav}: every result", [*columns, *look.cells_of_table], rows)]
-    drawn = f"Drawn are {len(parts)} of {len(results)} results."
-    notes = [drawn] if len(parts) < len(results) else []
-    first = Part(tables=tables if look.cells_of_table and rows else [], notes=notes)
-    if parts:
-        parts = [first, *parts] if first.tables or first.notes else parts
-        yield Section(name, look.title, nav, look.lead, parts)
+    cells: list[list[str]] = []
+    for rows in drawn if not look.cells_of_table else groups:
+        title = _title(rows, table, columns)
+        try:
+            result = _result(sweep, measurement, rows)
+            values = [cell(result) for cell in look.cells_of_table.values()]
+            cells.append([*map(str, rows[columns].iloc[0]), *values])
+            if len(parts) < MOST_BLOCKS:
+                parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
+        except UNREADABLE as error:
+            why = f"This could not be drawn from what is stored: {reason_of(error)}"
+            parts.append(Part(title=title, findings=[why]))
+    tables = [Table(f"{nav}: every result", [*columns, *look.cells_of_table], cells)]
+    notes = (
+        [f"Drawn are {len(parts)} of {len(groups)} results."] if len(parts) < len(groups) else []
+    )
+    first = Part(tables=tables if look.cells_of_table and cells else [], notes=notes)
+    has_first = first.tables or first.notes
+    return Section(name, look.title, nav, look.lead, [first, *parts] if has_first else parts)
 
 
-def _shown(
-    cells: Cells, measurement: Measurement, look: Look, name: str
-) -> tuple[Part, list[str] | None]:
-    """The block of a result and its cells of the table; of rows that cannot make one the reason,
-    and None.
+def _longest(groups: list[Frame], columns: list[str]) -> list[Frame]:
+    """Of each condition the rows of its longest prompt, with the least seed of those."""
+    names = [name for name in (*columns, *MADE_BY) if name not in ("length", "seed")]
+    chosen: dict[tuple[Any, ...], Frame] = {}
+    for rows in sorted(groups, key=lambda rows: (-rows["length"].iloc[0], rows["seed"].iloc[0])):
+        chosen.setdefault(tuple(map(str, rows[names].iloc[0])), rows)
+    return [rows for rows in groups if any(rows is one for one in chosen.values())]
+
+
+def _title(rows: Frame, table: Frame, columns: list[str]) -> str:
+    """Task and model, and what tells these rows from others of their measurement; the checkpoint
+    and code where the rows of their model have several."""
+    values = rows.iloc[0]
+    differ = [name for name in columns[2:] if table[name].nunique() > 1]
+    words = [f"{name} {inert(str(values[name]))}" for name in differ]
+    of_model = table[table["model"] == values["model"]]
+    made_by = [name for name in MADE_BY if of_model[name].nunique() > 1]
+    words += [f"{name} {values[name][:12] or 'unknown'}" for name in made_by]
+    return ", ".join([str(values["task"]), str(values["model"]), *words])
+
+
+def _result(sweep: SweepReading, measurement: Measurement, rows: Frame) -> Result:
+    """The result that stored rows make."""
+    of_texts = "text" in rows and bool(rows["text"].notna().all())
+    read = measurement.swept.of_texts if of_texts else measurement.swept.read
+    assert read is not None  # what a sweep cannot ask of texts has no such rows
+    own_rows = rows.drop(columns=PLACE).reset_index(drop=True)
+    return read(own_rows, _provenance(sweep, rows))
+
+
+def _provenance(sweep: SweepReading, rows: Frame) -> Provenance:
+    """The provenance of the first of these rows' cells, with what they do not share taken
+    together.
     """
-    try:
-        of_texts = "text" in cells.rows and bool(cells.rows["text"].notna().all())
-        read = measurement.swept.of_texts if of_texts else measurement.swept.read
-        assert read is not None  # what a sweep cannot ask of texts has no such rows
-        result = read(cells.rows, cells.provenance)
-        values = [cell(result) for cell in look.cells_of_table.values()]
-        return block(result, name, cells.title, title=cells.title), values
-    except UNREADABLE as error:
-        why = f"This could not be drawn from what is stored: {reason_of(error)}"
-        return Part(title=cells.title, findings=[why]), None
+    sources = [source for place in rows[PLACE].unique() if (source := sweep.cells[place].source)]
+    of_each, changes = [source["parameters"] for source in sources], {}
+    if "rewritten" in of_each[0]:
+        changes["rewritten"] = any(values["rewritten"] for values in of_each)
+    if "difference_at_probed_lengths" in of_each[0]:
+        shares = [values["difference_at_probed_lengths"] for values in of_each]
+        names = dict.fromkeys(chain(*shares))
+        most = {name: max(share.get(name, 0.0) for share in shares) for name in names}
+        changes["difference_at_probed_lengths"] = most
+    return provenance_of(sources[0], **changes)
 
 
 LOOKS: dict[str, Look] = {
@@ -117,7 +147,7 @@ LOOKS: dict[str, Look] = {
                 f"{int(result.summary['right'].sum())} of {int(result.summary['asked'].sum())}"
             ),
             "answers it changed nothing of": lambda result: str(
-                int(frame_of(result)["status"].eq("inactive").sum())
+                int(result.frame["status"].eq("inactive").sum())
             ),
         },
     ),
@@ -133,12 +163,10 @@ LOOKS: dict[str, Look] = {
             )
         },
     ),
-    "influence-by-distance": Look("Influence by distance", by=_OF_PROMPT),
-    "token-homogenization": Look("How alike the tokens of a prompt are", by=_OF_PROMPT),
-    "sensitivity": Look(
-        "Sensitivity (Section 5)", f"{_PROFILES} {_LONGEST}", _OF_PROMPT, longest=True
-    ),
-    "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, _OF_PROMPT, longest=True),
-    "patch": Look("What carries the answer?", _PATCHED, _OF_PROMPT, longest=True),
+    "influence-by-distance": Look("Influence by distance", _LONGEST, _OF_PROMPT),
+    "token-homogenization": Look("How alike the tokens of a prompt are", _LONGEST, _OF_PROMPT),
+    "sensitivity": Look("Sensitivity (Section 5)", f"{_PROFILES} {_LONGEST}", _OF_PROMPT),
+    "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, _OF_PROMPT),
+    "patch": Look("What carries the answer?", _PATCHED, _OF_PROMPT),
 }
 """In the order of the page."""

@@ -77,7 +77,7 @@ def sums(values: Sequence[float] = (2.0, 3.0, 4.0)) -> Any:
 
 
 def parts_of(directory: Path, measurement: str) -> Sequence[Any]:
-    (section,) = section_of(read(directory), MEASUREMENTS[measurement])
+    section = section_of(read(directory), MEASUREMENTS[measurement])
     return section.parts
 
 
@@ -147,7 +147,7 @@ def test_a_measurement_that_has_no_look_of_its_own_is_shown_by_its_chart(
 ) -> None:
     keep(tmp_path, cell("bounds"), sums())
     monkeypatch.delitem(LOOKS, "bounds")
-    (section,) = section_of(read(tmp_path), MEASUREMENTS["bounds"])
+    section = section_of(read(tmp_path), MEASUREMENTS["bounds"])
     assert (section.title, len(section.parts)) == ("Bounds", 1)
     assert section.parts[0].figure is not None
 
