@@ -393,6 +393,11 @@ def test_every_family_as_it_is_built_resized_and_reloaded(name: str, tmp_path: P
         ("bfloat16", partial(reload, dtype=torch.bfloat16), "bfloat16"),
     ):
         model = make().eval()
+        if case == "bfloat16" and name in ("generic codegen", "generic gptj"):
+            # Their table of angles is made in another dtype when a checkpoint is read: refused.
+            with pytest.raises(InputError, match="embed_positions as the configuration says"):
+                ost.adopt(model)
+            continue
         if dtype == "bfloat16" and model.config._attn_implementation == "eager":
             dtype = "bfloat16-eager"  # as transformers loads what has no sdpa
         try:
