@@ -330,8 +330,10 @@ class CollapseRun:
                     alone = replace(shared, rows=own_rows(view, cut.prompts, self.layers))
                 largest = max(largest, *map(_relative, shared.rows.y, alone.rows.y))
                 beside = _comparison(passes, exact, index)
-                references = (run and run.of(chosen) for run in (beside.exact, beside.given))
-                comparison = Comparison(alone, *references)
+                exact_rows, given_rows = (
+                    run and run.of(chosen) for run in (beside.exact, beside.given)
+                )
+                comparison = Comparison(alone, exact_rows, given_rows)
                 (columns,) = pair_columns([comparison], cut.first, cut.second)
                 rows = self._rows(cut, passes, columns)
                 # Both tables have the rows of a pair, a length and a seed in one order.
