@@ -61,8 +61,8 @@ def first_order_agreement(
         "within_factor_2": ((factor >= 0.5) & (factor <= 2)).mean() if len(factor) else np.nan,
         "believed": verdict.believed,
         "words": verdict.words,
-        "largest": str(names[np.abs(real).argmax()]),
-        "largest_predicted": str(names[np.abs(predicted).argmax()]),
+        "largest": str(names[int(np.abs(real).argmax())]),
+        "largest_predicted": str(names[int(np.abs(predicted).argmax())]),
     }
 
 

@@ -30,6 +30,7 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.ablation.questions import (
     MEASURES,
     AblatedPrompt,
+    AnswerOptions,
     MeasureName,
     of_prompt,
     of_task,
@@ -87,12 +88,10 @@ class Ablation(Result):
         """Rows of the `count` parts with the greatest real effect, by size, for each prompt and
         quantity.
         """
-        tables = [
-            group.loc[
-                group["effect"].abs().sort_values(ascending=False, kind="stable").index[:count]
-            ]
-            for _, group in self.frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
-        ]
+        frame: Frame = self.frame
+        by_size = frame.loc[frame["effect"].abs().sort_values(ascending=False, kind="stable").index]
+        groups = frame.groupby([*QUESTION, *QUANTITY], sort=False, dropna=False)
+        tables = [by_size[by_size.index.isin(group.index)].head(count) for _, group in groups]
         return pd.concat(tables, ignore_index=True)
 
     def chart(self) -> Chart:
@@ -172,8 +171,8 @@ def ablation(
             raise InputError(
                 "ablation: expected a prompt or a task, found both: a prompt has no lengths and no line to begin"
             )
-        has_answer = logit is not None or what == "edges"
-        names = _measure_names(what, measures, ("collapse", *["answers"] * has_answer))
+        possible = MEASURES[1:] if logit is not None or what == "edges" else MEASURES[1:2]
+        names = _measure_names(what, measures, possible)
         ablated = [of_prompt(work, as_prompt(model, prompt), names, logit=logit)]
     else:
         names = _measure_names(what, measures, MEASURES)
@@ -230,7 +229,7 @@ def _measure_names(
     """The measures that are asked for, or that a kind of part can have."""
     if measures is None:
         return [name for name in possible if (what, name) != ("edges", "collapse")]
-    names = distinct("measures", measures)
+    names: Sequence[MeasureName] = distinct("measures", measures)
     if what == "edges" and "collapse" in names:
         raise InputError(
             "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "

@@ -164,7 +164,7 @@ def faithfulness(
     parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name), **numbers}
     tokens: Frame = frame_of(sources[0])[named_by(frame_of(sources[0]))]
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
-    frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
+    frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
     frame = frame[[*tokens.columns, "way", "draws", *EFFECTS]]
     where = replace(provenance, token_ids=whole_ids, parameters=parameters)
     return Faithfulness(frame, where, _correlations(frame, profile_by_name))
@@ -190,7 +190,8 @@ def _single_effects(
     ]
     table = pd.DataFrame(effects(model, whole_prompt, cases, progress), columns=[*EFFECTS])
     by_place = table.assign(position=places).groupby("position")
-    return by_place.mean().assign(way=way, draws=by_place.size()).reset_index()
+    means: Frame = by_place.mean()
+    return means.assign(way=way, draws=by_place.size()).reset_index()
 
 
 def _checked_run(

@@ -367,14 +367,15 @@ def _runs(
 def _named(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
     """What says which part a row is of, a row a patch."""
     rows = []
-    for layers, positions, head in patches:
+    for patch in patches:
+        layers, positions, head = patch.layers, patch.positions, patch.head
         window = f"layer {layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
         places = ",".join(map(str, positions))
         token = "".join(prompt.tokens[place] for place in positions)
         part = (f"{window}, position {places}", positions[0], token)
         if head is not None:
             part = (f"{window}, head {head}", None, "")
-        rows.append((*part, layers[0], places, head))
+        rows.append((*part, patch.layers[0], places, head))
     names = ["part", "position", "token", "layer", "positions", "head"]
     return pd.DataFrame(rows, columns=names).astype({"position": "Int64", "head": "Int64"})
 

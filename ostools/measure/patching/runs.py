@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -36,6 +36,9 @@ from ostools.hooks.register import Order, attached, before_modules
 from ostools.hooks.sites import points
 from ostools.measure.passes.batches import TOKENS, reads_on
 from ostools.measure.passes.contexts import contiguous_head, run_from
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import DynamicLayer
 
 What = Literal["residual", "attention-out", "mlp-out", "heads", "edges"]
 EDGES, HEADS, RESIDUAL = "edges", "heads", "residual"
@@ -211,9 +214,9 @@ class Patcher:
             cache = _cache(
                 [
                     part[:, :, :start].expand(rows if layer >= first else 1, -1, -1, -1)
-                    for part in (block_cache.keys, block_cache.values)
+                    for part in (cast(Tensor, states.keys), cast(Tensor, states.values))
                 ]
-                for layer, block_cache in enumerate(host.cache.layers)
+                for layer, states in enumerate(cast("Sequence[DynamicLayer]", host.cache.layers))
             )
             return self._numbers(self._logits(host.ids[:, start:], cache))
 
