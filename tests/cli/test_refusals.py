@@ -79,7 +79,6 @@ BY_THE_MODEL = [
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("ablate --what layers --method mean", ["unknown method for layers 'mean'"]),
     (
-        "reproduce figure 5 --site attention --per vector",
         ["expected per head-output, found 'vector'"],
     ),
     ("sensitivity --prompt a --position last-item", ["position"]),
