@@ -69,7 +69,8 @@ def test_the_numbers_are_those_of_the_measurements_themselves(
             ]
             order = [column for column in ("length", "site", "per", "norm") if column in mine]
             mine, theirs = (rows.sort_values(order, ignore_index=True) for rows in (mine, theirs))
-            pd.testing.assert_frame_equal(mine, theirs[["length", *columns]], check_dtype=False)
+            expected: Any = theirs[["length", *columns]]
+            pd.testing.assert_frame_equal(mine, expected, check_dtype=False)
 
 
 def test_a_seed_that_is_added_is_measured_and_labelled_as_itself(
