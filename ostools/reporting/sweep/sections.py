@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table, block, reason_of
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
@@ -96,9 +97,8 @@ def _shown(
     and None.
     """
     try:
-        of_texts = "text" in cells.rows and bool(cells.rows["text"].notna().all())
-        read = measurement.swept.of_texts if of_texts else measurement.swept.read
-        assert read is not None  # what a sweep cannot ask of texts has no such rows
+        has_texts = "text" in cells.rows and cells.value("task") == TEXT_TASK
+        read = (measurement.swept.of_texts if has_texts else None) or measurement.swept.read
         result = read(cells.rows, cells.provenance)
         values = [cell(result) for cell in look.cells_of_table.values()]
         return block(result, name, cells.title, title=cells.title), values
