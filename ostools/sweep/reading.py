@@ -140,7 +140,9 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
     """
     reading = read(directory)
     rows = reading.rows(checked_name("measurement", measurement, MEASUREMENTS))
-    rows = rows[rows["text"].notna()] if "text" in rows else rows.head(0)
+    # The answers of `evaluate` have a column `text` too, and pairs of `collapse` a task of that name.
+    has_texts = "text" in rows and MEASUREMENTS[measurement].swept.of_texts is not None
+    rows = rows[rows["text"].notna()] if has_texts else rows.head(0)
     for name, value in condition.items():
         rows = rows[rows[checked_name("column", name, rows.columns)] == value]
     if not len(rows):

@@ -68,7 +68,7 @@ BY_THE_MODEL = [
     ("collapse --dtypes int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
     (
         "attention --task copy-last --length 2 --prompt 1",
-        ["attention: expected a prompt, or a task with its length"],
+        ["--prompt and --task exclude each other"],
     ),
     (
         "evaluate --max-new-tokens 0",
@@ -77,11 +77,6 @@ BY_THE_MODEL = [
     ("evaluate counting --task copy-last", ["unknown counting task 'copy-last'", "count-ones"]),
     ("evaluate retrieval --records uids", ["expected uuid or words, or a file, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
-    ("ablate --what layers --method mean", ["unknown method for layers 'mean'"]),
-    (
-        "reproduce figure 5 --site attention --per vector",
-        ["expected per head-output, found 'vector'"],
-    ),
     ("sensitivity --prompt a --position last-item", ["position"]),
     ("evaluate counting --seed -1", ["expected a whole number of at least 0, found -1"]),
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found nothing there"]),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table, block, reason_of
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
@@ -114,9 +115,9 @@ def _title(rows: Frame, table: Frame, columns: list[str]) -> str:
 
 def _result(sweep: SweepReading, measurement: Measurement, rows: Frame) -> Result:
     """The result that stored rows make."""
-    of_texts = "text" in rows and bool(rows["text"].notna().all())
-    read = measurement.swept.of_texts if of_texts else measurement.swept.read
-    assert read is not None  # what a sweep cannot ask of texts has no such rows
+    # Answers have a column "text" too: the task says what a row is of.
+    has_texts = "text" in rows and str(rows["task"].iloc[0]) == TEXT_TASK
+    read = (measurement.swept.of_texts if has_texts else None) or measurement.swept.read
     own_rows = rows.drop(columns=PLACE).reset_index(drop=True)
     return read(own_rows, _provenance(sweep, rows))
 
