@@ -10,7 +10,7 @@
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
 # make house    count files and rooms; draw docs/architecture.svg
-# make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
+# make gallery  run the code of docs/gallery.md on the three real models (make real-large) and draw its pictures: a quarter of an hour of one core
 # make studies  train and measure the laboratory's decoders again from nothing, in STUDIES: three hours of one core, resumable
 # make stress   what is too long for the tests: kills, memory, threads, interrupts, servers
 # make mutants  plant small errors and see which no test sees: ROOMS, SAMPLE (a number; all without it); resumable

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from ostools.measure.collapse.verdicts import is_hidden
 from ostools.models import view_in
 from ostools.models.files.sources import locate
 from ostools.results import write_atomically
-from scripts.embedded import header, row
+from scripts.embedded import grouped, header, row
 
 QWEN = "qwen2.5-coder-1.5b-instruct"
 SMALL = ("gemma-3-270m", "smollm2-135m-instruct")
@@ -189,7 +190,6 @@ def noise_table() -> Iterator[str]:
         "ones",
         "norm of y",
         "noise, `bfloat16-eager`",
-        "transformers, eager",
         "noise, `bfloat16`",
         "transformers, sdpa",
         "next token: float32, `bfloat16`, `bfloat16-eager`, sdpa",
@@ -198,7 +198,7 @@ def noise_table() -> Iterator[str]:
     for name in MODELS:
         for cell in stored(name, "noise"):
             own, plain = cell["own"], cell["plain"]
-            parts = (own[EAGER], plain["eager"], own[WIDE], plain["sdpa"])
+            parts = (own[EAGER], own[WIDE], plain["sdpa"])
             said = [
                 json.dumps(part["next"])
                 for part in (own["float32"], own[WIDE], own[EAGER], plain["sdpa"])
@@ -223,7 +223,7 @@ def hidden_table() -> Iterator[str]:
                 f"{cell['noise']:.3g}",
                 cell["hidden"],
                 cell["alone"],
-                cell["status"],
+                re.split(r" \(|, ", cell["status"])[0],
             )
 
 
@@ -235,7 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.page_only:
         for name in options.models:
             measure(name)
-    write_page(PAGE, noise="\n".join(noise_table()), hidden="\n".join(hidden_table()))
+    tables = {"noise": noise_table(), "hidden": hidden_table()}
+    write_page(PAGE, **{name: "\n".join(grouped(lines)) for name, lines in tables.items()})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ and draws them.
 The page is the one place where the code stands. Its first block comes before all others. Each other
 block makes the picture below it. What it assigns may be used in later blocks, so blocks that assign
 always run. Each PNG has the code that made it and the class of the result in its text (`Made`). A
-test holds both against the page. Minutes of one core, and 2 GB.
+test holds both against the page. It takes the three real models of `make real-large`, a quarter of
+an hour of one core, and 5 GB.
 """
 
 from __future__ import annotations

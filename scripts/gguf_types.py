@@ -1,7 +1,7 @@
-"""The table of GGUF types in docs/gguf.md: `python -m scripts.gguf_types` holds a tiny file of each
+"""The list of GGUF types in docs/gguf.md: `python -m scripts.gguf_types` holds a tiny file of each
 against its model.
 
-Each row is a random model of transformers, written as llama.cpp's converter writes it
+Each is a random model of transformers, written as llama.cpp's converter writes it
 (`scripts.gguf_writing`) and loaded through `load_model`. *tokens*: the ids of `TEXTS` equal those
 of the published tokenizer; *logits*: equal those of the model that was written, to the bit or
 within a share of the largest.
@@ -13,7 +13,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,35 +228,36 @@ def _cache(folder: Path) -> Iterator[None]:
             os.environ["OSTOOLS_CACHE"] = before
 
 
-def row_of(kind: GgufType, verdict: Verdict) -> str:
-    """A line of the table."""
-    # What was expected and found; the list of architectures stands once, above the table.
-    why = re.sub(r" \([^)]{50,}\)", "", verdict.refused.partition(": ")[0])
-    cells = ["no", "", "", why]
-    if not verdict.refused:
-        rounded = 10 ** math.ceil(math.log10(verdict.difference or 1))
-        cells = [
-            "yes",
-            "equal" if verdict.tokens else "DIFFER",
-            f"within {rounded:.0e}" if verdict.difference else "equal",
-            "",
-        ]
-    return f"| {' | '.join([kind.title, f'`{kind.architecture}`', *cells])} |"
+def outcome(verdict: Verdict) -> str:
+    """What came of a file, in words; what differs by the rounding of a machine is in steps of
+    100.
+    """
+    if verdict.refused:
+        # What was expected and found; the list of architectures stands once, above the list.
+        return "refused: " + re.sub(r" \([^)]{50,}\)", "", verdict.refused.partition(": ")[0])
+    if verdict.tokens and not verdict.difference:
+        return "tokens and logits equal"
+    steps = 2 * math.ceil(math.log10(verdict.difference or 1) / 2)
+    logits = f"within {10.0**steps:.0e}" if verdict.difference else "equal"
+    return f"tokens {'equal' if verdict.tokens else 'DIFFER'}, logits {logits}"
 
 
-def table() -> str:
-    """The table, by running."""
-    rows = [
-        "| type | architecture | loads | tokens | logits | refused |",
-        "|---|---|:-:|:-:|:-:|---|",
-    ]
+def outcomes() -> dict[str, list[str]]:
+    """The titles of the types by what came of them, by running."""
+    found: dict[str, list[str]] = {}
     for kind in TYPES:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(row_of(kind, verdict_of(kind, Path(folder))))
-    return "\n".join(rows)
+            words = outcome(verdict_of(kind, Path(folder)))
+            found.setdefault(words, []).append(f"{kind.title}, `{kind.architecture}`")
+    return found
+
+
+def listing(found: Mapping[str, Sequence[str]]) -> str:
+    """A line an outcome."""
+    return "\n".join(f"- *{words}*: {'; '.join(titles)}." for words, titles in found.items())
 
 
 if __name__ == "__main__":
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{listing(outcomes())}\n\n{END}{after}", encoding="utf-8")

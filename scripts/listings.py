@@ -21,8 +21,11 @@ COMMAND_LINE, TUTORIALS = (
 
 
 def commands() -> str:
-    """A row a command: its name, and what it does."""
-    rows = [f"| `{command.name}` | {_escaped(command.summary)} |" for command in COMMANDS.values()]
+    """A row a command, or several that do the same: its name, and what it does."""
+    names: dict[str, list[str]] = {}
+    for command in COMMANDS.values():
+        names.setdefault(command.summary, []).append(f"`{command.name}`")
+    rows = [f"| {', '.join(same)} | {_escaped(summary)} |" for summary, same in names.items()]
     return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 

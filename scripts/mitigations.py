@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
@@ -23,6 +24,7 @@ from ostools.mitigations import Hint, Mitigation, MitigationError, Separator, Sl
 from ostools.mitigations import mitigation as parsed
 from ostools.mitigations.passes import own_windows
 from ostools.results import write_atomically
+from scripts.embedded import grouped
 from scripts.real_models_page import table
 
 MODELS = ("gemma-3-270m", "smollm2-135m-instruct")
@@ -145,7 +147,7 @@ def study_rows(name: str, task: str) -> list[list[str]]:
             effect_words(judged[about], verdict[about]) if about in judged else "–"
             for about in ABOUT
         ]
-        rows.append([name, f"`{task}`", mitigation, *cells])
+        rows.append([f"{name}, `{task}`", mitigation, *cells])
     return rows
 
 
@@ -170,6 +172,10 @@ def hidden_rows(name: str) -> list[list[str]]:
     ]
 
 
+def _grouped_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(grouped(table(columns, rows).splitlines())) + "\n"
+
+
 def write_results() -> None:
     """The tables of what is stored, in the place of those that stand under "Tables"."""
     studies = [
@@ -185,17 +191,16 @@ def write_results() -> None:
         for row in hidden_rows(name)
     ]
     columns = [
-        "model",
-        "task",
+        "model and task",
         "mitigation",
         "right answers",
         "log p",
         "distance",
         "sensitivity (estimated)",
     ]
-    text = "" if not studies else table(columns, studies) + "\n"
+    text = "" if not studies else _grouped_table(columns, studies) + "\n"
     text += "Distance of n and n + 1 ones / bfloat16's rounding noise of the pair, at n ones:\n\n"
-    text += table(["model", "mitigation", *map(str, ONES_LENGTHS)], ones)
+    text += _grouped_table(["model", "mitigation", *map(str, ONES_LENGTHS)], ones)
     head, _, _ = PAGE.read_text(encoding="utf-8").partition(TABLES)
     write_atomically(PAGE, lambda part: part.write_text(head + TABLES + text, encoding="utf-8"))
 

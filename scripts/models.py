@@ -26,15 +26,16 @@ from tests.families import OTHERS
 from tests.generic_models import GENERIC, generic_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+FEW = 4
+"""Families without a route that are named; a route that more are without has a column."""
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 _ABOVE = """# Families of models
 
-Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint whose
-config.json names code of its own (`auto_map`) is refused. A family is one record
-(`ostools.models.families`); `python -m scripts.models` tries every route on a tiny random model of
-each and writes this page. `ostools list models --check DIR_OR_ID` says of one model, from its
-config.json alone, by which route it goes and what is refused.
+Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint
+whose config.json names code of its own (`auto_map`) is refused. `python -m scripts.models` tries
+every route on a tiny random model of each and writes this page.
+`ostools list models --check DIR_OR_ID` says of one model by which route it goes and what is refused.
 
 *logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added
 in another order, which moved them by less than 10^-6 of the largest.
@@ -42,18 +43,17 @@ in another order, which moved them by less than 10^-6 of the largest.
 
 _BELOW = """
 What a block adds, computed by the formulas from the weights as they were read, has to be what the
-model itself added, on every prompt. Where it is not, and where a family has no formulas, `bounds`
-refuses with the reason. Experts are measured with the router live.
+model itself added, on every prompt; else, and where a family has no formulas, `bounds` refuses with
+the reason. Experts are measured with the router live.
 """
 
 _GENERIC = """
 ## By the generic route
 
-Whatever else transformers loads as a causal language model goes by the generic route
-(`ostools.models.generic`), without a record; so does any model with `load_model(...,
-route="generic")`. v^(l) is the residual stream between two of Hugging Face's own blocks, y the output
-of the final norm. Both are found by structure and proven at load: v^(l), put into a pass over other
-tokens, has to give the same logits. Where it does not, the model is refused.
+Whatever else transformers loads as a causal language model goes by the generic route, without a
+record; so does any model with `load_model(..., route="generic")`. v^(l) is the residual stream
+between two of Hugging Face's own blocks, y the output of the final norm. Both are found by
+structure and proven at load: v^(l), put into a pass over other tokens, has to give the same logits.
 
 `sensitivity` measures `full` there, and `attribution` the real gradient of a logit times each token's
 embedding, with a remainder. `collapse`, `evaluate`, `probe`, `probe stage` and `faithfulness` (tokens
@@ -61,14 +61,12 @@ removed or replaced) need nothing else. What needs more of the inside (`detached
 masks) is refused in one line.
 
 Patterns are known where each block computes one softmax over keys and nothing else carries one token
-to another; norms where each is a module of a known form. Both are proven at load (with every pattern
-made the identity, the last token's logits depend on no other token; norms on numbers drawn at random).
-With both, `frozen`, `frozen-attention` and `frozen-norm` are measured as by a record; `spectra` needs
-the patterns alone. In latent attention (DeepSeek) a value is a matrix times a normed latent of v: with
+to another; norms where each is a module of a known form. Both are proven at load. With both,
+`frozen`, `frozen-attention` and `frozen-norm` are measured as by a record; `spectra` needs the
+patterns alone. In latent attention (DeepSeek) a value is a matrix times a normed latent of v: with
 that scale held it is the theorem's W_V. Gates on what attention gives, and the weights of a router,
 stay live; a router's choice is held as it is at the prompt. Of state-space and linear-attention blocks
-`full` is the real derivative; the paper's statements are not about them, and the provenance names
-them.
+`full` is the real derivative; the paper's statements are not about them.
 
 A model whose own code computes its attention (CodeGen, XGLM) is refused in bfloat16 and float16, where
 scores and softmax are float32, and runs as `bfloat16-eager`, which is what its code does.
@@ -128,12 +126,17 @@ def page(generic: list[str]) -> str:
     """The page, from the records and the lines of the generic route."""
     loads = [family for family in FAMILIES if family.refused is None]
     refused = [family for family in FAMILIES if family.refused is not None]
-    head = ["family", "`architectures`", "logits", *ROUTES]
+    without = {route: [one.name for one in loads if not one.routes[route]] for route in ROUTES}
+    shown = [route for route in ROUTES if len(without[route]) > FEW]
+    head = ["family", "`architectures`", "logits", *shown]
     lines = [_row(head), _row(["---"] * 2 + [":-:"] * (len(head) - 2))]
     for one in loads:
-        marks = ["yes" if has else "" for has in one.routes.values()]
+        marks = ["yes" if one.routes[route] else "" for route in shown]
         lines.append(_row([one.name, f"`{one.architecture}`", "=" if one.exact else "~", *marks]))
-    lines += ["", *(f"- *{name}*: {what}." for name, what in ROUTES.items())]
+    lines.append("")
+    for route, what in ROUTES.items():
+        all_but = f" (all but {', '.join(without[route])})" if without[route] else " (all)"
+        lines.append(f"- *{route}*{'' if route in shown else all_but}: {what}.")
     reasons: dict[str, list[str]] = {}
     for family in refused:
         route = "; it goes by the generic route" if family.generic_instead else ""

@@ -23,7 +23,7 @@ import ostools as ost
 from benchmarks.scale import write_page
 from ostools.ground.lens import TransformerBridge
 from ostools.results import write_atomically
-from scripts.embedded import header, row
+from scripts.embedded import grouped, header, row
 
 SMOL, GEMMA, QWEN = "smollm2-135m-instruct", "gemma-3-270m", "qwen2.5-coder-1.5b-instruct"
 ROOT = Path(__file__).parents[1]
@@ -187,7 +187,7 @@ def gap_table() -> Iterator[str]:
         "task",
         "items",
         "logit difference, clean → corrupt",
-        "both runs have their own answer",
+        "each its own",
     )
     for name in (SMOL, GEMMA, QWEN):
         tasks: dict[tuple[str, int], list[Cell]] = {}
@@ -212,7 +212,7 @@ def carried_table() -> Iterator[str]:
     """
     yield from header(
         "model", "pair", "direction", "at the tokens that differ", "at those after them", "at the last token",
-        f"greatest knockout of {WINDOW} layers (from layer)", "first order",
+        f"greatest knockout of {WINDOW} layers (from layer)", "first order is",
     )  # fmt: skip
     for name, cases in CARRIED.items():
         for task, items, seed in cases:
@@ -232,7 +232,9 @@ def carried_table() -> Iterator[str]:
                     direction,
                     *ranges,
                     cut,
-                    cell["first_order"][direction] if cell else "",
+                    cell["first_order"][direction].removesuffix(" here").replace(" here:", ",")
+                    if cell
+                    else "",
                 )
 
 
@@ -240,7 +242,7 @@ def half(shares: Sequence[float]) -> str:
     """The layers at which a share is at least a half: "0 to 23", or "none"."""
     layers = [layer for layer, share in enumerate(shares) if share >= 0.5]
     if not layers:
-        return f"none (at most {max(shares):.0%})"
+        return f"at most {max(shares):.0%}"
     return f"{layers[0]} to {layers[-1]}" + (
         "" if len(layers) == layers[-1] - layers[0] + 1 else f" ({len(layers)} of them)"
     )
@@ -254,7 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.page_only:
         for name in options.models:
             measure(name)
-    write_page(PAGE, gaps="\n".join(gap_table()), carried="\n".join(carried_table()))
+    tables = {"gaps": gap_table(), "carried": carried_table()}
+    write_page(PAGE, **{name: "\n".join(grouped(lines)) for name, lines in tables.items()})
 
 
 if __name__ == "__main__":

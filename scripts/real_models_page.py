@@ -15,18 +15,18 @@ from scipy.stats import binomtest
 from ostools.measure.bounds.variants import VARIANTS
 
 Cells = dict[str, dict[str, Any]]
-SKETCHES = {"2", "8"}
-"""Numbers of cotangents of which the page has rows: the fewest that have an interval, the default."""
+SKETCH = "8"
+"""Cotangents of the sketches of which the page has rows: the default."""
 
 HEAD = """# What holds on real models
 
 Every headline of this tool, on three pretrained models that nobody here trained; what does not hold
 stands first. `make real-models` measures what is not stored yet of the two small ones and writes
-this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32,
-48, 64, 96 and 128 tokens. Qwen was asked less: at most one prompt of each kind, of 32 tokens, by
-sketches of 16 cotangents, float32 derivatives of bfloat16 weights; its answers stand on
-[a page of their own](behaviour.md). Intervals are 95%, by Student's t over prompts or passages; a
-prompt is one sample. The weights are those of the 4-bit files, dequantised.
+this page. Twenty prompts of four kinds (facts, code, repeated digits, story), five of each, of 32,
+48, 64, 96 and 128 tokens; of Qwen the four of 32 tokens, by sketches of 16 cotangents, float32
+derivatives of bfloat16 weights ([its answers](behaviour.md)). Intervals are 95%, by Student's t
+over prompts or passages; a prompt is one sample. The weights are those of the 4-bit files,
+dequantised.
 """
 
 
@@ -150,77 +150,39 @@ def _each(
 def _sensitivity(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         made = []
-        for count in sorted(SKETCHES & set(cells[0]["sketch"]), key=int):
-            for linearisation in ("full", "frozen"):
-                pairs = [cell["sketch"][count][linearisation] for cell in cells]
-                ranks = [pair["spearman"] for pair in pairs]
-                sizes = [10 ** abs(pair["log10_size"]) for pair in pairs]
-                made.append(
-                    [
-                        name,
-                        str(len(cells)),
-                        f"{max(int(count), 2)} cotangents",
-                        linearisation,
-                        f"{np.median(ranks):.3f}",
-                        f"{min(ranks):.3f}",
-                        f"{np.median(sizes):.2f}×",
-                        f"{max(sizes):.2f}×",
-                    ]
-                )
+        for linearisation in ("full", "frozen") if SKETCH in cells[0]["sketch"] else ():
+            pairs = [cell["sketch"][SKETCH][linearisation] for cell in cells]
+            ranks = [pair["spearman"] for pair in pairs]
+            sizes = [10 ** abs(pair["log10_size"]) for pair in pairs]
+            ends = (f"{np.median(ranks):.3f}", f"{min(ranks):.3f}")
+            made.append(
+                [name, linearisation, *ends, f"{np.median(sizes):.2f}×", f"{max(sizes):.2f}×"]
+            )
         return made
 
     body = _each(stored, "sensitivity/", rows)
     if not any(_of(cells, "sensitivity/") for cells in stored.values()):
         return ""
-    columns = [
-        "model",
-        "prompts",
-        "sketch",
-        "derivative",
-        "Spearman, median",
-        "worst",
-        "size off by, median",
-        "worst",
-    ]
+    columns = ["model", "derivative", "Spearman, median", "worst", "size off by, median", "worst"]
     return (
-        "The Frobenius norms of d y_n / d v_i^(0) by a few random cotangents, against those by 64 others.\n\n"
+        f"The Frobenius norms of d y_n / d v_i^(0) by {SKETCH} random cotangents, against those by 64 others.\n\n"
         f"{table(columns, body)}\n{_references(stored)}"
     )
 
 
 def _references(stored: dict[str, Cells]) -> str:
-    """How good the reference is, how often intervals hold it, and what holding patterns and norm
-    scales changes.
-    """
+    """How often intervals hold the reference, and what holding patterns and norm scales changes."""
 
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
-        exact, frozen = _of(stored[name], "exact/"), [cell["frozen_for_full"] for cell in cells]
+        frozen = [cell["frozen_for_full"] for cell in cells]
+        covered = [_covered(cells, which) for which in ("full", "frozen")]
         predicted = interval([one["spearman"] for one in frozen])
-        return [
-            [
-                name,
-                str(len(cells)),
-                *(
-                    f"{_median_rank(exact, which):.3f}" if exact else "–"
-                    for which in ("full", "frozen")
-                ),
-                *(_covered(cells, which) for which in ("full", "frozen")),
-                predicted,
-                _frozen_size(cells),
-            ]
-        ]
+        return [[name, *covered, predicted, _frozen_size(cells)]]
 
-    columns = ["model", "prompts", "64 against exact, full: Spearman", "frozen"]
-    columns += [
-        "reference inside 95% of a sketch of 8, full",
-        "frozen",
-        "frozen for full: Spearman",
-        "size",
-    ]
+    columns = ["model", "inside 95%, full", "frozen", "frozen for full: Spearman", "size"]
     return (
-        "Its reference: these 64 against the exact norms, on the prompts of 32 tokens (median); the share of the tokens whose "
-        "95% interval, of a sketch of 8, holds the reference; and the frozen profile as a predictor of the full one."
-        f"\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
+        "The share of the tokens whose 95% interval, of a sketch of 8, holds the reference; and the frozen profile as a "
+        f"predictor of the full one.\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
     )
 
 
@@ -234,12 +196,6 @@ def _frozen_size(cells: list[dict[str, Any]]) -> str:
 def _covered(cells: list[dict[str, Any]], linearisation: str) -> str:
     shares = [cell["covered"][linearisation] for cell in cells if "covered" in cell]
     return f"{np.mean(shares):.1%}" if shares else "–"
-
-
-def _median_rank(cells: list[dict[str, Any]], linearisation: str) -> float:
-    return float(
-        np.median([cell["reference_against_exact"][linearisation]["spearman"] for cell in cells])
-    )
 
 
 BASELINES = {
@@ -272,13 +228,17 @@ def _bounds(stored: dict[str, Cells]) -> str:
         for name, profiles in measured.items()
         for form, cells in profiles.items()
     ]
-    columns = ["model", "prompts", "form", *(f"Spearman, {which}" for which in _NORMS)]
-    columns += [f"log10 (size / {which})" for which in _NORMS]
+    columns = [
+        "model",
+        "form",
+        *(f"Spearman, {which}" for which in _NORMS),
+        "log10 (size / frozen)",
+    ]
     return (
         "".join(_answer(name, profiles, stored[name]) for name, profiles in measured.items())
         + "\nEach form and baseline of `ost.measure.attention_baselines` against the measured norms, token by token: means "
-        "over prompts. `local` is a true upper bound of the frozen operator norm; the others bound nothing. Where no size "
-        "stands, a form gives an order alone."
+        "over prompts. `local` is a true upper bound of the frozen operator norm; the others bound nothing. `–`: an "
+        "order alone."
         f"\n\n{table(columns, rows)}\n"
     )
 
@@ -291,7 +251,7 @@ def _ranks(cells: list[dict[str, Any]], which: str) -> list[float]:
 
 
 def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) -> str:
-    """The answer for one model in three sentences, every number out of the table below it."""
+    """The answer for one model in two sentences, every number out of the table below it."""
     means = {form: float(np.mean(_ranks(of, "full"))) for form, of in profiles.items()}
     printed = [
         f"`{form}`"
@@ -306,13 +266,13 @@ def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) 
     )
     cells_of_sketches = _of(cells, "sensitivity/")
     sketches = [cell["sketch"]["8"] for cell in cells_of_sketches if "8" in cell["sketch"]]
-    beside = f"; {attention} {interval(_ranks(profiles[attention], 'full'))}" if attention else ""
-    said = (
-        f"- **{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Rank correlation with the real norms of the best printed "
-        f"form, {best}: {interval(_ranks(profiles[best], 'full'))}{beside}."
+    ranks = [f"the best printed form, {best}, {means[best]:.2f}"]
+    ranks += [f"{attention} {means[attention]:.2f}"] if attention else []
+    ranks += [f"a sketch of 8 {float(np.mean(_ranks(sketches, 'full'))):.2f}"] if sketches else []
+    return (
+        f"- **{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Rank correlation with the real norms: "
+        f"{'; '.join(ranks)}.{_sizes(profiles, printed)}\n"
     )
-    sketch = f" A sketch of 8: {interval(_ranks(sketches, 'full'))}." if sketches else ""
-    return f"{said}{_sizes(profiles, printed)}{sketch}\n"
 
 
 def _sizes(profiles: dict[str, list[dict[str, Any]]], printed: Sequence[str]) -> str:
@@ -324,8 +284,8 @@ def _sizes(profiles: dict[str, list[dict[str, Any]]], printed: Sequence[str]) ->
     ]
     local = float(np.mean([cell["frozen"]["log10_size"] for cell in profiles["`local`"]]))
     return (
-        f" Sizes of the printed forms are off by 10^{min(sizes):.0f} to 10^{max(sizes):.0f}, that of the certified `local` "
-        f"by 10^{local:.0f}: none says how much a token counts."
+        f" Sizes of the printed forms are off by 10^{min(sizes):.0f} to 10^{max(sizes):.0f}, of the certified `local` "
+        f"by 10^{local:.0f}."
     )
 
 
@@ -343,7 +303,7 @@ def _hops(stored: dict[str, Cells]) -> str:
                     if row["hops"] in shares:
                         shares[row["hops"]].append(row["share"])
             cancels = interval([cell[source]["cancellation"] for cell in cells])
-            made.append([name, str(len(cells)), source, *map(interval, shares.values()), cancels])
+            made.append([name, source, *map(interval, shares.values()), cancels])
         return made
 
     body = _each(stored, "hops/", rows)
@@ -351,7 +311,6 @@ def _hops(stored: dict[str, Cells]) -> str:
         return ""
     columns = [
         "model",
-        "prompts",
         "weights",
         "1 hop",
         "2 hops",
@@ -371,17 +330,13 @@ def _hops(stored: dict[str, Cells]) -> str:
 def _windowed(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         forms = [form for form in cells[0] if form not in ("weights", "model", "date")]
-        return [
-            [name, str(len(cells)), f"`{form}`", *_looseness([cell[form] for cell in cells])]
-            for form in forms
-        ]
+        return [[name, f"`{form}`", *_looseness([cell[form] for cell in cells])] for form in forms]
 
     body = _each(stored, "windowed/", rows)
     if not body:
         return ""
     columns = [
         "model",
-        "prompts",
         "bound",
         "log10 (bound / norm), each prompt",
         "CPU seconds, median",
@@ -423,14 +378,13 @@ def _use(stored: dict[str, Cells]) -> str:
         made = []
         for effect, words in _EFFECTS.items():
             ranks = {which: _ranks_of_use(cells, effect, which) for which in ("full", "frozen")}
-            count = str(len(ranks["full"]))
-            made.append([name, count, words, *map(interval, ranks.values())])
+            made.append([name, words, *map(interval, ranks.values())])
         return made
 
     body = _each(stored, "use/", rows)
     if not body:
         return ""
-    columns = ["model", "prompts", "effect of leaving the token out", "full", "frozen"]
+    columns = ["model", "effect of leaving the token out", "full", "frozen"]
     return (
         "Rank correlation of a token's sensitivity, `full` and `frozen`, with what changes when the token is left out. The "
         "first token, a sink, and the last are not counted.\n\n"
@@ -440,19 +394,10 @@ def _use(stored: dict[str, Cells]) -> str:
 
 def _form_row(name: str, words: str, cells: list[dict[str, Any]]) -> list[str]:
     form = VARIANTS.get(words.strip("`"))
-    sizes = {which: [cell[which]["log10_size"] for cell in cells] for which in _NORMS}
-    scaled = (
-        form is not None
-        and form.scaled
-        and all(np.isfinite(values).all() for values in sizes.values())
-    )
-    return [
-        name,
-        str(len(cells)),
-        words,
-        *(interval(_ranks(cells, which)) for which in _NORMS),
-        *(interval(values, 1) if scaled else "–" for values in sizes.values()),
-    ]
+    sizes = [cell["frozen"]["log10_size"] for cell in cells]
+    scaled = form is not None and form.scaled and np.isfinite(sizes).all()
+    ranks = (interval(_ranks(cells, which)) for which in _NORMS)
+    return [name, words, *ranks, interval(sizes, 1) if scaled else "–"]
 
 
 def _range(stored: dict[str, Cells]) -> str:
@@ -471,7 +416,6 @@ def _range(stored: dict[str, Cells]) -> str:
         return [
             [
                 name,
-                str(len(cells)),
                 interval([np.median(values) for values in ranges], 3),
                 f"{min(every):.3f} to {max(every):.3f}",
                 interval(errors, 1),
@@ -486,7 +430,6 @@ def _range(stored: dict[str, Cells]) -> str:
         return ""
     columns = [
         "model",
-        "prompts",
         "linear range, median token",
         "all tokens",
         "error at t = 1",
@@ -575,14 +518,14 @@ def _repeated(stored: dict[str, Cells]) -> str:
             for cell in cells
             if any(r.get("site") == "y" and r.get("first") is not None for r in cell["ranges"])
         ]
-        return [[name, str(len(cells)), str(len(hidden))]]
+        return [[name, f"{len(hidden)} of {len(cells)}"]]
 
     body = _each(stored, "repeated/", rows)
     if not body:
         return ""
     return (
         "Up to 128 copies, bfloat16: of how many prompts is the pair hidden at y over a range of lengths?\n\n"
-        + table(["model", "prompts", "hidden"], body)
+        + table(["model", "prompts that are hidden"], body)
     )
 
 
@@ -624,7 +567,7 @@ def _probes(stored: dict[str, Cells]) -> str:
     def of_model(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for row in cells[0]["rows"]:
-            if row["site"] in ("y", "length"):
+            if row["site"] in ("y", "length") and row["control"] != "shuffled":
                 share = f"{row['accuracy']:.0%} [{row['low']:.0%}, {row['high']:.0%}]"
                 rows.setdefault((row["site"], row["control"]), {})[row["test"]] = share
         return [[name, *key, *(by_test[test] for test in tests)] for key, by_test in rows.items()]
@@ -635,7 +578,7 @@ def _probes(stored: dict[str, Cells]) -> str:
         return ""
     return (
         "How often a linear probe reads the count of ones off y, of sequences it was not trained on. It is worth what it is "
-        "above its controls: random weights, shuffled labels, the length alone.\n\n"
+        "above its controls: random weights, the length alone.\n\n"
         + table(["model", "of", "control", *tests], rows)
     )
 

@@ -21,9 +21,11 @@ import numpy as np
 import pandas as pd
 
 import ostools as ost
+from ostools.ground import words
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import InfluenceByDistance
 from ostools.measure.profiles.position_effect import PASSAGES
-from ostools.reporting.findings.all_tokens import growth_findings
 from ostools.reporting.style.notebook import picture_of
 from ostools.results import write_atomically
 from ostools.theory.profiles import rank_correlation
@@ -272,11 +274,6 @@ def write_page() -> None:
     }
     states = [name for name in PLANS if stored(name, "states") is not None]
     rounded = {name: result for name in PLANS if (result := stored(name, "rounding")) is not None}
-    growth = "\n".join(
-        f"- **{name}**: {sentence}"
-        for name, result in rounded.items()
-        for sentence in growth_findings(result)
-    )
     columns = [
         "model",
         "source",
@@ -305,58 +302,77 @@ def write_page() -> None:
     ]
     of_states += ["greatest cosine", "first norm / median", "sink rate"]
     text = TEXT.format(
-        plans=table_of(*plan_table(list(results))),
+        plans=plan_words(list(results)),
         distance=table_of(columns, distance_rows(results | long)),
         distance_picture=picture("distance", results),
         readings="\n".join(f"- {sentence}" for sentence in readings(results | long)),
         states=table_of(of_states, state_rows(states)),
         state_picture=picture("states", {name: stored(name, "states") for name in states}),
         squashing=table_of(layers, squashing_rows(states)),
-        growth=growth,
+        growth=table_of(
+            [
+                "model",
+                "rounding",
+                "items",
+                "noise / norm (first layer)",
+                "noise / norm (last layer)",
+                "layers that hide the pair",
+            ],
+            [[name, *row] for name, result in rounded.items() for row in growth_rows(result)],
+        ),
         rounding_picture=picture("rounding", rounded),
     )
     write_atomically(PAGE, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def plan_table(names: list[str]) -> tuple[list[str], list[list[str]]]:
-    columns = ["model", "texts", "tokens", "queries a text", "cotangents"]
-    rows = [
-        [
-            name,
-            *(
-                str(getattr(PLANS[name], key))
-                for key in ("texts", "tokens", "queries", "cotangents")
-            ),
-        ]
+def plan_words(names: list[str]) -> str:
+    """How much was measured of each model."""
+    return "; ".join(
+        f"{name} {plan.texts} texts of {plan.tokens} tokens, {plan.queries} queries, {plan.cotangents} cotangents"
         for name in names
-    ]
-    return columns, rows
+        if (plan := PLANS[name])
+    )
 
 
 def readings(results: dict[str, InfluenceByDistance]) -> list[str]:
-    """Of each text whether its p agrees with the published one, as far as its interval says; and of
-    its controls theirs.
-    """
-    sentences = []
-    for name, result in results.items():
-        laws: Any = result.laws[result.laws["from_distance"] == 0].set_index("source")
-        controls = "; ".join(
-            f"{source}: {rate(row.to_dict())}" for source, row in laws.drop(index="text").iterrows()
-        )
-        said = f" {controls[0].upper()}{controls[1:]}." if controls else ""
-        sentences.append(f"{name}: p is {agreement(laws.loc['text'].to_dict())}.{said}")
-    return sentences
+    """Of each text with an interval whether its p agrees with the published one."""
+    found: dict[str, Any] = {
+        name: result.laws[result.laws["from_distance"] == 0].set_index("source").loc["text"]
+        for name, result in results.items()
+    }
+    return [
+        f"{name}: p is {agreement(law.to_dict())}."
+        for name, law in found.items()
+        if not np.isnan(law["low"])
+    ]
 
 
 def agreement(law: dict[str, Any]) -> str:
-    if np.isnan(law["p"]) or np.isnan(law["low"]):
-        return f"{rate(law)}, without an interval over texts: whether it is the published one is not shown"
+    """What an interval of p says of the published one."""
     if law["texts"] < fewest_at(0.95):
         return (
             f"{rate(law)}, of {law['texts']} texts: too few to say whether it is the published one"
         )
     reaches = law["low"] <= HIGH and law["high"] >= LOW
     return f"{rate(law)}: {'not told from' if reaches else 'not'} the published {LOW} to {HIGH}"
+
+
+def growth_rows(result: Collapse) -> list[list[str]]:
+    """A row a rounding, of the longest length: its noise in the first layer that has one and in
+    the last, and at how many layers it hides the pair.
+    """
+    table: Any = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
+    table = table[(table["length"] == table["length"].max()) & (table["noise"] > 0)]
+    rows = []
+    for dtype, part in table.groupby("dtype", sort=False):
+        columns = ["noise", "pair_noise", "float64_distance", "mean", "relative"]
+        means = part.groupby("layer")[columns].mean().query("float64_distance > 0")
+        share = means["noise"] * means["relative"] / means["mean"]
+        hidden = int((means["pair_noise"] > means["float64_distance"]).sum())
+        ends = [f"{words.number(share.iloc[at])} ({share.index[at]})" for at in (0, -1)]
+        items = str(part["length"].iloc[0])
+        rows.append([f"`{dtype}`", items, *ends, f"{hidden} of {len(share)}"])
+    return rows
 
 
 def picture(what: str, results: dict[str, Any]) -> str:
@@ -379,13 +395,12 @@ stand in [Theory 2](../theory.md#section-2) and [4](../theory.md#section-4).
 
 ## Influence by distance
 
-{plans}
-
+{plans}.
 Queries j are spread over the second half of each text, so that every distance of a fit is measured from the same ones.
 G(r) is the median over them of ‖∂y_j/∂v_(j-r)‖, Frobenius norms of the full derivative, over that of r = 0. The law
 γ + β (r + 1)^-p is fitted up to half of the text. p has its 95% interval over texts where every resampling of them has
-a law. "left open": the interval of the fit itself holds 0. The published p of Pythia and Qwen2.5-0.5B is 0.7 to 0.9
-(arXiv 2606.29139), over all pairs of longer texts, shuffled too, and none of random weights.
+a law; without one it is not held against the published p of Pythia and Qwen2.5-0.5B, 0.7 to 0.9 (arXiv 2606.29139: all
+pairs of longer texts). "left open": the interval of the fit itself holds 0.
 
 {distance}
 
@@ -402,11 +417,10 @@ random weights.
 
 {state_picture}
 
-Does the valley sit where over-squashing is strongest? For each layer l the influence of an earlier token is taken as
-the median over tokens of ‖∂y_n/∂v_i^(l)‖ times the median norm of the states: how far y moves when a state moves by its
-own length. Rank correlation of the entropy with it over layers, and of their changes from one layer to the next, since
-the influence of earlier tokens has to fall towards the last layer whatever the states do. Were the valley where the
-influence is least, the numbers would be near 1. The intervals take layers for independent, and are too narrow.
+Does the valley sit where over-squashing is strongest? Rank correlation, over layers, of the entropy with the influence
+of an earlier token (the median over tokens of ‖∂y_n/∂v_i^(l)‖ times the median norm of the states), and of their changes
+from one layer to the next, since influence has to fall towards the last layer whatever the states do. Were the valley
+where the influence is least, the numbers would be near 1. The intervals take layers for independent, and are too narrow.
 
 {squashing}
 

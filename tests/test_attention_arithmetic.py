@@ -77,7 +77,7 @@ def test_the_page_says_what_transformers_alone_gives(
             cell["plain"]["eager"]["noise"], rel=1e-3
         )
         assert cell["routes_apart"] < 1e-5 * cell["norm"] < cell["own"]["bfloat16"]["noise"]
-        assert f"| embedded | {cell['ones']} | {cell['norm']:.0f} |" in text
+        assert f" | {cell['ones']} | {cell['norm']:.0f} | " in text
     assert text.count("not hidden at any of the 12 lengths tried") == 2
 
 

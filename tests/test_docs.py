@@ -249,6 +249,21 @@ def test_names_of_the_package_on_a_page_are_there(page: Path) -> None:
         assert _written(name) is not None, name
 
 
+def test_what_answers_a_question_is_there() -> None:
+    """The names of the last column of the table of all questions."""
+    import ostools
+
+    rooms = [ostools, *(getattr(ostools, room) for room in ("measure", "paper", "models"))]
+    table = (DOCS / "index.md").read_text("utf-8").partition("{ #questions }")[2]
+    rows = [line for line in table.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    options = {"figure", "local", "windowed", "proof", "theorem", "full", "frozen", "letters"}
+    options |= {"words", "text", "make"}
+    assert len(rows) > 20
+    for row in rows:
+        for name in re.findall(r"`([a-z_]\w*)", row.rpartition(" | ")[2]):
+            assert name in options or any(hasattr(room, name) for room in rooms), name
+
+
 def test_docstrings_cite_sections_that_the_page_has() -> None:
     sections = set(re.findall(r"\{ #section-([\d-]+) \}", (DOCS / "theory.md").read_text("utf-8")))
     sources = [

@@ -1,19 +1,14 @@
-"""The gallery: every chart is in it, and every picture was made by the code that stands above it."""
+"""The gallery: every picture was made by the code that stands above it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import ostools
-import ostools.measure
-import ostools.paper
-import ostools.sweep
+from ostools.models.files.gguf_cache import is_installed
 from ostools.results import Result
 from scripts import gallery
-from tests.checkpoints import tiny_model
 from tests.reporting.charts.test_every_result import results_of
 
 PAGE = gallery.PAGE.read_text(encoding="utf-8")
@@ -37,23 +32,17 @@ def test_every_block_but_the_first_has_one_picture_of_a_result_made_by_its_code(
         assert (made.code, made.result in results) == (code, True), name
 
 
-LEFT_OUT = {"study", "windows", "retrieval", "counting", "figure-2", "figure-3", "figure-4"}
-LEFT_OUT |= {"claims"}
-"""What takes seconds of a tiny model too, or follows from that; and words that its tokenizer cuts.
-"""
+MODELS = {"gemma-3-270m", "smollm2-135m-instruct"}
+QUICK = {"collapse", "sensitivity", "comparison", "attribution", "patching", "attention", "heads"}
+QUICK |= {"spectra", "tokens", "hops", "change", "figure-8", "figure-9"}
+"""What takes seconds of a core."""
 
 
 @pytest.mark.slow
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a tiny random model in place of the embedded one: every block still gives the result that
-    its picture draws.
-    """
-    model = tiny_model("gemma", context=1024)
-    monkeypatch.setattr(ostools, "load_model", lambda: model)
+    """Blocks of seconds still give the result that their pictures draw."""
+    if missing := [name for name in sorted(MODELS) if not is_installed(name)]:
+        pytest.skip(f"needs {', '.join(missing)}: make real")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(BLOCKS[0][0], "gallery.md", "exec"), names)
-    for name, code in PICTURES.items():
-        if name not in LEFT_OUT:
-            _, made = gallery.drawn(code, names)
-            assert made.result == gallery.made_by(gallery.picture_path(name)).result, name
+    for name, _, made in gallery.pictures(PAGE, sorted(QUICK)):
+        assert made.result == gallery.made_by(gallery.picture_path(name)).result, name

@@ -21,6 +21,7 @@ from pathlib import Path
 import ostools as ost
 from benchmarks.scale import write_page
 from scripts.behaviour import cells, collapse, figure, page
+from scripts.embedded import grouped
 
 MODEL = "qwen2.5-coder-1.5b-instruct"
 
@@ -36,7 +37,7 @@ def write() -> None:
         "mitigations": page.mitigations_table(),
         **collapse.tables(),
     }
-    write_page(page.PAGE, **{name: "\n".join(lines) for name, lines in made.items()})
+    write_page(page.PAGE, **{name: "\n".join(grouped(lines)) for name, lines in made.items()})
     figure.draw_figure(page.PAGE.with_suffix(".png"))
 
 

@@ -24,7 +24,7 @@ from scripts.behaviour.store import answers, path_of
 TWELVE = tuple(range(12))
 CORE = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
 REST = tuple(n for n in (*range(2, 33), *range(36, 65, 4), 80, 112) if n not in CORE)
-SHOWN = (3, 6, 9, 11, 12, 20, 48, 128)
+SHOWN = (3, 9, 12, 20, 48, 128)
 """Lengths of which the page has a row."""
 COPIED = (3, 8, 32, 128)
 ONES, COMMAS, BITS, FAIR = (

@@ -14,7 +14,13 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.position import ANSWER
 from ostools.measure.probes.scores import rows_of
-from ostools.measure.probes.wrong_answers import explain_errors
+from ostools.measure.probes.wrong_answers import (
+    APART,
+    HIDDEN,
+    NONE_WRONG,
+    UNTOLD,
+    explain_errors,
+)
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_mean, widened
 from scripts.behaviour import cells
@@ -76,16 +82,14 @@ PLACE_WORDS = {PARTING: "where the right answers part"}
 
 def positions_table() -> Table:
     """Where y is read: what comes next, and how far apart n and n + 1 are."""
-    least = "least of distance / noise (at)"
     yield from header(
         "question",
         "y at",
         "next token (how often)",
         "pairs",
         "below the noise",
-        "distance",
-        "noise",
-        least,
+        "distance / noise: median",
+        "least (at)",
     )
     for name in measured_states():
         every = states(name)
@@ -97,14 +101,11 @@ def positions_table() -> Table:
                 tokens = ", ".join(
                     f"`{token}` ({count})" for token, count in list(counts.items())[:3]
                 )
-            spans = [
-                f"{found[part].median():.3g} ({found[part].min():.2g} to {found[part].max():.2g})"
-                for part in ("distance", "noise")
-            ]
             lowest = f"{ratio.min():.1f} ({found.loc[ratio.idxmin(), 'length']})"
             words = PLACE_WORDS.get(place, f"“{place}”")
+            hidden = int(found["hidden"].sum())
             yield row(
-                WORDS[name], words, tokens, len(found), int(found["hidden"].sum()), *spans, lowest
+                WORDS[name], words, tokens, len(found), hidden, f"{ratio.median():.1f}", lowest
             )
 
 
@@ -271,29 +272,19 @@ def unread_table() -> Table:
         "answered wrong, with a number",
         "the probe is right",
         "the probe is nearer",
-        "the model is nearer",
-        "the length alone is right",
     )
     for name in (cell for cell in _OF if path_of(cell).is_file()):
         answers = answers_of(_OF[name])
         for test in TESTS:
-            own, alone = predictions(name, ANSWER, test), predictions(name, "length", test)
-            both = own.merge(answers, on=["length", "seed", "label"]).merge(
-                alone[["length", "seed", "label", "right"]],
-                on=["length", "seed", "label"],
-                suffixes=("", "_length"),
-            )
+            both = predictions(name, ANSWER, test).merge(answers, on=["length", "seed", "label"])
             both = both[both["absolute_error"].gt(0).fillna(False)].drop_duplicates(
                 ["length", "seed", "label"]
             )
             if both.empty:
                 continue
             off, mine = (both["said"] - both["label"]).abs(), both["absolute_error"].astype(float)
-            counts = [
-                int(part.sum())
-                for part in (both["right"], off < mine, off > mine, both["right_length"])
-            ]
-            yield row(named(_OF[name]), test, len(both), *counts)
+            right = int(both["right"].sum())
+            yield row(named(_OF[name]), test, len(both), right, int((off < mine).sum()))
 
 
 def signals(name: str) -> dict[str, pd.Series]:
@@ -331,8 +322,19 @@ def separation_table() -> Table:
             yield row(WORDS[name], words, *cells)
 
 
-def verdict_lines() -> Table:
-    """The rule of the report's first screen, of each question."""
+ERRORS_ARE = {
+    NONE_WRONG: "none",
+    APART: "no collapse",
+    HIDDEN: "where it is hidden",
+    UNTOLD: "undecided",
+}
+
+
+def verdict_table() -> Table:
+    """The rule of the report's first screen, of each question: at how many lengths with a wrong
+    answer the pair is told apart.
+    """
+    yield from header("question", "y at", "lengths with a wrong answer", "told apart", "errors are")
     for name in measured_states():
         rows = asked(name)
         right, wrong = (
@@ -341,8 +343,10 @@ def verdict_lines() -> Table:
         )
         for place in (ANSWER, PARTING):
             hidden = pairs(name, place).groupby("length")["hidden"].all().to_dict()
-            words = PLACE_WORDS.get(place, f"at “{place}”")
-            yield f"- *{WORDS[name]}*, {words}: {explain_errors(right, wrong, hidden).sentence}"
+            errors = explain_errors(right, wrong, hidden)
+            words = PLACE_WORDS.get(place, f"“{place}”")
+            wrong_lengths = errors.apart + errors.hidden
+            yield row(WORDS[name], words, wrong_lengths, errors.apart, ERRORS_ARE[errors.verdict])
 
 
 def tables() -> dict[str, Table]:
@@ -354,5 +358,5 @@ def tables() -> dict[str, Table]:
         "probe": probe_table(),
         "unread": unread_table(),
         "separation": separation_table(),
-        "verdicts": verdict_lines(),
+        "verdicts": verdict_table(),
     }

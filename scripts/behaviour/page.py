@@ -42,7 +42,7 @@ WORDS = {
     "copy-first-interleaved": "first of alternating digits",
 }
 SINGLE = ("ones", "commas", "threes", "sum")
-DRAWN = ("bits", "fair-bits", "word", "digits", "digits-first", "binary")
+DRAWN = ("bits", "word", "digits", "digits-first", "binary")
 COPIES = tuple(name for name in cells.COPIES if name.startswith("copy"))
 MITIGATED = tuple(f"{base}-{name}" for base in ("bits", "digits") for name in cells.MITIGATIONS)
 Table = Iterator[str]
@@ -94,17 +94,11 @@ def favourites(answers: Sequence[Any], most: int = 3) -> str:
 
 
 def drawn_table() -> Table:
-    """Drawn sequences, a row a length."""
-    yield from header("question", "items", "right", "mean absolute error")
+    """Drawn sequences: right answers by length."""
+    yield from header("question", "items", "right")
     for name in measured(DRAWN):
         for length, rows in asked(name).groupby("length"):
-            error = (
-                rows["absolute_error"].mean()
-                if rows["absolute_error"].notna().any()
-                else float("nan")
-            )
-            right = share(int(rows["correct"].sum()), len(rows))
-            yield row(WORDS[name], length, right, "–" if pd.isna(error) else f"{error:.1f}")
+            yield row(WORDS[name], length, share(int(rows["correct"].sum()), len(rows)))
 
 
 def copies_table() -> Table:

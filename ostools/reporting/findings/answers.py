@@ -82,7 +82,7 @@ def _right_line(frame: Frame) -> str:
     if not len(values):
         return ""
     low, high = (
-        f"{values[place]:.3g} ({lines['length'].iloc[place]} items)"
+        f"{values[place]:.3g} (n = {lines['length'].iloc[place]})"
         for place in (values.argmin(), values.argmax())
     )
     return (
@@ -230,7 +230,7 @@ def difference_findings(result: AnswerDifference) -> list[str]:
     return present(
         f"{better.get(verdict, verdict[0].upper() + verdict[1:])}: {row['second_right']} of {row['questions']} right under "
         f"{row['second']}, {row['first_right']} under {row['first']}; {difference} points [{low}, {high}].",
-        f"{row['gained']} questions are right under the second alone, {row['lost']} under the first alone (McNemar's exact "
+        f"Right under the second alone: {row['gained']}; under the first alone: {row['lost']} (McNemar's exact "
         f"test: p {row['p_value']:.2g}). The interval is exact for independent questions.",
         f"The whole interval is within {100 * SMALL:g} points." if verdict == NO_DIFFERENCE else "",
         f"{row['left_out']} questions are left out: one of the two has no answer there, or its mitigation changed nothing."

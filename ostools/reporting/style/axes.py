@@ -181,6 +181,10 @@ def token_axis(
     return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(**looks))
 
 
+MANY_NAMES = 40
+"""Of more names some are left out where they would lie on each other: both places of 30 layers."""
+
+
 def names(
     order: Sequence[str],
     channel: Any = alt.Y,
@@ -189,7 +193,8 @@ def names(
     **axis: Any,
 ) -> Any:
     """An axis of names in this order."""
-    looks: Looks = {"ticks": False, "labelLimit": 0} | axis
+    many = len(order) > MANY_NAMES
+    looks: Looks = {"ticks": False, "labelLimit": 0, "labelOverlap": many} | axis
     scale = alt.Scale(domain=list(order))
     return channel(f"{field}:N", sort=list(order), scale=scale, title=title, axis=alt.Axis(**looks))
 

@@ -10,6 +10,7 @@ import pytest
 
 from ostools import InputError
 from ostools.measure.profiles.position_effect import NATURAL, PositionEffect, position_effect
+from ostools.reporting.findings.effects import contrast_words
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 
@@ -48,6 +49,9 @@ def test_the_size_of_a_token_falls_out() -> None:
     assert row["end"] == pytest.approx(0.5, abs=1e-9)
     assert row["start_high"] - row["start_low"] == pytest.approx(0.0, abs=1e-9)
     assert row["shape"] == "U-shape"
+    assert contrast_words(made(effect, sizes)) == [
+        "The model: first third 1.78× [1.78, 1.78], last third 3.16× [3.16, 3.16]."
+    ]
 
 
 def test_a_third_of_equal_tokens_is_no_effect_of_position() -> None:

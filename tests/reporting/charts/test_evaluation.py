@@ -163,14 +163,12 @@ def test_sentences_tell_trained_lengths_from_others() -> None:
     [
         (
             {3: -0.69, 6: -0.7, 9: -5.0, 12: math.nan},
-            [
-                "mean -2.13 nats, from -5 (9 items) to -0.69 (3 items); above log 1/2 at 1 of 3 prompts."
-            ],
+            ["mean -2.13 nats, from -5 (n = 9) to -0.69 (n = 3); above log 1/2 at 1 of 3 prompts."],
         ),
         (
             {3: -0.69},
             [
-                "mean -0.69 nats, from -0.69 (3 items) to -0.69 (3 items); above log 1/2 at 1 of 1 prompts."
+                "mean -0.69 nats, from -0.69 (n = 3) to -0.69 (n = 3); above log 1/2 at 1 of 1 prompts."
             ],
         ),
         ({12: math.nan}, []),

@@ -49,6 +49,8 @@ def test_whether_a_curve_falls_and_by_which_law() -> None:
     little = curve_said(lambda n: 3.0 * (0.66 if n > 60 else 1.0))
     assert "it falls little" in little
     assert "collapse" not in little
+    assert "it does not fall" in curve_said(lambda n: 3.0 * (0.85 if n > 60 else 1.0))
+    assert "it falls:" not in curve_said(lambda n: 3.0 * (0.51 if n > 60 else 1.0))
     few = curve_said(lambda n: 3.0 / n, [1, 2, 4, 8])
     assert "3 at n = 1, 1.5 at n = 2, 0.75 at n = 4, 0.375 at n = 8" in few
     assert "it falls" not in few
