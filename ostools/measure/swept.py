@@ -223,7 +223,6 @@ class Swept:
                 continue
             longer = Prompt.from_ids(model, (*ids, ids[-1]))
             if cell.mitigated is not None:
-            if cell.mitigated is not None:
                 prompts = MitigatedPrompts.of(function.__name__, model, [longer], cell.mitigated)
                 with prompts.acting(model):  # else `InputError`: it changes nothing here
                     pass
