@@ -25,6 +25,7 @@ from transformers.initialization import no_init_weights
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, refusal
 from ostools.ground.lens import (
+    GeneralizedComponent,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -56,10 +57,10 @@ from ostools.models.files.config import (
     without_saved,
     without_unread,
 )
+from ostools.models.files.versions import check_versions
 from ostools.models.load import check_same, give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import check_arithmetic, is_eager
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.versions import check_versions
 
 Modules = Mapping[str, nn.Module]
 
@@ -84,8 +85,8 @@ _HINT = ": merge adapters, dequantise, and undo what replaced modules before it 
 @default_torch_state()
 def adopt(
     model: object,
-    *,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
     name: str = "adopted",
 ) -> TransformerBridge:
     """A model in memory (fine-tuned, merged, edited) in the form that `load_model` gives, on the
@@ -150,8 +151,11 @@ def _bridged(
     rebuilt_model = _rebuilt(user_model, family, dtype, name)
     _share(modules, rebuilt_model, name)
     more = modules.keys() - _modules(rebuilt_model).keys()
-    # TransformerLens adds what it makes of a joint weight.
-    if more and not isinstance(source, TransformerBridge):
+    # TransformerLens adds modules to a model that it wraps: the logits say that they are the same.
+    is_wrapped = isinstance(source, TransformerBridge) or any(
+        isinstance(part, GeneralizedComponent) for part in source.modules()
+    )
+    if more and not is_wrapped:
         raise InputError(
             f"expected the modules of a {type(user_model).__name__} in {name}, found {min(more)} "
             f"too{_HINT}"
@@ -159,10 +163,12 @@ def _bridged(
     check_tied(rebuilt_model, Path(name))
     check_finite(rebuilt_model, Path(name))
     bridge = wrapped(rebuilt_model.eval(), family, name, eager)
-    if isinstance(source, TransformerBridge):
+    if is_wrapped:
         probe = probe_of(rebuilt_model)
         with torch.no_grad():
-            check_same(cast(Tensor, source(probe)), bridge(probe), name)
+            logits = source(probe)
+            check_same(cast(Tensor, getattr(logits, "logits", logits)), bridge(probe), name)
+    if isinstance(source, TransformerBridge):
         _require_same_copies(source, bridge, name)
     return bridge
 

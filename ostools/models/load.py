@@ -32,6 +32,7 @@ from ostools.models.files.checks import check_tokenizer
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import read_tokenizer
+from ostools.models.files.versions import check_versions
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.lens import (
     ArchitectureAdapter,
@@ -50,7 +51,6 @@ from ostools.models.precision.scores import (
 )
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import frame
-from ostools.models.versions import check_versions
 
 
 @checked_arguments(InputError)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.models import load_model, versions
+from ostools.models import load_model
+from ostools.models.files import versions
 
 
 def test_a_version_that_was_not_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
