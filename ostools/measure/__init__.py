@@ -8,7 +8,6 @@ from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
-from ostools.measure.attention.entropy import AttentionEntropy, attention_entropy
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.bounds.bounds import Bounds, bounds
 from ostools.measure.collapse.collapse import collapse
@@ -47,7 +46,6 @@ __all__ = [
     "AnswerDifference",
     "Attention",
     "AttentionBaselines",
-    "AttentionEntropy",
     "AttentionVariation",
     "Attribution",
     "Bounds",
@@ -81,7 +79,6 @@ __all__ = [
     "ask_endpoint",
     "attention",
     "attention_baselines",
-    "attention_entropy",
     "attention_variation",
     "attribution",
     "bounds",

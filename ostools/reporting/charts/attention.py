@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure.attention.attention import Attention
-from ostools.measure.attention.entropy import AttentionEntropy
 from ostools.measure.attention.heads import HeadScores
 from ostools.models.chat import TEMPLATE, TEXT
 from ostools.reporting.findings import present
@@ -178,11 +177,3 @@ def heads_chart(result: HeadScores) -> Chart:
     title = f"Where the attention heads look, {f'mean over {count} prompts' if count > 1 else one}"
     chart = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
     return draw.figure([[chart]], title)
-
-
-def entropy_chart(result: AttentionEntropy) -> Chart:
-    """The number of tokens over which each head spreads, layer by layer."""
-    cells = result.frame.rename(columns={"effective_tokens": "value"})[["layer", "head", "value"]]
-    scale = alt.Scale(scheme="viridis", type="log")
-    panel = draw.panel(layers_by(cells, "head", scale), 260, 220)
-    return draw.figure([[panel]], "Tokens over which a head spreads")
