@@ -16,7 +16,6 @@ BUILT_IN = {
     "positional-hint": "ostools.mitigations.prompts:PositionalHint",
     "numbered": "ostools.mitigations.prompts:Numbered",
     "interleave": "ostools.mitigations.prompts:Interleave",
-    "halved": "ostools.mitigations.prompts:Halved",
     "repeat-prompt": "ostools.mitigations.prompts:RepeatPrompt",
     "sliding-window": "ostools.mitigations.passes:SlidingWindow",
     "attention-temperature": "ostools.mitigations.passes:AttentionTemperature",

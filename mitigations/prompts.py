@@ -228,16 +228,3 @@ class RepeatPrompt(Mitigation):
 
     def prompt(self, text: str) -> str:
         return self.between.join([text] * self.times)
-
-
-@typed_fields(MitigationError)
-@dataclass(frozen=True)
-class Halved(Mitigation):
-    """A bar in the middle: two halves of the sequence, each shorter than the whole.
-
-    It says nothing about a single item.
-    """
-
-    def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        half = len(items) // 2
-        return [*items[:half], "|", *items[half:]]
