@@ -143,7 +143,7 @@ class LastTokens:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairDistances:
     """A run beside two float64 runs: of the weights as its precision stores them (None where the
     run is that one, whose own rounding is not known), and of the weights as the model was given
     (None where they are the same). `curve`: the L2 distance of whole vectors alone is wanted.
@@ -156,7 +156,7 @@ class Comparison:
 
 
 def pair_columns(
-    comparisons: Sequence[Comparison], first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    comparisons: Sequence[PairDistances], first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
 ) -> list[dict[Place, Columns]]:
     """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm),
     of each comparison. Every vector is read once, whatever it is compared with.
@@ -192,7 +192,7 @@ def pair_columns(
 def _chunk_columns(
     site: str,
     vectors: Mapping[int, tuple[Tensor, Tensor, Tensor | None]],
-    comparison: Comparison,
+    comparison: PairDistances,
 ) -> Iterator[tuple[tuple[str, str], Columns]]:
     """The columns of one comparison at a chunk of pairs, by (per, norm)."""
     v, v_star, variation = vectors[id(comparison.run)]

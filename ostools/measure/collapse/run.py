@@ -18,8 +18,8 @@ from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (
     Columns,
-    Comparison,
     LastTokens,
+    PairDistances,
     Place,
     pair_columns,
     require_finite,
@@ -287,7 +287,7 @@ class CollapseRun:
         for index, prompts in enumerate(self.sets):
             comparisons = [
                 *(_comparison(passes, exact, index) for passes in runs.values()),
-                *(Comparison(passes.tokens[index], curve=True) for passes in exact.values()),
+                *(PairDistances(passes.tokens[index], curve=True) for passes in exact.values()),
             ]
             tables = pair_columns(comparisons, prompts.first, prompts.second)
             for (name, passes), table in zip(runs.items(), tables, strict=False):
@@ -333,7 +333,7 @@ class CollapseRun:
                 exact_rows, given_rows = (
                     run and run.of(chosen) for run in (beside.exact, beside.given)
                 )
-                comparison = Comparison(alone, exact_rows, given_rows)
+                comparison = PairDistances(alone, exact_rows, given_rows)
                 (columns,) = pair_columns([comparison], cut.first, cut.second)
                 rows = self._rows(cut, passes, columns)
                 # Both tables have the rows of a pair, a length and a seed in one order.
@@ -361,13 +361,13 @@ class CollapseRun:
         return rows.assign(**{_NEXT: ids.map(texts.get)}).astype(_KINDS)
 
 
-def _comparison(passes: Passes, exact: Mapping[str, Passes], index: int) -> Comparison:
+def _comparison(passes: Passes, exact: Mapping[str, Passes], index: int) -> PairDistances:
     """One set of prompts in a precision beside its float64 runs."""
     run = passes.tokens[index]
     if passes.precision == REFERENCE:
-        return Comparison(run)
+        return PairDistances(run)
     given = None if passes.weights == AS_GIVEN else exact[AS_GIVEN].tokens[index]
-    return Comparison(run, exact[passes.weights].tokens[index], given)
+    return PairDistances(run, exact[passes.weights].tokens[index], given)
 
 
 def _relative(x: Tensor, y: Tensor) -> float:
