@@ -118,24 +118,32 @@ def _items(hint: Any, value: Any) -> Any:
     """What a list of the annotation holds: words, and tuples of one length, as a list, others as
     they are; None for no list. Numbers and tensors in it are the function's own to check."""
     item = typing.get_args(hint)[0]
-    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
-    is_fixed = bool(fields) and fields[-1] is not Ellipsis
+    fields = _fields(item)
     is_text = item is str or any(isinstance(word, str) for word in words_of(item))
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
-    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+    if not _has_items(value):
         return None
-    if getattr(value, "ndim", 1) == 0:  # an array without an axis
-        return None
-    if is_fixed:
+    if fields:
         rows = list(value)
-        return (
-            rows
-            if all(isinstance(row, Sized) and len(row) == len(fields) for row in rows)
-            else None
-        )
-    items = list(value) if is_text else value
-    return items if not is_text or all(_is_one(item, text) for text in items) else None
+        are_of_one_length = all(isinstance(row, Sized) and len(row) == len(fields) for row in rows)
+        return rows if are_of_one_length else None
+    if not is_text:
+        return value
+    words = list(value)
+    return words if all(_is_one(item, word) for word in words) else None
+
+
+def _fields(item: Any) -> tuple[Any, ...]:
+    """The annotations of a tuple of one length; none of anything else."""
+    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
+    return () if fields and fields[-1] is Ellipsis else fields
+
+
+def _has_items(value: object) -> bool:
+    """Whether a value is a list of any kind: no mapping, and no array without an axis."""
+    is_list_like = isinstance(value, Iterable) and not isinstance(value, Mapping)
+    return is_list_like and getattr(value, "ndim", 1) != 0
 
 
 def _is_one(hint: Any, value: Any) -> bool:

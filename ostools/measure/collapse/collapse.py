@@ -89,15 +89,7 @@ def collapse(
     tokenizer that merges the repeated item, lengths beyond the context, other numbers that are not
     finite, and active edits. Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    if (task is None) == (prompt is None):
-        raise InputError(
-            "collapse: expected a task, such as 'figure-5a', or prompt=, whose last token is repeated, found "
-            f"{'neither' if task is None else 'both'}"
-        )
-    # The last token of a text is repeated by its id: its text could become another token beside a
-    # copy.
-    given: Any = RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else prompt
-    given = task if given is None else given
+    given = _task_or_prompt(task, prompt)
     acting, bos, chat = optional(mitigation), encoding.get("bos"), encoding.get("chat")
     pairs = as_pairs(model, given, acting, position, encoding)
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
@@ -131,6 +123,19 @@ def collapse(
     parameters = {**described.parameters, **about}
     provenance = replace(described, parameters=parameters, token_ids=longest)
     return Collapse(tables.frame, provenance, tables.reference)
+
+
+def _task_or_prompt(task: Any, prompt: str | Prompt | None) -> Any:
+    """The one of the two that was given."""
+    if (task is None) == (prompt is None):
+        raise InputError(
+            "collapse: expected a task, such as 'figure-5a', or prompt=, whose last token is repeated, found "
+            f"{'neither' if task is None else 'both'}"
+        )
+    # The last token of a text is repeated by its id: its text could become another token beside a
+    # copy.
+    repeated = RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else prompt
+    return task if repeated is None else repeated
 
 
 SWEPT = Swept(

@@ -154,6 +154,10 @@ class PairDistances:
     given: LastTokens | None = None
     curve: bool = False
 
+    @property
+    def runs(self) -> list[LastTokens]:
+        return [run for run in (self.run, self.exact, self.given) if run is not None]
+
 
 def pair_columns(
     comparisons: Sequence[PairDistances], first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
@@ -162,12 +166,7 @@ def pair_columns(
     of each comparison. Every vector is read once, whatever it is compared with.
     """
     keep_freed_memory()
-    runs = {
-        id(run): run
-        for comparison in comparisons
-        for run in (comparison.run, comparison.exact, comparison.given)
-        if run is not None
-    }
+    runs = {id(run): run for comparison in comparisons for run in comparison.runs}
     compared = {id(comparison.run) for comparison in comparisons if not comparison.curve}
     tables: list[dict[Place, list[Columns]]] = [{} for _ in comparisons]
     for site, layer in comparisons[0].run.sites:
@@ -180,13 +179,12 @@ def pair_columns(
             for table, comparison in zip(tables, comparisons, strict=True):
                 for (per, norm), columns in _chunk_columns(site, vectors, comparison):
                     table.setdefault((site, layer, per, norm), []).append(columns)
-    return [
-        {
-            place: {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            for place, parts in table.items()
-        }
-        for table in tables
-    ]
+    return [{place: _joined(parts) for place, parts in table.items()} for table in tables]
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """The columns of all chunks, one after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _chunk_columns(
@@ -204,16 +202,20 @@ def _chunk_columns(
         compared["shift"] = compared.get("exact", compared["distance"])[0], vectors[id(run)][0]
     of_logits = {} if variation is None else _of_logits(v, v_star, variation)
     n_heads = int(comparison.run.w_o.shape[0])
-    pers, norms = READINGS[site], _L2 if site == LOGITS else distances.NORMS
-    if comparison.curve:
-        pers, norms = [per for per in pers if per == VECTOR], _L2
-    for per in pers:
-        if per == HEAD_CHUNK and not (n_heads and v.shape[-1] % n_heads == 0):
-            continue
+    norms = _L2 if comparison.curve or site == LOGITS else distances.NORMS
+    for per in _pieces_of(site, comparison, int(v.shape[-1])):
         cut = _CUTS[per]
         pieces = {name: (cut(x, n_heads), cut(y, n_heads)) for name, (x, y) in compared.items()}
         for norm, columns in _norm_columns(pieces, comparison.run.precision, norms):
             yield (per, norm), columns | of_logits
+
+
+def _pieces_of(site: str, comparison: PairDistances, size: int) -> list[str]:
+    """Into what the vectors of a site, of `size` numbers, are cut; heads where they part it."""
+    n_heads = int(comparison.run.w_o.shape[0])
+    has_chunks = bool(n_heads) and size % n_heads == 0
+    pers = [per for per in READINGS[site] if per != HEAD_CHUNK or has_chunks]
+    return [per for per in pers if per == VECTOR] if comparison.curve else pers
 
 
 _CUTS: dict[str, Callable[[Tensor, int], Tensor]] = {

@@ -129,10 +129,7 @@ class CollapseRun:
         references = {key: passes for key, passes in exact.items() if key in weights}
         runs = measured or {REFERENCE.name: exact[AS_GIVEN]}
         tables, reference = self._compared(runs, references)
-        differences = {
-            REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}": passes.difference
-            for key, passes in exact.items()
-        }
+        differences = {_exact_name(key): passes.difference for key, passes in exact.items()}
         own_lengths: dict[str, list[int]] = {}
         for name, passes in runs.items():
             error = 0.0
@@ -140,10 +137,9 @@ class CollapseRun:
                 own_lengths[name], error = self._remeasure_deciding(tables[name], passes, exact)
             differences[name] = max(passes.difference, error)
         like = next(iter(tables.values()))
-        for name in not_finite:
-            weights_key = keys[Precision.of_name(name)]
-            rows = like.assign(dtype=name, weights=weights_key, status=OVERFLOWS, **_BLANK)
-            tables[name] = rows.astype(_KINDS)
+        tables |= {
+            name: _overflowing(like, name, keys[Precision.of_name(name)]) for name in not_finite
+        }
         frame = pd.concat(
             [tables[precision.name] for precision in self.precisions], ignore_index=True
         )
@@ -158,6 +154,10 @@ class CollapseRun:
             self._views[name] = make(self.model)
         return self._views[name]
 
+    def _exact_view(self, key: str, stored: Sequence[Precision]) -> TransformerBridge:
+        """The model in float64 with the weights of `key`, which the precisions `stored` store."""
+        return self._view(REFERENCE) if key == AS_GIVEN else self._view(stored[0], exact=True)
+
     def _all_passes(
         self, keys: Mapping[Precision, str], progress: Progress | None
     ) -> tuple[dict[str, Passes], dict[str, Passes], dict[str, str]]:
@@ -167,10 +167,7 @@ class CollapseRun:
         Raises `InputError` for a precision that cannot overflow where float64 does not: there the
         weights are broken.
         """
-        storing = {
-            key: [one for one in keys if keys[one] == key and one != REFERENCE]
-            for key in dict.fromkeys([AS_GIVEN, *keys.values()])
-        }
+        storing = _storing(keys)
         runs = [(key, one) for key, stored in storing.items() for one in (REFERENCE, *stored)]
         exact: dict[str, Passes] = {}
         measured: dict[str, Passes] = {}
@@ -181,21 +178,15 @@ class CollapseRun:
             concerned = storing[key] if precision == REFERENCE else [precision]
             try:
                 if precision == REFERENCE:
-                    own_weights = key != AS_GIVEN
-                    view = self._view(
-                        storing[key][0] if own_weights else REFERENCE, exact=own_weights
-                    )
+                    view = self._exact_view(key, storing[key])
                     exact[key] = self._passes(key, precision, view, batching, step)
                     batching = exact[key].batching
                 elif key in exact:
                     view = self._view(precision)
                     measured[precision.name] = self._passes(key, precision, view, batching, step)
             except (RangeError, hooks.RangeError) as error:
-                if AS_GIVEN not in exact or not all(one.narrow for one in concerned):
-                    raise InputError(
-                        f"{error}: leave this dtype out, or check the model's weights"
-                    ) from None
-                not_finite |= {one.name: str(error) for one in concerned}
+                _require_narrow(concerned if AS_GIVEN in exact else [REFERENCE], error)
+                not_finite |= dict.fromkeys((stored.name for stored in concerned), str(error))
         if REFERENCE in keys:
             measured[REFERENCE.name] = exact[AS_GIVEN]
         return exact, measured, not_finite
@@ -359,6 +350,34 @@ class CollapseRun:
         ids = rows[_NEXT].dropna().astype(int)
         texts = token_texts(self.model.tokenizer, ids.tolist())
         return rows.assign(**{_NEXT: ids.map(texts.get)}).astype(_KINDS)
+
+
+def _exact_name(key: str) -> str:
+    """What the float64 run of those weights is called."""
+    return REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}"
+
+
+def _require_narrow(precisions: Sequence[Precision], error: Exception) -> None:
+    """Refuse an overflow of a precision that cannot overflow where float64 does not."""
+    if not all(precision.narrow for precision in precisions):
+        raise InputError(f"{error}: leave this dtype out, or check the model's weights") from None
+
+
+def _storing(keys: Mapping[Precision, str]) -> dict[str, list[Precision]]:
+    """The precisions but float64 by the weights that they store, the given ones first."""
+    storing: dict[str, list[Precision]] = {
+        key: [] for key in dict.fromkeys([AS_GIVEN, *keys.values()])
+    }
+    for precision, key in keys.items():
+        if precision != REFERENCE:
+            storing[key].append(precision)
+    return storing
+
+
+def _overflowing(like: pd.DataFrame, name: str, weights_key: str) -> pd.DataFrame:
+    """The rows of a precision that overflows: those of another, without a number."""
+    rows = like.assign(dtype=name, weights=weights_key, status=OVERFLOWS, **_BLANK)
+    return rows.astype(_KINDS)
 
 
 def _comparison(passes: Passes, exact: Mapping[str, Passes], index: int) -> PairDistances:
