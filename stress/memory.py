@@ -21,7 +21,7 @@ import torch
 from ostools.measure.swept import Cell
 from ostools.models.files.sources import locate
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, key_of
+from ostools.sweep.cells import cells_of, checkpoint_hash, code_version, keyed
 from ostools.sweep.executor import Bench, Terms
 from tests.checkpoints import write_checkpoint
 
@@ -67,8 +67,7 @@ def measured(cases: int, seed: int) -> tuple[list[int], list[str]]:
         cells = _cells(name)
         for index in range(cases):
             cell = _drawn(cells[index % len(cells)], chosen)
-            key = key_of(cell, bench.terms.checkpoints[name], "cpu")
-            found = bench.measure(KeyedCell(cell, key))
+            found = bench.measure(keyed(cell, bench.terms.checkpoints[name], "cpu"))
             if isinstance(found, str):
                 errors.append(found)
             del found

@@ -218,7 +218,7 @@ def _logits(call: _Call) -> int:
     return logits_bytes(
         call.model.shape,
         longest.tokens + longest.answer,
-        len(call.lengths),
+        len(call.lengths) * len(_listed(call.get("seeds", 0))),
         len(call.get("dtypes", ())),
         call.model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers),
     )

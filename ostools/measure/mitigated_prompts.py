@@ -145,14 +145,22 @@ class MitigatedPrompts:
     @contextmanager
     def acting(self, work: TransformerBridge) -> Iterator[None]:
         """Run `work`, the model in the precision that is measured, under the mitigation inside the
-        block.
-
-        Before it begins the mitigation has verified a pass over every prompt
-        (`mitigations.running`), and every silent part was seen to change a logit, bit for bit.
-        Raises `InputError` for one that does not: its numbers would be those without it.
+        block, once it was seen to act (`require_acting`).
         """
         if self.mitigation is None:
             yield
+            return
+        self.require_acting(work)
+        with self.mitigation.hooks(work):
+            yield
+
+    def require_acting(self, work: TransformerBridge) -> None:
+        """Verify a pass of `work` under the mitigation over every prompt (`mitigations.running`),
+        and that every silent part changes a logit, bit for bit.
+
+        Raises `InputError` for one that does not: its numbers would be those without it.
+        """
+        if self.mitigation is None:
             return
         for number, (prompt, silent_parts) in enumerate(
             zip(self.prompts, self.silent, strict=True)
@@ -166,8 +174,6 @@ class MitigatedPrompts:
                         f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
                     )
                     raise self._inactive(part, number, unchanged)
-        with self.mitigation.hooks(work):
-            yield
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which, count = "this prompt", len(self.prompts)

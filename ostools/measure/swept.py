@@ -224,8 +224,7 @@ class Swept:
             longer = Prompt.from_ids(model, (*ids, ids[-1]))
             if cell.mitigated is not None:
                 prompts = MitigatedPrompts.of(function.__name__, model, [longer], cell.mitigated)
-                with prompts.acting(model):  # else `InputError`: it changes nothing here
-                    pass
+                prompts.require_acting(model)
             pair = PairsOfIds({n: (ids, (*ids, ids[-1]))}, TEXT_TASK)
             results.append(function(model, pair, lengths=[n], **how))
         tables = [

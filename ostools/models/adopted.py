@@ -13,12 +13,14 @@ import copy
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import cast
 
 import torch
 import transformers
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers.initialization import no_init_weights
 
@@ -78,6 +80,8 @@ modules: no number changes.
 _NOT_COMPUTED_WITH = {"training", "gradient_checkpointing", "vocab_size"}
 """Settings of modules that change no logits. `resize_token_embeddings` leaves the old vocab_size on
 the inner model, where transformers reads none but for a loss."""
+_CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
+"""Where a configuration in memory holds the names of the functions that it computes with."""
 _HINT = ": merge adapters, dequantise, and undo what replaced modules before it is adopted"
 
 
@@ -120,6 +124,7 @@ def adopt(
     _refuse_hooks(source)
     family = family_of_settings(user_model.config.to_dict(), f"the configuration of {name}")
     require_own_functions(name, *_configs(user_model))
+    _require_one_config(user_model, name)
     dtype = cast(Tensor, user_model.get_input_embeddings().weight).dtype
     rounds_scores = (
         is_eager(source) if is_bridge else user_model.config._attn_implementation == "eager"
@@ -151,23 +156,23 @@ def _bridged(
     rebuilt_model = _rebuilt(user_model, family, dtype, name)
     _share(modules, rebuilt_model, name)
     more = modules.keys() - _modules(rebuilt_model).keys()
-    # TransformerLens adds modules to a model that it wraps: the logits say that they are the same.
-    is_wrapped = isinstance(source, TransformerBridge) or any(
-        isinstance(part, GeneralizedComponent) for part in source.modules()
-    )
-    if more and not is_wrapped:
+    # TransformerLens adds modules to a model that it wraps.
+    if more and not _is_wrapped(source):
         raise InputError(
             f"expected the modules of a {type(user_model).__name__} in {name}, found {min(more)} "
             f"too{_HINT}"
         )
     check_tied(rebuilt_model, Path(name))
     check_finite(rebuilt_model, Path(name))
+    probe = probe_of(rebuilt_model)
+    # Whatever was replaced in memory, and is no module, setting or weight, is in the logits.
+    user_logits = _logits(source, rebuilt_model.config, probe, name)
+    if not _is_wrapped(source):
+        _require_equal(user_logits, _logits(rebuilt_model, None, probe, name), name)
     bridge = wrapped(rebuilt_model.eval(), family, name, eager)
-    if is_wrapped:
-        probe = probe_of(rebuilt_model)
+    if _is_wrapped(source):
         with torch.no_grad():
-            logits = source(probe)
-            check_same(cast(Tensor, getattr(logits, "logits", logits)), bridge(probe), name)
+            check_same(user_logits, bridge(probe), name)
     if isinstance(source, TransformerBridge):
         _require_same_copies(source, bridge, name)
     return bridge
@@ -204,16 +209,35 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
     return module_by_name
 
 
+def _is_wrapped(model: nn.Module) -> bool:
+    """Whether TransformerLens has put its parts into the model."""
+    return any(isinstance(part, GeneralizedComponent) for part in model.modules())
+
+
 def _configs(model: nn.Module) -> list[PreTrainedConfig]:
     """Every configuration that a module of the model computes by."""
     configs = [getattr(part, "config", None) for part in model.modules()]
     return list({id(it): it for it in configs if isinstance(it, PreTrainedConfig)}.values())
 
 
+def _require_one_config(model: PreTrainedModel, name: str) -> None:
+    """Refuse a module with a configuration of its own: it may compute otherwise beyond the few
+    tokens on which the model is tried.
+    """
+    settings = model.config.to_dict()
+    for config in _configs(model):
+        if config.to_dict() != settings:
+            raise InputError(
+                f"expected one configuration in {name}, found a module with another: set it in the "
+                "model's configuration before the model is built"
+            )
+
+
 def _refuse_hooks(model: nn.Module) -> None:
     """Refuse hooks and methods that the user put on a module: they would be lost, or would act on
     the user's object alone.
     """
+    is_wrapped = _is_wrapped(model)
     for name, part in model.named_modules():
         for kind in _HOOKS:
             for hook in getattr(part, kind).values():
@@ -225,11 +249,11 @@ def _refuse_hooks(model: nn.Module) -> None:
                         "back with ostools' own hooks"
                     )
         for method, function in vars(part).items():
-            is_replaced = isinstance(function, FunctionType | MethodType) and isinstance(
+            is_replaced = callable(function) and isinstance(
                 getattr(type(part), method, None), FunctionType
             )
             # TransformerLens itself replaces methods.
-            if is_replaced and not isinstance(model, TransformerBridge):
+            if is_replaced and not is_wrapped:
                 raise InputError(
                     f"expected modules with their own {method}, found another put into "
                     f"{name or 'the model'}: adopt the model without it (accelerate puts one there "
@@ -238,6 +262,44 @@ def _refuse_hooks(model: nn.Module) -> None:
 
 
 # ---- the second model, around the same weights
+
+
+def _logits(
+    model: PreTrainedModel | TransformerBridge,
+    config: PreTrainedConfig | None,
+    probe: Int[Tensor, "1 pos"],
+    name: str,
+) -> Float[Tensor, "1 pos d_vocab"]:
+    """The model's logits in eval mode, with the functions that `config` names; afterwards the model
+    is as it was.
+
+    Without gradients even of weights: torch multiplies in another order where a weight asks for
+    one, also under `no_grad`.
+    """
+    options = {} if isinstance(model, TransformerBridge) else {"use_cache": False}
+    with ExitStack() as stack, torch.no_grad():
+        for part in model.modules():
+            stack.callback(setattr, part, "training", part.training)
+        for weight in model.parameters():
+            stack.callback(weight.requires_grad_, weight.requires_grad)
+            weight.requires_grad_(False)
+        for user_config in _configs(model) if config is not None else ():
+            own_choices = {choice: vars(user_config).get(choice) for choice in _CHOICES}
+            stack.callback(vars(user_config).update, own_choices)
+            vars(user_config).update({choice: getattr(config, choice, None) for choice in _CHOICES})
+        with refusal(f"a model {name} that computes"):
+            output = model.eval()(probe, **options)
+    return output if isinstance(output, Tensor) else output.logits
+
+
+def _require_equal(user_logits: Tensor, rebuilt_logits: Tensor, name: str) -> None:
+    if not torch.equal(user_logits, rebuilt_logits):
+        check_same(user_logits, user_logits, name)  # says so where they are not finite
+        raise InputError(
+            f"expected {name} to compute what its weights compute when they are saved and loaded, "
+            f"found logits {float((user_logits - rebuilt_logits).abs().max()):.3g} apart: "
+            "something on it was replaced in memory; undo it"
+        )
 
 
 def _rebuilt(

@@ -43,10 +43,13 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class KeyedCell:
-    """A cell that was asked for, under the key of what defines its numbers."""
+    """A cell that was asked for, under the key of what defines its numbers; `base`: the key of the
+    same but for the lengths.
+    """
 
     cell: Cell
     key: str
+    base: str
 
     @property
     def identity(self) -> str:
@@ -57,10 +60,12 @@ class KeyedCell:
 
     def replaces(self, before: KeyedCell) -> bool:
         """Whether the numbers of this cell are asked in the place of those of `before`: of a cell
-        that has the same lengths, or of which a row depends on the others."""
+        of another checkpoint, text, file, device or version; or that has the same lengths, or of
+        which a row depends on the others."""
         swept = MEASUREMENTS[self.cell.measurement].swept
         is_apart = not {*self.cell.lengths} & {*before.cell.lengths}
-        return self.identity == before.identity and (swept.depends_on_lengths or not is_apart)
+        is_other = self.base != before.base or swept.depends_on_lengths or not is_apart
+        return self.identity == before.identity and is_other
 
 
 def to_load(cell: Cell) -> tuple[str, str]:
@@ -115,8 +120,20 @@ def _same_text(definition: Task | Mitigation | None, label: str, spec: str) -> s
     return spec if label == repr(definition) else label
 
 
+def keyed(cell: Cell, checkpoint: str, device: str) -> KeyedCell:
+    """The cell under its keys."""
+    base = base_of(cell, checkpoint, device)
+    return KeyedCell(cell, digest([base, list(cell.lengths)]), base)
+
+
 def key_of(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell: settings, lengths, text, checkpoint, device, versions.
+    """What defines the numbers of a cell: its lengths, and what `base_of` holds."""
+    return keyed(cell, checkpoint, device).key
+
+
+def base_of(cell: Cell, checkpoint: str, device: str) -> str:
+    """What defines the numbers of a cell but its lengths: settings, text, checkpoint, device,
+    versions.
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
@@ -128,7 +145,6 @@ def key_of(cell: Cell, checkpoint: str, device: str) -> str:
         {
             **cell.columns,
             "options": cell.options,
-            "lengths": list(cell.lengths),
             "text": None if text is None else [text.id, text.number, digest(text.text)],
             "checkpoint": checkpoint,
             "device": device,

@@ -12,7 +12,7 @@ from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
 from ostools.sweep.cell_file import file_of
-from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, key_of
+from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, keyed
 from ostools.sweep.executor import (
     Executor,
     Job,
@@ -73,7 +73,7 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     located = {cell.model: source_of(cell) for cell in by_width}  # the widest is the last
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version())
-    keyed_cells = [KeyedCell(cell, key_of(cell, hashes[cell.model], terms.kind)) for cell in cells]
+    keyed_cells = [keyed(cell, hashes[cell.model], terms.kind) for cell in cells]
     stored = store.files({keyed_cell.key for keyed_cell in keyed_cells})
     failures = {} if retry_failed else store.failures()
     missing = [keyed_cell for keyed_cell in keyed_cells if keyed_cell.key not in stored]

@@ -50,7 +50,7 @@ class Failure:
 class Manifest:
     """What was asked of a directory. This code cannot know what a later form means."""
 
-    form: Literal[2]
+    form: Literal[3]
     cells: tuple[KeyedCell, ...]
 
 
@@ -155,7 +155,7 @@ class Store(OwnDirectory):
                     replaced += key in stored
             cells_before[cell.key] = cell
         cells = tuple(cell for by_key in asked.values() for cell in by_key.values())
-        manifest = _MANIFEST.dump_json(Manifest(2, cells), indent=1)
+        manifest = _MANIFEST.dump_json(Manifest(3, cells), indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_bytes(manifest))
         return replaced
 

@@ -4,6 +4,7 @@ object stays as it was.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from functools import partial
@@ -207,6 +208,12 @@ class Doubled(nn.Linear):
     """A layer that computes something else than its weights say."""
 
 
+def _changed(config: Any) -> Any:
+    other = copy.deepcopy(config)
+    other.rms_norm_eps = 0.5
+    return other
+
+
 def _mlp(model: Any) -> Any:
     return model.model.layers[0].mlp
 
@@ -247,6 +254,28 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
         r"expected the modules of a LlamaForCausalLM in mine, found model\.extra too",
+    ),
+    "bias beside": (
+        lambda model: setattr(
+            model.model.layers[0].self_attn.q_proj, "bias", nn.Parameter(torch.full((32,), 0.1))
+        ),
+        "expected mine to compute what its weights compute when they are saved and loaded, found logits .* apart",
+    ),
+    "partial": (
+        lambda model: setattr(_mlp(model), "forward", partial(lambda x: x)),
+        r"found another put into model\.layers\.0\.mlp",
+    ),
+    "none": (
+        lambda model: setattr(model.model.norm, "variance_epsilon", None),
+        "expected a model mine that computes",
+    ),
+    "function": (
+        lambda model: setattr(_mlp(model), "act_fn", nn.SiLU()),
+        "in model.layers.0.mlp.act_fn",
+    ),
+    "configuration": (
+        lambda model: setattr(model.model, "config", _changed(model.config)),
+        "expected one configuration in mine, found a module with another",
     ),
     "tied": (
         lambda model: setattr(model.config, "tie_word_embeddings", True),

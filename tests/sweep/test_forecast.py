@@ -84,13 +84,13 @@ PEAK = """
 import json, sys, torch
 torch.set_num_threads(1)
 from ostools.sweep import sweep_of
-from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
+from ostools.sweep.cells import cells_of, checkpoint_hash, code_version, keyed
 from ostools.sweep.executor import Bench, Terms
 from ostools.models.files.sources import locate
 (cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
 checkpoint = checkpoint_hash(locate(cell.model, None))
 terms = Terms("cpu", {cell.model: checkpoint}, code_version())
-found = Bench(terms).measure(KeyedCell(cell, base_key(cell, checkpoint, "cpu")))
+found = Bench(terms).measure(keyed(cell, checkpoint, "cpu"))
 assert not isinstance(found, str), found
 print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1])
 """

@@ -24,6 +24,7 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.sweep import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
+from ostools.sweep.cells import KeyedCell
 from ostools.sweep.ray_cluster import Worker
 from stress._runs import table
 from tests.sweep.test_run import SHORT, asked
@@ -197,7 +198,7 @@ def test_a_cell_that_raises_has_failed_and_is_not_tried_again(
     ("name", "message"),
     [
         (
-            "key_of",
+            "keyed",
             "expected the plugins and files that the sweep was planned with, found others on ",
         ),
         (
@@ -213,7 +214,12 @@ def test_a_cell_that_raises_has_failed_and_is_not_tried_again(
 def test_a_worker_with_another_plugin_checkpoint_or_code_measures_nothing(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
-    monkeypatch.setattr(PLANNING, name, lambda *_: "0" * 16)
+    nothing = "0" * 16
+    monkeypatch.setattr(
+        PLANNING,
+        name,
+        lambda *of: KeyedCell(of[0], nothing, nothing) if name == "keyed" else nothing,
+    )
     found = plan(sweep_of(asked(written, **FEW)), tmp_path)
     assert re.search(message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0])))
 

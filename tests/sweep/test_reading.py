@@ -32,7 +32,7 @@ def wanted(
     seed: int, measurement: str = "evaluate", lengths: tuple[int, ...] = (3, 4)
 ) -> KeyedCell:
     cell = Cell("made", "copy-last", "float32", "none", seed, measurement, "{}", lengths)
-    return KeyedCell(cell, f"{seed + 100 * (measurement != 'evaluate'):016x}")
+    return KeyedCell(cell, f"{seed + 100 * (measurement != 'evaluate'):016x}", "made")
 
 
 @pytest.fixture

@@ -167,9 +167,9 @@ def ablation(
     work = full_precision(model, "ablation")
     answers: AnswerOptions = {"logit": logit, "prefilled": prefilled}
     if prompt is not None:
-        if task is not None or lengths is not None or prefilled:
+        if task is not None or lengths is not None or prefilled or tuple(seeds) != (0,):
             raise InputError(
-                "ablation: expected a prompt or a task, found both: a prompt has no lengths and no line to begin"
+                "ablation: expected a prompt or a task, found both: a prompt has no lengths, no seeds and no line to begin"
             )
         possible = MEASURES[1:] if logit is not None or what == "edges" else MEASURES[1:2]
         names = _measure_names(what, measures, possible)
@@ -177,6 +177,10 @@ def ablation(
     else:
         names = _measure_names(what, measures, MEASURES)
         ablated = list(_of_tasks(work, task, lengths, seeds, names, answers, encoding))
+    if logit is not None and "answers" not in names:
+        raise InputError(
+            f"ablation: expected 'answers' among the measures, as logit= is read there, found {', '.join(names)}"
+        )
     settings: dict[str, object] = {
         "task": ablated[0].task,
         "lengths": [prompt.length for prompt in ablated],

@@ -116,6 +116,8 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
         _refuse(f"answers to {labels[0]} and to {labels[1]}: ask both the same task")
     keys, columns = ["length", "seed", "key"], ["answer", "correct", "status"]
     sides = [frame_of(result)[[*keys, *columns]] for result in (first, second)]
+    if any(side.duplicated(keys).any() for side in sides):
+        _refuse("several answers to a prompt: they are not several questions")
     both: Frame = sides[0].merge(
         sides[1], on=keys, how="outer", suffixes=("_1", "_2"), indicator="side"
     )

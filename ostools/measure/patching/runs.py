@@ -163,12 +163,18 @@ class Patcher:
         ).cpu()
 
     def _acts(self, host: PromptRun, donor: PromptRun, patch: Patch) -> bool:
-        """Whether the patch changes anything: a bit of an activation, or an edge that a query has."""
+        """Whether the patch changes anything: a bit of an activation, or an edge that a query has.
+
+        Before the first token that differs the runs are the same but for rounding.
+        """
         if self.what == EDGES:
             return min(patch.positions) <= max(self.queries)
-        at = (0, *patch.at(0))
+        at = patch.at(self.shared)
         return any(
-            not torch.equal(host.activations[layer][at], donor.activations[layer][at])
+            not torch.equal(
+                host.activations[layer][0, self.shared :][at],
+                donor.activations[layer][0, self.shared :][at],
+            )
             for layer in patch.layers
         )
 
