@@ -218,7 +218,8 @@ def test_what_hooks_do_to_the_pair_of_a_text_is_measured(written: Path, tmp_path
     table: Any = results(tmp_path)
     sides = {name: rows["float64_distance"].tolist() for name, rows in table.groupby("mitigation")}
     assert sides["none"] != sides[window]
-    _, ids = Text("0", 0, texts(1)[0]).window(ost.load_model(written), 8, 0) or (0, ())
+    drawn: Any = Text("0", 0, texts(1)[0]).window(ost.load_model(written), 8, 0)
+    ids = drawn[1]
     alone = ost.collapse(
         ost.load_model(written),
         ost.tasks.PairsOfIds({8: (ids, (*ids, ids[-1]))}),

@@ -139,6 +139,10 @@ def _summary(length: int, rows: Frame, random: bool) -> dict[str, object]:
 
 
 def from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
+    if rows.duplicated(["length", "seed"]).any():
+        raise InputError(
+            "expected one answer to each prompt, found several: they are not several trials"
+        )
     try:
         random = tasks.task(str(rows["task"].iloc[0])).random
     except InputError:  # of a distribution that is not installed here

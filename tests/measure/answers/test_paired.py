@@ -5,6 +5,7 @@ is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.paired import AnswerDifference
-from ostools.measure.answers.result import Evaluation
+from ostools.measure.answers.result import Evaluation, from_rows
 from ostools.theory.statistics.paired import mcnemar, paired_difference
 from tests.reporting.made import made_evaluation, made_sensitivity, words_of
 
@@ -182,3 +183,14 @@ def test_an_evaluation_beside_another_kind_of_result_is_refused() -> None:
     for pair in ((evaluation, profile), (profile, evaluation)):
         with pytest.raises(InputError, match="or two results of one kind, found"):
             ost.compare(*pair)
+
+
+def test_several_answers_to_one_prompt_are_no_questions() -> None:
+    """As files of earlier versions have them."""
+    several = asked([True, False])
+    several = replace(several, frame=pd.concat([several.frame] * 3, ignore_index=True))
+    for pair in ((several, asked([True, False])), (asked([True, False]), several)):
+        with pytest.raises(InputError, match="found several answers to a prompt"):
+            ost.compare(*pair)
+    with pytest.raises(InputError, match="expected one answer to each prompt, found several"):
+        from_rows(several.frame, several.provenance)
