@@ -49,9 +49,8 @@ def cell(
         "mitigation": "none",
         "options": "{}",
     } | names
-    return KeyedCell(
-        Cell(dtype=dtype, seed=seed, measurement=measurement, lengths=lengths, **keys), base
-    )
+    cell = Cell(dtype=dtype, seed=seed, measurement=measurement, lengths=lengths, **keys)
+    return KeyedCell(cell, base, base)
 
 
 def keep(
