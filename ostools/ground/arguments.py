@@ -125,13 +125,18 @@ def _items(hint: Any, value: Any) -> Any:
     if not _has_items(value):
         return None
     if fields:
-        rows = list(value)
-        are_of_one_length = all(isinstance(row, Sized) and len(row) == len(fields) for row in rows)
-        return rows if are_of_one_length else None
+        return _rows_of(value, len(fields))
     if not is_text:
         return value
     words = list(value)
     return words if all(_is_one(item, word) for word in words) else None
+
+
+def _rows_of(value: Iterable[Any], length: int) -> list[Any] | None:
+    """The tuples, where all are of that length."""
+    rows = list(value)
+    are_of_one_length = all(isinstance(row, Sized) and len(row) == length for row in rows)
+    return rows if are_of_one_length else None
 
 
 def _fields(item: Any) -> tuple[Any, ...]:

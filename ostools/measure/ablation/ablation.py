@@ -177,10 +177,7 @@ def ablation(
     else:
         names = _measure_names(what, measures, MEASURES)
         ablated = list(_of_tasks(work, task, lengths, seeds, names, answers, encoding))
-    if logit is not None and "answers" not in names:
-        raise InputError(
-            f"ablation: expected 'answers' among the measures, as logit= is read there, found {', '.join(names)}"
-        )
+    _require_answers(logit, names)
     settings: dict[str, object] = {
         "task": ablated[0].task,
         "lengths": [prompt.length for prompt in ablated],
@@ -240,6 +237,14 @@ def _measure_names(
             "edge of one is not an edge of the other; leave 'collapse' out"
         )
     return names
+
+
+def _require_answers(logit: object, names: Sequence[MeasureName]) -> None:
+    """Refuse a logit that no measure reads."""
+    if logit is not None and "answers" not in names:
+        raise InputError(
+            f"ablation: expected 'answers' among the measures, as logit= is read there, found {', '.join(names)}"
+        )
 
 
 def _rows(
