@@ -44,6 +44,6 @@ def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse
     pairs = ost.collapse(
         ost.load_model("embedded"), "figure-5a", lengths=[4, 8, 12], dtypes=["bfloat16"]
     )
-    assert pairs.findings()[1] in tables["collapse"]
+    assert pairs.findings()[0] in tables["collapse"]
     assert tables["collapse"].startswith("**embedded**, every 4 digits up to 12 digits")
     assert "| 3 |" in tables["long_collapse"]

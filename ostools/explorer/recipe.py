@@ -109,9 +109,10 @@ def _side(request: ViewRequest, name: str, prompt: str = "prompt", **mitigation:
         options |= {"layers": (request.layer,)}
     if request.logit is not None:
         options |= {"logit": request.logit}
-    if "longest" not in view.takes:
+    if "longest" in view.takes:
+        options |= {"lengths": range(1, request.longest + 1)}
+    elif "task" not in inspect.signature(RECORDS[view.function].function).parameters:
         return Call(name, view.function, ("model", prompt), options | mitigation)
-    options |= {"lengths": range(1, request.longest + 1)}
     return Call(name, view.function, ("model",), options | mitigation, {"prompt": prompt})
 
 

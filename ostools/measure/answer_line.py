@@ -63,18 +63,16 @@ def cut_otherwise(task_prompt: TaskPrompt) -> InputError:
 
 
 def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> tuple[int, ...]:
-    """The tokens of `line` after a prompt.
+    """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands
+    for it.
 
     They are those behind the prompt where the prompt and the line, encoded as one text, begin with
     the prompt's own tokens. Where a tokenizer joins the prompt's end with the line's beginning they
     are those of the line by itself: a model that has read the prompt's tokens cannot write the
-    joined one. Raises `InputError` where they cannot be told from the text before them, and for a
-    vocabulary without a line's end, with which no line can be written."""
+    joined one. Raises `InputError` where they cannot be told from the text before them."""
     tokenizer = tokenizer_of(model)
     if not writes_lines(tokenizer):
-        raise InputError(
-            "expected a tokenizer that keeps the end of a line, found one without: no answer line ends"
-        )
+        line = line.replace("\n", " ")
     ids = prompt.ids.tolist()
     # As `encode` does it: a plain text holds no special token, a chat template its own; before
     # either may stand some.

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ import torch
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.devices import resolve_device
-from ostools.sweep.cells import to_load
+from ostools.sweep.cells import KeyedCell, to_load
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 
 AUTO = "auto"
@@ -33,7 +33,7 @@ RETRIES = 2
 """How often a cell whose worker was lost is tried again. Then it is recorded as failed: it may be
 what ends its workers.
 """
-_SECONDS = 5.0  # how long an address has to answer, for which Ray itself would wait for minutes
+_SECONDS = 5.0  # how long an address has to answer; Ray itself would wait for minutes
 
 Amounts: TypeAlias = Mapping[str, float | int]
 """CPUs and GPUs that a node has, or that a worker asks for."""
@@ -107,43 +107,46 @@ class RayCluster(Executor):
         self, jobs: Sequence[Job], terms: Terms, needs: Amounts, count: int
     ) -> Iterator[CellOutcome]:
         """Every job once. Those of one model follow each other: a worker mostly keeps the model
-        that it has. Ray itself starts a lost worker again, and tries its cell again.
+        that it has.
         """
         queue = deque(sorted(jobs, key=lambda job: to_load(job.keyed_cell.cell)))
         kind = self.ray.remote(Worker).options(
-            num_cpus=needs["CPU"],
-            num_gpus=needs["GPU"],
-            scheduling_strategy="SPREAD",
-            max_restarts=-1,
-            max_task_retries=RETRIES,
+            num_cpus=needs["CPU"], num_gpus=needs["GPU"], scheduling_strategy="SPREAD"
         )
         workers = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
+        idle, losses = [*workers], Counter[KeyedCell]()
         # Workers and their cells, by the references of the results.
         working: dict[Any, tuple[Any, Job]] = {}
 
-        def give_cell(worker: Any) -> None:
-            if queue:
-                job = queue.popleft()
+        def give_cells() -> None:
+            while queue and idle:
+                worker, job = idle.pop(0), queue.popleft()
                 working[worker.measure.remote(job)] = worker, job
-            else:  # what it takes is room for a worker whose node was lost
-                self.ray.kill(worker)
 
         try:
-            for worker in workers:
-                give_cell(worker)
+            give_cells()
             while working:
-                done, _ = self.ray.wait(list(working), timeout=_SECONDS)
-                if not done and not _room(self._nodes(), needs):
-                    break
-                for reference in done:
-                    worker, job = working.pop(reference)
-                    try:
-                        rows = self.ray.get(reference)
-                    except self.ray.exceptions.RayError as error:
+                (reference, *_), _ = self.ray.wait(list(working))
+                worker, job = working.pop(reference)
+                try:
+                    rows = self.ray.get(reference)
+                    idle.append(worker)
+                except self.ray.exceptions.RayError as error:
+                    rows = None
+                    workers.remove(worker)
+                    losses[job.keyed_cell] += 1
+                    if losses[job.keyed_cell] > RETRIES:
                         rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
-                    give_cell(worker)  # under way before this one is stored
+                    else:
+                        queue.appendleft(job)
+                    # A worker that waits for a node that does not come would never end.
+                    if len(workers) < _room(self._nodes(), needs):
+                        workers.append(kind.remote(terms, os.getcwd(), self.cpus))
+                        idle.append(workers[-1])
+                give_cells()  # under way before this one is stored
+                if rows is not None:
                     yield job.keyed_cell, rows
-            for job in (*(job for _, job in working.values()), *queue):
+            for job in queue:
                 yield job.keyed_cell, "no node of the cluster has room for a worker any more"
         finally:
             for worker in workers:

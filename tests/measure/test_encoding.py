@@ -50,10 +50,8 @@ OF_A_TASK: dict[Any, dict[str, Any]] = {
     ost.probe: {**SOME, "random_weights": False},
     ost.measure.probe_intervention: SOME,
     ost.measure.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
-    ost.measure.study: {**SOME, "mitigations": ["hint"], "measures": ["answers"]},
     ost.paper.windows: {"lengths": [3], "windows": [4]},
     ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},
-    ost.attention: {"length": 3},
 }
 
 
@@ -157,12 +155,7 @@ def tokens_read(result: Any) -> list[int]:
     """How many tokens of its prompts a measurement says that it read."""
     if (read := result.provenance.parameters.get("read_at")) is not None:
         return [place + 1 for _, place in read["places"]]
-    if isinstance(result, measure.Attention):
-        return [len(result.provenance.token_ids or ())]
-    frame = frame_of(result)
-    if "quantity" in frame and "tokens" in set(frame["quantity"]):
-        return frame[frame["quantity"] == "tokens"]["value"].tolist()
-    return frame["tokens"].tolist()
+    return frame_of(result)["tokens"].tolist()
 
 
 @pytest.mark.parametrize(

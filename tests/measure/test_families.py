@@ -27,7 +27,7 @@ from tests.measure.jacobian.dense import by_rows
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
-PARALLEL = ("neox", "phi", "falcon", "gptj", "stablelm-parallel")
+PARALLEL = ("neox", "phi", "falcon", "stablelm-parallel")
 every_family = pytest.mark.parametrize("family", OTHERS)
 described = pytest.mark.parametrize("family", DESCRIBED)
 experts = pytest.mark.parametrize("family", EXPERTS)

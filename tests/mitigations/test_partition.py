@@ -154,7 +154,6 @@ def test_a_study_says_that_the_right_line_has_no_probability() -> None:
     frame: Any = found.frame.set_index("quantity")
     assert frame["status"].to_dict() == {
         "correct": "active",
-        "tokens": "active",
         "log_probability": "refused",
     }
     assert frame.loc["log_probability", "reason"].startswith(

@@ -110,6 +110,10 @@ def answer_log_probability(
         )
     # The most that may be kept of the logits, at the positions of a line and of its end.
     most_rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
+    if not line_ends(model):
+        raise InputError(
+            "expected a vocabulary with an end of a text or of a line, found neither: no answer ends"
+        )
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     score_by_index: dict[int, float] = {}
     most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)

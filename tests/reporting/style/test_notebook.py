@@ -49,7 +49,7 @@ def test_a_real_kernel_stores_a_drawing_and_a_picture_and_nothing_that_loads_or_
     assert [output["output_type"] for output in outputs] == ["execute_result"] * 4
     assert [set(stored) for stored in data[:3]] == [{VEGA_LITE, "image/png", "text/plain"}] * 3
     assert data[0]["text/plain"].startswith(
-        f"Sensitivity: {len(HOSTILE)} rows of 12 columns, of made in float32"
+        f"Sensitivity: {len(HOSTILE)} rows of 13 columns, of made in float32"
     )
     assert data[2][VEGA_LITE]["title"] == "mine"
     assert set(data[3]) == {"text/html", "text/plain"}
