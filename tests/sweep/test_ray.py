@@ -254,7 +254,7 @@ def test_rows_are_told_of_the_cell_that_they_are_of_whichever_is_done_first(
     worker = type("AWorker", (), {"measure": Remote(lambda job: f"of {job.keyed_cell.cell.dtype}")})
     fake: Any = type("Ray", (), {})()
     fake.remote = lambda _: Remote(lambda *_: worker())
-    fake.wait = lambda references, timeout: ([references[-1]], references[:-1])
+    fake.wait = lambda references: ([references[-1]], references[:-1])
     fake.get, fake.kill = lambda reference: reference, lambda _: None
     fake.exceptions = ray.exceptions
     executor = object.__new__(RayCluster)
