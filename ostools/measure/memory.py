@@ -161,19 +161,23 @@ def bytes_of(
     """
     record = RECORDS[measurement.__name__]
     signature = full_signature(measurement).parameters.values()
-    defaults = {one.name: one.default for one in signature if one.default is not one.empty}
-    given = {**defaults, **arguments, **record.sizes}
-    given = {name: value for name, value in given.items() if value is not None}
-    acting = [None, *_listed(given.get("mitigations", given.get("mitigation", [])))]
-    held = 0
-    for task, mitigation in product(_listed(given.get("task")), acting):
-        call = _Call(model, given, task, mitigation, pos)
-        held = max(held, *(_BYTES[kind](call) for kind in record.memory))
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in signature
+        if parameter.default is not parameter.empty
+    }
+    values = {**defaults, **arguments, **record.sizes}
+    values = {name: value for name, value in values.items() if value is not None}
+    acting = [None, *_listed(values.get("mitigations", values.get("mitigation", [])))]
+    most = 0
+    for task, mitigation in product(_listed(values.get("task")), acting):
+        call = _Call(model, values, task, mitigation, pos)
+        most = max(most, *(_BYTES[kind](call) for kind in record.memory))
         if mitigation is not None and pos is not None:
             # The proof that it acts compares the logits of all tokens.
             both = 2 * pos * model.shape.d_vocab * max(model.shape.element, 4)
-            held = max(held, patterns_bytes(model.shape, pos) + both)
-    return bytes_with_untrained(held, model.shape) if given.get(record.beside) else held
+            most = max(most, patterns_bytes(model.shape, pos) + both)
+    return bytes_with_untrained(most, model.shape) if values.get(record.beside) else most
 
 
 def _listed(value: Any) -> list[Any]:

@@ -7,7 +7,6 @@ prompts is one of shares, and over relative position: also of the texts of a swe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -103,21 +102,6 @@ def token_columns(prompt: Prompt) -> pd.DataFrame:
     columns = {"position": range(len(ids)), "token_id": ids, "token": list(prompt.tokens)}
     origins = pd.array(prompt.origins or [None] * len(ids), dtype="str")
     return pd.DataFrame({**columns, "origin": origins})
-
-
-def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The positions (of the first, of the second) of tokens that correspond: those with which both
-    begin, and both end.
-
-    A token that would have two partners, one from either end, has none: which of them it is, is not
-    known.
-    """
-    start, end = agreeing(first, second), agreeing(first[::-1], second[::-1])
-    lengths = len(first), len(second)
-    pairs = {(place, place) for place in range(start)}
-    pairs |= {(lengths[0] - 1 - place, lengths[1] - 1 - place) for place in range(end)}
-    times = Counter(place for place, _ in pairs), Counter(place for _, place in pairs)
-    return sorted((a, b) for a, b in pairs if times[0][a] == 1 == times[1][b])
 
 
 def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:

@@ -110,9 +110,10 @@ def adopt(
     from then on: adopt the model again.
 
     Raises `InputError` for whatever `load_model` refuses; for processed weights; for hooks and
-    replaced methods; for attention, masks and experts that others registered; for modules, settings
-    and buffers that its configuration does not give (adapters that are not merged, quantised
-    layers, rotations that `.half()` has rounded). Cost: three tiny forward passes.
+    replaced methods; for attention, masks and experts that others registered; for a module with
+    another configuration than the model's; for modules, settings, buffers and logits that its
+    configuration and weights do not give (adapters that are not merged, quantised layers, rotations
+    that `.half()` has rounded). Cost: a few tiny forward passes.
     """
     check_versions()
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
@@ -151,13 +152,13 @@ def _bridged(
     """The bridge around a second model of the same weights; `source`: the user's object, of which
     `user_model` is the Hugging Face model.
     """
-    modules = _modules(user_model)
+    modules, is_wrapped = _modules(user_model), _is_wrapped(source)
     dtype = cast(Tensor, user_model.get_input_embeddings().weight).dtype
     rebuilt_model = _rebuilt(user_model, family, dtype, name)
     _share(modules, rebuilt_model, name)
     more = modules.keys() - _modules(rebuilt_model).keys()
     # TransformerLens adds modules to a model that it wraps.
-    if more and not _is_wrapped(source):
+    if more and not is_wrapped:
         raise InputError(
             f"expected the modules of a {type(user_model).__name__} in {name}, found {min(more)} "
             f"too{_HINT}"
@@ -167,10 +168,10 @@ def _bridged(
     probe = probe_of(rebuilt_model)
     # Whatever was replaced in memory, and is no module, setting or weight, is in the logits.
     user_logits = _logits(source, rebuilt_model.config, probe, name)
-    if not _is_wrapped(source):
+    if not is_wrapped:
         _require_equal(user_logits, _logits(rebuilt_model, None, probe, name), name)
     bridge = wrapped(rebuilt_model.eval(), family, name, eager)
-    if _is_wrapped(source):
+    if is_wrapped:
         with torch.no_grad():
             check_same(user_logits, bridge(probe), name)
     if isinstance(source, TransformerBridge):

@@ -89,16 +89,20 @@ def collapse(
     tokenizer that merges the repeated item, lengths beyond the context, other numbers that are not
     finite, and active edits. Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    given = _task_or_prompt(task, prompt)
+    subject = _task_or_prompt(task, prompt)
     acting, bos, chat = optional(mitigation), encoding.get("bos"), encoding.get("chat")
-    pairs = as_pairs(model, given, acting, position, encoding)
+    pairs = as_pairs(model, subject, acting, position, encoding)
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
     seed_list = seeds_of(pairs, seeds)
     require_float64_views("collapse", model)
     kept_layers = () if layers is None else checked_layers(model, layers)
     # All prompts are built: what does not fit is refused before the first pass.
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in seed_list]
-    asked = {"bos": bos, "chat": chat, **(given.provenance if isinstance(given, Prompt) else {})}
+    asked = {
+        "bos": bos,
+        "chat": chat,
+        **(subject.provenance if isinstance(subject, Prompt) else {}),
+    }
     asked |= {"task": pairs.name, "items": pairs.items, "lengths": length_list, "seeds": seed_list}
     if isinstance(pairs, TaskOfIds):
         asked |= pairs.provenance_columns()

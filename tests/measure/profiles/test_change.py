@@ -9,12 +9,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ostools as ost
 from ostools.measure import Change
-from ostools.measure.prompts import partners
 from tests.measure.profiles.test_compare import path, profile
 
 
@@ -78,20 +75,3 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
     ):
         with pytest.raises(ost.InputError, match=words):
             compare(*pair)
-
-
-@given(first=st.text("ab", max_size=6), second=st.text("ab", max_size=6))
-def test_partners_are_what_both_begin_and_both_end_with(first: str, second: str) -> None:
-    both = set()
-    for a in range(len(first)):
-        for b in range(len(second)):
-            begins = a == b and first[: a + 1] == second[: b + 1]
-            ends = len(first) - a == len(second) - b and first[a:] == second[b:]
-            if begins or ends:
-                both.add((a, b))
-    alone = [
-        (a, b)
-        for a, b in both
-        if [x for x, _ in both].count(a) == 1 == [y for _, y in both].count(b)
-    ]
-    assert partners(first, second) == sorted(alone)
