@@ -25,8 +25,8 @@ stands first. `make real-models` measures what is not stored yet of the two smal
 this page. Twenty prompts of four kinds (facts, code, repeated digits, story), five of each, of 32,
 48, 64, 96 and 128 tokens; of Qwen the four of 32 tokens, by sketches of 16 cotangents, float32
 derivatives of bfloat16 weights ([its answers](behaviour.md)). Intervals are 95%, by Student's t
-over prompts or passages; a prompt is one sample. The weights are those of the 4-bit files,
-dequantised.
+over prompts or passages, cut where no value can be; a prompt is one sample. The weights are those
+of the 4-bit files, dequantised.
 """
 
 
@@ -100,8 +100,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
-    """Mean and 95% interval over prompts."""
+RANKS, AT_LEAST_ONE = (-1.0, 1.0), (1.0, np.inf)
+"""What a rank correlation, and a sum of sizes over the size of a sum, can be."""
+
+
+def interval(
+    values: Sequence[float] | np.ndarray,
+    digits: int = 2,
+    possible: tuple[float, float] = (-np.inf, np.inf),
+) -> str:
+    """Mean and 95% interval over prompts, without the values that cannot be."""
     numbers = np.asarray(values, dtype=float)
     numbers = numbers[np.isfinite(numbers)]
     if len(numbers) < 3:
@@ -110,7 +118,8 @@ def interval(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
         float(stdtrit(len(numbers) - 1, 0.975)) * float(numbers.std(ddof=1)) / np.sqrt(len(numbers))
     )
     mean = float(numbers.mean())
-    return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
+    low, high = np.clip([mean - half, mean + half], *possible)
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _models(stored: dict[str, Cells]) -> str:
@@ -176,7 +185,7 @@ def _references(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         frozen = [cell["frozen_for_full"] for cell in cells]
         covered = [_covered(cells, which) for which in ("full", "frozen")]
-        predicted = interval([one["spearman"] for one in frozen])
+        predicted = interval([one["spearman"] for one in frozen], possible=RANKS)
         return [[name, *covered, predicted, _frozen_size(cells)]]
 
     columns = ["model", "inside 95%, full", "frozen", "frozen for full: Spearman", "size"]
@@ -302,7 +311,8 @@ def _hops(stored: dict[str, Cells]) -> str:
                 for row in cell[source]["summary"]:
                     if row["hops"] in shares:
                         shares[row["hops"]].append(row["share"])
-            cancels = interval([cell[source]["cancellation"] for cell in cells])
+            sizes = [cell[source]["cancellation"] for cell in cells]
+            cancels = interval(sizes, possible=AT_LEAST_ONE)
             made.append([name, source, *map(interval, shares.values()), cancels])
         return made
 
@@ -378,7 +388,8 @@ def _use(stored: dict[str, Cells]) -> str:
         made = []
         for effect, words in _EFFECTS.items():
             ranks = {which: _ranks_of_use(cells, effect, which) for which in ("full", "frozen")}
-            made.append([name, words, *map(interval, ranks.values())])
+            intervals = (interval(rank, possible=RANKS) for rank in ranks.values())
+            made.append([name, words, *intervals])
         return made
 
     body = _each(stored, "use/", rows)
@@ -396,7 +407,7 @@ def _form_row(name: str, words: str, cells: list[dict[str, Any]]) -> list[str]:
     form = VARIANTS.get(words.strip("`"))
     sizes = [cell["frozen"]["log10_size"] for cell in cells]
     scaled = form is not None and form.scaled and np.isfinite(sizes).all()
-    ranks = (interval(_ranks(cells, which)) for which in _NORMS)
+    ranks = (interval(_ranks(cells, which), possible=RANKS) for which in _NORMS)
     return [name, words, *ranks, interval(sizes, 1) if scaled else "–"]
 
 
@@ -419,7 +430,7 @@ def _range(stored: dict[str, Cells]) -> str:
                 interval([np.median(values) for values in ranges], 3),
                 f"{min(every):.3f} to {max(every):.3f}",
                 interval(errors, 1),
-                interval([cell["spearman"] for cell in cells]),
+                interval([cell["spearman"] for cell in cells], possible=RANKS),
                 f"{np.median(arithmetic):.1%}, {max(arithmetic):.1%}",
                 f"{np.median([_within(certificate) for certificate in certificates]):.0%}",
             ]

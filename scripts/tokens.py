@@ -53,7 +53,7 @@ class Plan:
 PLANS = {
     "gemma-3-270m": Plan(),
     "smollm2-135m-instruct": Plan(long=6),
-    "qwen2.5-coder-1.5b-instruct": Plan(3, 48, 2, 2, 0, untrained=False),
+    "qwen2.5-coder-1.5b-instruct": Plan(long=6, untrained=False),
 }
 LENGTHS = (8, 128)
 """Digits of the pairs whose distance stands beside one rounding."""

@@ -32,13 +32,13 @@ FIGURES = [
         (1, 0),
     ),
     (
-        r"from (\d+) ones on, bfloat16 hides .* \(at (\d+) of (\d+) lengths\)",
+        r"from (\d+) to (\d+) ones, bfloat16 hides .* \(at (\d+) of (\d+) lengths\)",
         REAL,
-        r"gemma-3-270m \| figure-5a \| (\d+) to \d+, (\d+) of (\d+);",
-        (0, 1, 2),
+        r"gemma-3-270m \| figure-5a \| (\d+) to (\d+), (\d+) of (\d+);",
+        (0, 1, 2, 3),
     ),
     (
-        r"last digit in (\d+) of (\d+) cases, and in (\d+) without",
+        r"last of 16 and 32 digits in (\d+) of (\d+) cases, and in (\d+) without",
         BEHAVIOUR,
         r"16 and 32 items \| none \| (\d+) of 24 .*\n\| \| `repeat-prompt` \| (\d+) of (\d+)",
         (1, 2, 0),
