@@ -128,8 +128,8 @@ def law_words(fit: dict[str, Any]) -> str:
     where = f"from n = {fit['fitted_from']:,}"
     if fit["verdict"] == "too few":
         return f"{fit['used']} lengths {where}, too few to fit"
-    if fit["verdict"] == "no decay":
-        return f"no decay {where}"
+    if fit["verdict"] == "decay not shown":
+        return f"decay not shown {where}"
     spread = (
         f"; {number(fit['seeds_low'])} to {number(fit['seeds_high'])} over seeds"
         if pd.notna(fit["seeds_low"])

@@ -29,20 +29,21 @@ def distance_findings(result: InfluenceByDistance) -> list[str]:
     fitted: Any = laws[laws["from_distance"] == 0].set_index("source")
     later: Any = laws[laws["from_distance"] == 1].set_index("source")["p"]
     text = fitted.loc[TEXT]
-    if math.isnan(text["p"]):
-        return [
-            f"No p: over {int(text['distances'])} distances the verdict on the law is: {text['verdict']}."
-        ]
     medians = result.by_distance[result.by_distance["source"] == TEXT]
     farthest = medians[medians["distance"] < text["distances"]].iloc[-1]
+    falls = (
+        f"At distance {int(farthest['distance'])} a token moves y_j by {number(farthest['median'])} of what the token itself "
+        "does, in the median."
+    )
+    if math.isnan(text["p"]):
+        return [falls, f"No p: of {int(text['distances'])} distances: {text['verdict']}."]
     interval = f" ({text['low']:.2f} to {text['high']:.2f} over {int(text['texts'])} texts)"
     controls = "; ".join(
         f"{_SUBJECTS[str(source)]}: {_rate(row['p'])} ({row['verdict']})"
         for source, row in fitted.drop(index=TEXT).iterrows()
     )
     return present(
-        f"At distance {int(farthest['distance'])} a token moves y_j by {number(farthest['median'])} of what the token itself "
-        "does, in the median.",
+        falls,
         f"Fitted law: {number(text['gamma'])} + {number(text['beta'])} (r + 1)^-p with p = {text['p']:.2f}"
         f"{'' if math.isnan(text['low']) else interval}; without the token itself {_rate(later[TEXT])}. Published for other "
         f"models: p = {PUBLISHED} (arXiv 2606.29139).",

@@ -72,10 +72,14 @@ _ROUND = (
 def log_axis(positive: Column, floor: float | None = None) -> tuple[alt.Scale, alt.Axis]:
     """A log scale around the values, and an axis with as many round numbers as can be read."""
     low, high = float(positive.min()), float(positive.max())
-    low, high = (low / 1.25 if floor is None else floor), max(high * 1.25, low * 4)
+    low, high = (low / 1.25 if floor is None else floor), high * 1.25
+    if narrow := high / low < 4:
+        middle = math.sqrt(low * high)
+        low, high = middle / 2, middle * 2
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     step = max(1, math.ceil(len(powers) / 8))
     digits = (1,) if len(powers) > 5 else (1, 2, 5) if len(powers) <= 3 else (1, 3)
+    digits = (1, 1.5, 2, 3, 5, 7) if narrow else digits
     values = [
         float(f"{digit}e{power}") for power in powers if power % step == 0 for digit in digits
     ]

@@ -36,7 +36,7 @@ VERDICTS = (
     "exponential",
     "power to a level",
     "exponential to a level",
-    "no decay",
+    "decay not shown",
     "undecided",
     "too few",
 )
@@ -84,10 +84,11 @@ class Decay:
     """Verdict on how one curve falls.
 
     Attributes:
-        verdict: one of `VERDICTS`. "no decay": a constant does as well, or the best law's interval
-            holds 0, or it rises. "undecided": it falls, and two laws are within `DECISIVE`. "too
+        verdict: one of `VERDICTS`. "decay not shown": a constant does as well, or the interval of
+            the best law's rate holds 0 (neighbours are correlated: a fall of few values can do
+            that), or it rises. "undecided": it falls, and two laws are within `DECISIVE`. "too
             few": fewer than `FEWEST` values above the floor.
-        law: the law of least BIC, for a plain verdict the plain law; None where there is no decay
+        law: the law of least BIC, for a plain verdict the plain law; None where decay is not shown,
             or too few values.
         power, exponential: the plain laws, whatever the verdict; None with too few values.
         evidence: BIC of the exponential minus that of the power law: positive speaks for the power
@@ -182,7 +183,7 @@ def _judged(plain: dict[str, Law], levelled: list[Law], constant: float) -> tupl
     else:
         rivals = [law for law in plain.values() if law is not best]
     if best.low <= 0 or constant <= best.bic:
-        return "no decay", None
+        return "decay not shown", None
     undecided = any(rival.bic - best.bic < DECISIVE for rival in rivals)
     return ("undecided" if undecided else best.name), best
 

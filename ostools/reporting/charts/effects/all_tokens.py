@@ -44,9 +44,9 @@ def distance_chart(result: InfluenceByDistance) -> Chart:
     laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
     fits = [_fit(law) for law in laws.to_dict("records")]
     rows: Frame = pd.concat([measured, *fits], ignore_index=True)
-    rows, y = log_rows(rows, "median of ‖∂y_j/∂v_i‖ / that of i = j", ("low", "high"))
+    rows, y = log_rows(rows, "norm of ∂y_j/∂v_i, over that of i = j", ("low", "high"))
     rows = rows.assign(length=rows["distance"] + 1)
-    x = axes.length_axis(rows["length"], "distance + 1 (r + 1 = j − i + 1)", log=True)
+    x = axes.length_axis(rows["length"], "distance r + 1 = j − i + 1", log=True)
     hues = {name: hue for name, hue in _HUES.items() if name in set(rows["series"])}
     hue = draw.hue("series", hues, columns=3)
     dash = draw.dashes(_DASHES, rows["quantity"])
