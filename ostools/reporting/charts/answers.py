@@ -138,7 +138,9 @@ def _share_panel(result: Evaluation, end: int | None) -> alt.LayerChart:
     probability = summary[["length", "right", "asked"]].assign(
         value=summary["probability"], series=_PROBABILITY
     )
-    marks = curve(accuracy, x, y, hue, bands=[("low", "high", 0.16)], points=28)
+    # One question a length is no share: points that stand at 0 and 1, and no line between them.
+    width = 1.5 if summary["asked"].max() > 1 else 0
+    marks = curve(accuracy, x, y, hue, bands=[("low", "high", 0.16)], points=28, width=width)
     if "low" in accuracy and accuracy["length"].nunique() == 1:
         marks += rules(accuracy, "x", x, "low", "high", color=hue)
     marks += curve(probability.dropna(subset="value"), x, y, hue, strokeDash=[5, 3])

@@ -26,6 +26,8 @@ from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Column, Frame, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
+ONE_WIDTH, ONE_HEIGHT = 520, 280
+"""Pixels of the only panel of a chart."""
 PAIRS = {
     "theorem": "",
     "task": ": n and n + 1 items (no theorem)",
@@ -34,7 +36,7 @@ PAIRS = {
 """What a panel's title adds for a pair that is not the theorem's."""
 QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("measured distance of the pair (dots where it jumps)", [1, 0]),
-    "reference": ("the same in float64: what collapse is read from", [5, 1.5]),
+    "reference": ("the same in float64, in grey: what is read", [5, 1.5]),
     "noise": ("rounding noise of the difference in this dtype", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
@@ -45,9 +47,9 @@ line would only fill a band.
 """
 
 
-def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "logits")) -> Chart:
-    """L2 distance between the two last-token representations against length, a panel per site,
-    dtype and kind of pair.
+def collapse_chart(result: Collapse, sites: Sequence[str] = ("y",)) -> Chart:
+    """L2 distance between the two last-token representations against length, a panel per site (y,
+    of which the verdict is told; "residual", "logits"), dtype and kind of pair.
 
     Each panel holds the measured distance, the rounding noise of the difference in that dtype and
     its machine line, the float64 distance beside them, and pale the ranges of lengths at which the
@@ -71,7 +73,8 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("residual", "y", "l
     }
     x, notes = axes.length_axis(rows["length"]), present(overflow_sentence(result.overflowing()))
     title = f"Distance of the last-token representations, {task_of(result)}"
-    grid = panel_grid(panels, x, y, len(dtypes), (WIDTH, HEIGHT))
+    size = (WIDTH, HEIGHT) if len(panels) > 1 else (ONE_WIDTH, ONE_HEIGHT)
+    grid = panel_grid(panels, x, y, len(dtypes), size)
     return draw.figure(grid, title, notes, color="shared", strokeDash="shared")
 
 
@@ -162,10 +165,14 @@ def _curves(
     """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
     names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
     measured = panel_data[panel_data["quantity"] == "distance"]
+    measured_rows = rows["quantity"] == "distance"
     dotted = jumps(measured.sort_values("length")["value"])
 
     def marks(x: alt.X, y: Looks) -> Marks:
-        hue = draw.hue("series", names, title="dtype", columns=len(names), symbolStrokeWidth=4)
+        dtypes = [str(name) for name in names if ((rows["series"] == name) & measured_rows).any()]
+        hue = draw.hue(
+            "series", names, title="dtype", columns=len(names), symbolStrokeWidth=4, values=dtypes
+        )
         looks: Looks = {"bands": [BAND], "dash": draw.dashes(QUANTITIES, rows["quantity"])}
         panel_marks = strips(ranges, hue)
         for quantities, width, size in (
@@ -183,10 +190,10 @@ def _curves(
 
 
 def marked_ranges(ranges: list[Looks], middle: float = 0.0, words: bool = True) -> Marks:
-    """A line where each range begins, with its words at the bottom, on the side with more room."""
+    """A line where each range begins, with its words at the top, on the side with more room."""
     panel_marks: Marks = []
     for place, span in enumerate(ranges):
-        looks = {"words": span["words"], "height": HEIGHT - 10 - LINE * place} if words else {}
+        looks = {"words": span["words"], "height": 10 + LINE * place} if words else {}
         looks |= {"side": "right" if span["length"] <= middle else "left", "dash": [1, 0]}
         looks |= {"colour": theme.colour(span["series"])}
         panel_marks += draw.line_at("x", "length", span["length"], **looks)

@@ -186,12 +186,14 @@ def constant_answer(result: Evaluation) -> tuple[str, int, int]:
 
 
 def constant_words(result: Evaluation) -> str:
-    """The best constant answer, and on how many prompts it is right; empty for one prompt."""
+    """The best constant answer, and on how many prompts it is right; empty where none is right on
+    two.
+    """
     answer, right, prompts = constant_answer(result)
     words = (
         f"Best constant answer, {theme.short_word(answer)}: right on {right} of {prompts} prompts."
     )
-    return words * (prompts > 1)
+    return words * (right > 1)
 
 
 def answers_sentence(result: Evaluation) -> str:
@@ -199,7 +201,7 @@ def answers_sentence(result: Evaluation) -> str:
     differ, and by one answer to all."""
     summary: Frame = result.summary
     unread = answer_counts(result)[1] - result.read
-    differs = summary["accuracy"].nunique() > 1
+    differs = summary["accuracy"].nunique() > 1 and summary["asked"].max() > 1
     return together(
         [
             f"{unread} could not be read, and are neither right nor wrong." if unread else "",
