@@ -214,7 +214,8 @@ def _checked(what: str, numbers: Iterable[int] | None, count: int) -> tuple[int,
     wrong = [number for number in numbers if not is_whole(number) or not 0 <= number < count]
     if wrong or not numbers:
         raise HookError(
-            f"expected {what} out of 0..{count - 1}, found {short_repr(wrong) if wrong else 'none'}"
+            f"expected {what} as whole numbers out of 0..{count - 1}, found "
+            f"{short_repr(wrong) if wrong else 'none'}"
         )
     return tuple(map(int, numbers))
 

@@ -33,7 +33,7 @@ _PAIR = re.compile(r"\s*(\w+)=(.*)", re.DOTALL)
 
 
 class Listed(NamedTuple):
-    """One line of a listing. `options` as one would write them; `summary` the first line of its
+    """One line of a listing. `options` as one would write them; `summary` the first sentence of its
     docstring, or what is wrong.
     """
 
@@ -131,7 +131,8 @@ class Registry(Generic[Thing]):
                 for key, option in options.items()
                 if key != "name"
             )
-            summary = (inspect.getdoc(maker) or "").split("\n")[0]
+            paragraph = (inspect.getdoc(maker) or "").split("\n\n")[0]
+            summary = re.split(r"(?<=\.)\s", paragraph.replace("\n", " "))[0]
             rows.append(Listed(name, self._owner(name), words, summary, True))
         return rows
 
@@ -291,4 +292,6 @@ def _read(text: str, kind: Any) -> Any:
 
 def _as_text(value: Any) -> str:
     """An option's value as `_read` takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

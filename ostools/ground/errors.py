@@ -81,5 +81,5 @@ def did_you_mean(name: object, known_names: Sequence[str]) -> str:
     """The nearest of the right names, as the question in an error message; empty where none is
     near.
     """
-    near = difflib.get_close_matches(str(name), known_names, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(str(name), known_names, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -36,7 +36,10 @@ REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
         r"expected a boolean mask \(9, 9\)",
     ),
     (lambda m: hooks.mask_scores(m, lambda q, k: k > 3 + 0 * q), "left without any key"),
-    (lambda m: hooks.mask_scores(m, window, heads=[9]), r"expected heads out of 0..3"),
+    (
+        lambda m: hooks.mask_scores(m, window, heads=[9]),
+        r"expected heads as whole numbers out of 0..3",
+    ),
     (lambda m: hooks.mask_scores(m, never_a_tensor), "expected a boolean mask .* found str"),
     (lambda m: hooks.scale_scores(m, float("nan")), "expected 9 finite factors"),
     (lambda m: hooks.scale_scores(m, 1e39), "overflow"),

@@ -25,7 +25,7 @@ from ostools.tasks.pairs import CollapseTask
 
 _DISTRIBUTION = "oversquashing-tools"
 _OK, _MISSING, _NOTE = "ok", "MISSING", "note"
-_LONGEST_PROMPT = 72
+_LONGEST_PROMPT = 160
 """Characters of a prompt that a listing shows."""
 
 
