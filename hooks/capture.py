@@ -84,7 +84,8 @@ def capture(
         raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
     if isinstance(reduce, Mapping) and (unknown := set(reduce) - set(names)):
         raise HookError(
-            f"reduce names {sorted(unknown)[0]!r}, which is not captured: {nearest(sorted(unknown)[0], names)}"
+            f"reduce names {sorted(unknown)[0]!r}, which is not captured: "
+            f"{nearest(sorted(unknown)[0], names)}"
         )
     record = Record(names)
 

@@ -189,7 +189,10 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
         found_block = "no norm before attention"
     else:
         return {}
-    papers = f"expected the paper's block, a norm before attention and then one before the MLP, found {found_block}"
+    papers = (
+        "expected the paper's block, a norm before attention and then one before the MLP, found "
+        f"{found_block}"
+    )
     return {name: papers for name in names if variant_named(name).kind == "paper"}
 
 

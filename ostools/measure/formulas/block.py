@@ -156,8 +156,9 @@ class BlockTerms:
         error, size = float((computed - own).abs().max()), float(own.abs().max())
         if not error <= _ROUNDING[own.dtype] * size:
             raise InputError(
-                f"block {self.layer}: {what}, computed from the weights as read here, differs from the model's own by "
-                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
+                f"block {self.layer}: {what}, computed from the weights as read here, differs from "
+                f"the model's own by {error:.2g} (values up to {size:.2g}); the formulas do not "
+                "describe this model"
             )
 
 

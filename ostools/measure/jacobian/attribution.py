@@ -27,9 +27,15 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Position
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
-from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import differentiated
-from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.certificate import Claim
+from ostools.measure.jacobian.linearisation_run import (
+    JacobianOptions,
+    certified,
+    planned,
+    require_norms,
+)
+from ostools.measure.jacobian.linearise import Start, differentiated, linearised
+from ostools.measure.jacobian.norms import COTANGENTS, exact_jacobians
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, logit_ids, soft_cap
@@ -155,14 +161,21 @@ def _parts(
     output = Output.of(model, target)
     output.check(model, logits, start.y)
     options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
-    gradient, account = LinearisationRun(model, start, options).gradient()
-    parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
+    *_, memory_plan = planned(model, len(tokens.ids), options)
+    how = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
+    with linearised(model, start, [linearisation], **how) as linear:
+        rows = exact_jacobians(linear.pull, start.embedded, logit=output.row)
+        linear.release()
+        require_norms(linearisation, rows.double().norm(dim=(1, 2)))
+        claim = Claim.of(linear.base, rows, output.row[None])
+        account = certified(linear, start, {linearisation: claim})[linearisation]
+    parts = (rows[:, 0].double() * start.embedded.double()).sum(-1).cpu()
     logit = output.before_cap(start.y)
-    rest = logit - float(parts.sum())
-    error = abs(rest) / (float(parts.abs().sum()) + abs(logit))
+    remainder = logit - float(parts.sum())
+    error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
     if linearisation == _COMPLETE:
-        rest = account.pop("bias_terms") + output.bias
-    parts = torch.cat([parts, parts.new_tensor([rest])])
+        remainder = account.pop("bias_terms") + output.bias
+    parts = torch.cat([parts, parts.new_tensor([remainder])])
     return parts, {
         "logit": target[0] if len(target) == 1 else target,
         "logit_value": output.value(logits),

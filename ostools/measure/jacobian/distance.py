@@ -104,8 +104,8 @@ class InfluenceByDistance(Result):
         """
         if pairs.duplicated(["source", "prompt", "query", "position"]).any():
             raise InputError(
-                "influence_by_distance: expected one row a pair of tokens, found pairs twice: rows of several texts have one "
-                "number; read each length by itself"
+                "influence_by_distance: expected one row a pair of tokens, found pairs twice: "
+                "rows of several texts have one number; read each length by itself"
             )
         rows = [
             {"source": source, "from_distance": first, **_law(table[table["distance"] >= first])}

@@ -87,7 +87,8 @@ class Sensitivity(Result):
 
     tables: ClassVar = (
         TableHead(
-            columns="layer position token operator_norm frobenius_norm frobenius_lower frobenius_upper",
+            columns="layer position token operator_norm frobenius_norm frobenius_lower "
+            "frobenius_upper",
             across="linearisation",
         ),
     )
@@ -250,7 +251,8 @@ def _shuffled(mitigated: MitigatedPrompts, seed: int) -> MitigatedPrompts:
     """
     if any(question is not None for question in mitigated.questions):
         raise InputError(
-            "shuffled: expected a text, found a task's question: of shuffled tokens nothing is asked"
+            "shuffled: expected a text, found a task's question: of shuffled tokens nothing is "
+            "asked"
         )
     return replace(mitigated, prompts=tuple(prompt.shuffled(seed) for prompt in mitigated.prompts))
 
@@ -261,7 +263,8 @@ def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Me
         return method, ACCURACY
     if method not in ("auto", "estimate") or cotangents != COTANGENTS:
         raise InputError(
-            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} beside it: leave both out"
+            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} "
+            "beside it: leave both out"
         )
     if not 0 < accuracy < 1:
         raise InputError(
@@ -277,8 +280,8 @@ def _require_exact_logit(
     one_or_two(logit)
     if method in ("sketch", "estimate"):
         raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit=, found "
-            f"{method!r}"
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or "
+            f"'exact' with logit=, found {method!r}"
         )
     if "detached" in linearisations:
         raise InputError(
@@ -357,7 +360,8 @@ def jacobian(
     """
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(
-            f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model"
+            f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the "
+            "model"
         )
     with freeze or nullcontext():
         linear = Linearised(model, embedded, chunk=_ROWS)
