@@ -242,15 +242,16 @@ def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
     """The edits at one module, one for all that are foreign."""
     if isinstance(module, HookPoint):
         name = module.name or name  # as the table of sites writes it, not as modules happen to nest
-    functions = [function for registry in _registries(module) for function in registry.values()]
-    return list(dict.fromkeys(edit for function in functions if (edit := _edit_of(function, name))))
-
-
-def _edit_of(function: Callable[..., object], name: str) -> Edit | None:
-    hook = _own_hook(function)
-    if hook is not None:
-        return hook.edit
-    return None if _libraries_own(function) else Edit("foreign", name, 0)
+    edits: list[Edit | None] = []
+    for function in (
+        function for registry in _registries(module) for function in registry.values()
+    ):
+        hook = _own_hook(function)
+        if hook is not None:
+            edits.append(hook.edit)
+        elif not _libraries_own(function):
+            edits.append(Edit("foreign", name, 0))
+    return [edit for edit in dict.fromkeys(edits) if edit is not None]
 
 
 def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:

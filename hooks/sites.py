@@ -38,26 +38,25 @@ from ostools.hooks.errors import HookError
 
 @dataclass(frozen=True)
 class Site:
-    """A named place. `template` is the hook's full name, with `{layer}` if every block has one.
-    `axes` is its shape.
+    """A named place. `template` is the hook's full name, with `{layer}` if every block has one
+    (`per_layer`). `axes` is its shape.
     """
 
     name: str
     template: str
     axes: str
     meaning: str
-
-    @property
-    def per_layer(self) -> bool:
-        return "{layer}" in self.template
+    per_layer: bool
 
 
 def _table(*rows: tuple[str, str, str, str]) -> dict[str, Site]:
     """The sites by name; a hook's name that begins with a point is one in every block."""
-    return {
-        name: Site(name, f"blocks.{{layer}}{hook}" if hook[0] == "." else hook, axes, meaning)
-        for name, hook, axes, meaning in rows
-    }
+    sites = {}
+    for name, hook, axes, meaning in rows:
+        per_layer = hook.startswith(".")
+        template = f"blocks.{{layer}}{hook}" if per_layer else hook
+        sites[name] = Site(name, template, axes, meaning, per_layer)
+    return sites
 
 
 _RESIDUAL = "batch pos d_model"
@@ -327,18 +326,8 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     }
 
 
-def component_of(model: TransformerBridge, name: str) -> Any:
-    """The part of the model with that path ("blocks.0.ln1"), None where it has none."""
-    component: Any = model
-    for part in name.split("."):
-        component = component[int(part)] if part.isdigit() else getattr(component, part, None)
-        if component is None:
-            return None
-    return component
-
-
 def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> Norm:
-    component: Any = component_of(model, name)
+    component: Any = model.get_submodule(name)
     original = component.original_component
     eps = getattr(original, "eps", getattr(original, "variance_epsilon", None))
     if eps is None:

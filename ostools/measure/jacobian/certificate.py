@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Linearised
 from ostools.measure.passes.contexts import no_logits, run_from
+from ostools.models.generic.choices import Choices
 from ostools.theory.statistics.estimates import orthonormal_rows
 
 # The step, relative to |v_i|, that is tried first: trained models need no other. Truncation grows
@@ -146,7 +147,7 @@ class Claim(NamedTuple):
 
 class _Slope(NamedTuple):
     """Central differences along one claim's field, of one step: of W y_n, and of v^(l) at the
-    layers above. `bar`: their truncation and rounding.
+    layers above, with their truncation and rounding.
     """
 
     change: Float[Tensor, " d_out"]
@@ -154,14 +155,17 @@ class _Slope(NamedTuple):
     truncation: float
     rounding: float
 
-    @property
-    def bar(self) -> float:
-        return self.truncation + self.rounding
+
+Account = dict[str, object]
+"""How numbers were computed and checked, as plain values for the provenance."""
 
 
-def certify(linear: Linearised, claims: Mapping[str, Claim]) -> dict[str, Certificate]:
+def certify(
+    linear: Linearised, claims: Mapping[str, Claim], choices: Choices | None = None
+) -> dict[str, Account]:
     """Compare what each linearisation claims at every measured layer with finite differences of the
-    network; `InputError` where they differ.
+    network, and of one that holds all parts their sum with y_n; `InputError` where they differ.
+    Within the block in which the prompt was linearised.
 
     Raises `InputError` too where rounding and truncation leave an error bar above a tenth of the
     sum, so that a difference says nothing.
@@ -179,20 +183,25 @@ def certify(linear: Linearised, claims: Mapping[str, Claim]) -> dict[str, Certif
             claim, (best, least) = claims[name], _best_step(slope, steps[name], _STEPS[dtype])
             passes[name] += 2
             # Sharp, or no other step would have half of its bar.
-            sharp = _SHARP * claim.size
-            within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= slope.bar
-            if within and slope.bar < max(sharp, min(2 * least, 2 * sharp)):
-                differences[name] = slope, slope.bar
+            sharp, bar = _SHARP * claim.size, slope.truncation + slope.rounding
+            within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= bar
+            if within and bar < max(sharp, min(2 * least, 2 * sharp)):
+                differences[name] = slope, bar
             steps[name] = best
         steps = {name: step for name, step in steps.items() if name not in differences}
     all_steps = {name: list(_STEPS[dtype]) for name in steps}
     for name, by_step in _slopes(linear, claims, all_steps).items():
         differences[name] = _decide(by_step)
         passes[name] += 2 * len(by_step)
-    return {
-        name: _certificate(name, linear.layers, claim, *differences[name], passes[name])
-        for name, claim in claims.items()
-    }
+    accounts: dict[str, Account] = {}
+    for name, claim in claims.items():
+        certificate = _certificate(name, linear.layers, claim, *differences[name], passes[name])
+        accounts[name] = {"certificate": asdict(certificate)}
+        if all(FROZEN_PARTS[name]):
+            accounts[name] |= _sum_account(linear, name, claim)
+        if choices is not None:
+            accounts[name]["experts"] = choices.account
+    return accounts
 
 
 def _best_step(slope: _Slope, step: float, steps: Sequence[float]) -> tuple[float, float]:
@@ -302,11 +311,9 @@ def _decide(slopes: Sequence[_Slope]) -> tuple[_Slope, float]:
     return min(zip(slopes[1:], bars, strict=True), key=lambda pair: pair[1])
 
 
-def certify_sum(
-    linear: Linearised, linearisation: str, claim: Claim
-) -> tuple[float, Float[Tensor, " d_out"]]:
+def _sum_account(linear: Linearised, linearisation: str, claim: Claim) -> Account:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error,
-    relative to what is added, and the bias terms.
+    relative to what is added, and of one number the bias terms.
 
     The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
     where they do not add up within the rounding of the dtype. Cost: one forward pass.
@@ -323,7 +330,7 @@ def certify_sum(
             "Either an edit is active that the held network does not repeat, or rounding in "
             "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-    return error, bias
+    return {"adds_up_within": error} | ({"bias_terms": float(bias)} if len(bias) == 1 else {})
 
 
 def last_tokens(

@@ -30,10 +30,9 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
-from ostools.measure.jacobian.certificate import Claim
+from ostools.measure.jacobian.certificate import Claim, certify
 from ostools.measure.jacobian.linearisation_run import (
     JacobianOptions,
-    certified,
     planned,
     require_norms,
 )
@@ -179,7 +178,7 @@ def hops(
             jacobian_rows = tracks[-1].transpose(0, 1)
             require_norms("frozen", jacobian_rows.double().norm(dim=(1, 2)))
             claim = Claim.of(linear.base, jacobian_rows, directions)
-            account = certified(linear, start, {"frozen": claim})["frozen"]
+            account = certify(linear, {"frozen": claim}, start.choices)["frozen"]
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
     return Hops(
         _table(tokens, tracks),

@@ -5,7 +5,7 @@ certify all together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.certificate import Claim, certify, certify_sum
+from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised, Start, linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.norms import (
@@ -33,8 +33,6 @@ from ostools.models.shape import Shape
 
 PerPlace = Float[Tensor, " place"]
 Columns = Mapping[str, PerPlace]
-Account = dict[str, object]
-"""How numbers were computed and checked, as plain values for the provenance."""
 NORMS = tuple(
     f"{norm}_{column}"
     for norm in ("operator", "frobenius")
@@ -83,12 +81,12 @@ def measured(
     claims: dict[str, Claim] = {}
     with linearised(model, start, names, options.layers, **how) as linear:
         for index, name in enumerate(names):
-            linear.follow(name)
+            linear.holding.follow(FROZEN_PARTS[name])
             name_progress = part_of(progress, index, index + 1, len(names), units=100)
             norms[name], claims[name] = _measured(method, linear, options, name_progress)
             require_norms(name, norms[name].columns["frobenius_norm"])
         linear.release()
-        checks = certified(linear, start, claims)
+        checks = certify(linear, claims, start.choices)
     tell(progress, 1, 1)
     for name, check in checks.items():
         norms[name].account.update(reason=reason, plan=str(memory_plan), **check)
@@ -149,22 +147,3 @@ def require_norms(linearisation: str, frobenius: PerPlace) -> None:
             f"the {linearisation} Jacobian is 0 at every token: nothing reaches y_n, not even the "
             "last token"
         )
-
-
-def certified(linear: Linearised, start: Start, claims: Mapping[str, Claim]) -> dict[str, Account]:
-    """Every check of what the Jacobians of each linearisation claim, and the account of it. Raises
-    `InputError` where one fails. Within the block in which they were linearised.
-    """
-    accounts: dict[str, Account] = {
-        name: {"certificate": asdict(certificate)}
-        for name, certificate in certify(linear, claims).items()
-    }
-    for name, account in accounts.items():
-        if all(FROZEN_PARTS[name]):
-            error, bias = certify_sum(linear, name, claims[name])
-            account["adds_up_within"] = error
-            if len(bias) == 1:
-                account["bias_terms"] = float(bias)
-        if start.choices is not None:
-            account["experts"] = start.choices.account
-    return accounts

@@ -169,10 +169,6 @@ class Linearised:
         stream = self._streams[self.layers[0]][0].detach()
         self.base = BasePoint(self.layers, stream, self._y.detach())
 
-    def follow(self, linearisation: str) -> None:
-        """Let what is pulled from here on be of this linearisation."""
-        self.holding.follow(FROZEN_PARTS[linearisation])
-
     def release(self) -> None:
         """Let the graph go, and its memory: nothing can be pulled any more."""
         del self._streams, self._y
@@ -316,8 +312,8 @@ def linearised(
 ) -> Iterator[Linearised]:
     """The model linearised at a prompt; it can be pulled within the block.
 
-    One graph serves all `linearisations`: `Linearised.follow` says whose derivative a pull gives,
-    at first that of the first one. Raises `InputError` where the pass from v^(0), with what is
+    One graph serves all `linearisations`: `linear.holding.follow` says whose derivative a pull
+    gives, at first that of the first one. Raises `InputError` where the pass from v^(0), with what is
     held, has not the logits of the plain one.
     """
     parts = [FROZEN_PARTS[name] for name in linearisations]
