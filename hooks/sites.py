@@ -70,7 +70,7 @@ SITES: Mapping[str, Site] = _table(
     ("residual_post", ".hook_resid_post", _RESIDUAL, "v^(l+1): the stream that leaves block l"),
     ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: behind the final norm"),
     ("scores", ".attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
-    ("pattern", ".attn.hook_pattern", "batch head query key", "alpha: rows sum to 1 (gpt-oss: less)"),
+    ("pattern", ".attn.hook_pattern", "batch head query key", "alpha: rows sum to 1 (gpt-oss: <1)"),
     ("key", ".attn.hook_k", "batch pos kv_head d_head", "key vectors, before a qk-norm and RoPE"),
     ("value", ".attn.hook_v", "batch pos kv_head d_head", "value vectors, a key/value head each"),
     ("z", ".attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),
@@ -90,8 +90,8 @@ SITES: Mapping[str, Site] = _table(
     ("norm2_scale", ".ln2.hook_scale", _SCALE, "r2: RMS at the norm before the MLP"),
     ("post_norm1_scale", ".ln1_post.hook_scale", _SCALE, "rp1: RMS at the norm after attention"),
     ("post_norm2_scale", ".ln2_post.hook_scale", _SCALE, "rp2: RMS at the norm after the MLP"),
-    ("q_norm_scale", ".attn.q_norm.hook_scale", "batch head pos 1", "RMS of queries (or batch pos 1)"),
-    ("k_norm_scale", ".attn.k_norm.hook_scale", "batch kv_head pos 1", "RMS of keys (or batch pos 1)"),
+    ("q_norm_scale", ".attn.q_norm.hook_scale", "batch head pos 1", "queries; or batch pos 1"),
+    ("k_norm_scale", ".attn.k_norm.hook_scale", "batch kv_head pos 1", "keys; or batch pos 1"),
     ("final_norm_scale", "ln_final.hook_scale", _SCALE, "r3: RMS at the final norm"),
 )
 # fmt: on

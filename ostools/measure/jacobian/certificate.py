@@ -330,7 +330,8 @@ def _sum_account(linear: Linearised, linearisation: str, claim: Claim) -> Accoun
             "Either an edit is active that the held network does not repeat, or rounding in "
             "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-    return {"adds_up_within": error} | ({"bias_terms": float(bias)} if len(bias) == 1 else {})
+    account: Account = {"adds_up_within": error}
+    return account | ({"bias_terms": float(bias)} if len(bias) == 1 else {})
 
 
 def last_tokens(

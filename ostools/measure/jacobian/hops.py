@@ -216,16 +216,16 @@ def _tracks(
         block = _split_block(model, linear, layer)
         for part in tracks.split(max(1, _ROWS // (most + 2)), dim=1):
             rows = part.flatten(0, 1)[:, None]
-            beside, at_z = (
+            past_heads, at_z = (
                 gradient.unflatten(0, part.shape[:2])
                 for gradient in vjp(block.out, block.inputs, rows)
             )
             # Of the track of `most` hops one hop more is not asked for, of all paths no split.
             heads = _back(block.z, block.inputs[0], torch.cat([at_z[:-2], at_z[-1:]]))
-            own = _back(block.own_z, block.inputs[0], at_z[:-1])
-            part.copy_(beside[:, :, 0])
-            part[:-1] += own
-            part[1:-1] += heads[:-1] - own[:-1]
+            stays = _back(block.own_z, block.inputs[0], at_z[:-1])
+            part.copy_(past_heads[:, :, 0])
+            part[:-1] += stays
+            part[1:-1] += heads[:-1] - stays[:-1]
             part[-1] += heads[-1]
         tell(progress, linear.n_layers - layer, linear.n_layers)
     return tracks
@@ -268,10 +268,10 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
         attached(placed, kind="freeze"),
     ):
         block = linear.block(layer)
-    (value, z, behind), pattern = heads[0], record["pattern"][layer][0]
+    (value, z, cut_z), pattern = heads[0], record["pattern"][layer][0]
     value = value.repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
     mixed = (pattern @ value.detach()[0].transpose(0, 1)).transpose(0, 1)
-    off = float((mixed - behind[0]).detach().abs().max() / behind.detach().abs().max())
+    off = float((mixed - cut_z[0]).detach().abs().max() / cut_z.detach().abs().max())
     if not off <= _MIXES[z.dtype]:
         raise InputError(
             f"hops: the heads of block {layer} are not their patterns times their values, but "
@@ -280,7 +280,7 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
         )
     with torch.enable_grad():
         own_z = pattern.diagonal(dim1=-2, dim2=-1).T[None, :, :, None] * value
-    return _SplitBlock(block.out, (block.entry, behind), z, own_z)
+    return _SplitBlock(block.out, (block.entry, cut_z), z, own_z)
 
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:

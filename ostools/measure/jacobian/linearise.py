@@ -313,8 +313,8 @@ def linearised(
     """The model linearised at a prompt; it can be pulled within the block.
 
     One graph serves all `linearisations`: `linear.holding.follow` says whose derivative a pull
-    gives, at first that of the first one. Raises `InputError` where the pass from v^(0), with what is
-    held, has not the logits of the plain one.
+    gives, at first that of the first one. Raises `InputError` where the pass from v^(0), with what
+    is held, has not the logits of the plain one.
     """
     parts = [FROZEN_PARTS[name] for name in linearisations]
     with (

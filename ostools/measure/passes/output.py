@@ -52,10 +52,10 @@ class Output:
         """
         ids = logit_ids(model, logit)
         like = next(model.parameters())
-        (row, bias), *others = (
+        (row, bias), *subtracted = (
             output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like)) for index in ids
         )
-        for other_row, other_bias in others:
+        for other_row, other_bias in subtracted:
             row, bias = row - other_row, bias - other_bias
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
             raise InputError(
@@ -66,8 +66,8 @@ class Output:
 
     def value(self, logits: Float[Tensor, " d_vocab"]) -> float:
         """The logit, or the difference, of a model's own logits: after a soft-cap."""
-        first, *others = (float(logits[index]) for index in self.ids)
-        return first - sum(others)
+        first, *subtracted = (float(logits[index]) for index in self.ids)
+        return first - sum(subtracted)
 
     def before_cap(self, y: Float[Tensor, " d_model"]) -> float:
         """w^T y + b, before a soft-cap."""
