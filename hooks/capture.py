@@ -34,18 +34,18 @@ class Record(Mapping[str, Any]):
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._kept: dict[str, dict[int | None, Any]] = {name: {} for name in names}
+        self._by_site: dict[str, dict[int | None, Any]] = {name: {} for name in names}
 
     def keep(self, name: str, layer: int | None, value: Any) -> None:
-        if layer in self._kept[name]:  # a place is passed once a forward pass: this is the next one
-            for layers in self._kept.values():
+        if layer in self._by_site[name]:  # passed once a forward pass: this is the next one
+            for layers in self._by_site.values():
                 layers.clear()
-        self._kept[name][layer] = value
+        self._by_site[name][layer] = value
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._kept:
-            raise HookError(f"site {name!r} was not captured: {nearest(name, self._kept)}")
-        layers = self._kept[name]
+        if name not in self._by_site:
+            raise HookError(f"site {name!r} was not captured: {nearest(name, self._by_site)}")
+        layers = self._by_site[name]
         if not layers:
             raise HookError(
                 f"site {name!r} is empty: no forward pass has run inside the capture block yet"
@@ -53,10 +53,10 @@ class Record(Mapping[str, Any]):
         return layers.get(None, layers)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self._by_site)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._by_site)
 
 
 @model_block
@@ -84,7 +84,8 @@ def capture(
         raise HookError(f"capture needs the name of at least one site: {', '.join(SITES)}")
     if isinstance(reduce, Mapping) and (unknown := set(reduce) - set(names)):
         raise HookError(
-            f"reduce names {sorted(unknown)[0]!r}, which is not captured: {nearest(sorted(unknown)[0], names)}"
+            f"reduce names {sorted(unknown)[0]!r}, which is not captured: "
+            f"{nearest(sorted(unknown)[0], names)}"
         )
     record = Record(names)
 

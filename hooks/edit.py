@@ -136,7 +136,8 @@ def ablate_heads(
     "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch
     `reference`, which costs one forward pass.
 
-    Raises `HookError` for heads that do not exist, and for a reference that is missing or not needed.
+    Raises `HookError` for heads that do not exist, and for a reference that is missing or not
+    needed.
     """
     heads_by_layer = _heads_by_layer(model, heads)
     if (reference is None) != (method == "zero"):
@@ -203,7 +204,8 @@ def ablate_edges(
         yield
     if uncut:
         raise HookError(
-            f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt that long?"
+            f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt "
+            "that long?"
         )
 
 

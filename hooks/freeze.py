@@ -62,13 +62,14 @@ def frozen(
     parts = HeldParts(attention, norms, activations)
     if not any(parts):
         raise HookError(
-            "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
+            "frozen() with attention=False, norms=False and activations=False holds nothing "
+            "constant: set at least one"
         )
     with attached(_placements(model, "frozen", Holding([parts])), kind="freeze"):
         yield
 
 
-@model_block
+@contextmanager
 def holding(
     model: TransformerBridge, choices: Sequence[HeldParts], keeps: bool = False
 ) -> Iterator[Holding]:
@@ -81,9 +82,9 @@ def holding(
     those of the held network. `keeps`: those of the pass that was differentiated are kept; else the
     prompt has to be the first row.
     """
-    held = Holding(choices, keeps)
-    with attached(_placements(model, "holding", held), kind="freeze"):
-        yield held
+    held_values = Holding(choices, keeps)
+    with attached(_placements(model, "holding", held_values), kind="freeze"):
+        yield held_values
 
 
 class Holding:
@@ -146,30 +147,30 @@ class Holding:
             linear = linear_of(*inputs)
             if self.keeps:
                 self._at_pass[name] = linear
-            held = linear(x)
-            _check_reproduces(name, held + bias, out)
+            linear_out = linear(x)
+            _check_reproduces(name, linear_out + bias, out)
             if not torch.is_grad_enabled():
                 return None
             if not getattr(self.everywhere, part):
-                return cast(Tensor, _Routed.apply(out, held.to(out.dtype), self, part))
+                return cast(Tensor, _Routed.apply(out, linear_out.to(out.dtype), self, part))
             # x - stop(x) is exactly 0: the value is the model's own, the gradient the held map's.
             return out.detach() + linear(x - x.detach()).to(out.dtype)
 
         return body
 
-    def _imposed(self, part: str, live: Tensor, held: Tensor) -> Tensor:
+    def _imposed(self, part: str, live: Tensor, constant: Tensor) -> Tensor:
         assert self._rows is not None
         is_held = torch.tensor([getattr(row, part) for row in self._rows], device=live.device)
-        return torch.where(is_held.view(-1, *[1] * (live.ndim - 1)), held, live)
+        return torch.where(is_held.view(-1, *[1] * (live.ndim - 1)), constant, live)
 
 
 class _Routed(torch.autograd.Function):
-    """The value of `live`; the gradient of `held` where the choice that is followed when it comes
-    back holds the part.
+    """The value of `live`; the gradient of `constant` where the choice that is followed when it
+    comes back holds the part.
     """
 
     @staticmethod
-    def forward(ctx: Any, live: Tensor, held: Tensor, holding: Holding, part: str) -> Tensor:
+    def forward(ctx: Any, live: Tensor, constant: Tensor, holding: Holding, part: str) -> Tensor:
         ctx.holding, ctx.part = holding, part
         return live.view_as(live)
 
@@ -180,11 +181,11 @@ class _Routed(torch.autograd.Function):
         return (None, gradients[0], None, None) if is_held else (gradients[0], None, None, None)
 
 
-def _placements(model: TransformerBridge, what: str, held: Holding) -> list[Placement]:
+def _placements(model: TransformerBridge, what: str, values: Holding) -> list[Placement]:
     """Placements of what holds every pattern, norm and activation; of those that no choice holds
     none.
     """
-    parts, placements = held.anywhere, list[Placement]()
+    parts, placements = values.anywhere, list[Placement]()
     known_parts = (
         ("patterns", parts.attention),
         ("norms", parts.norms),
@@ -195,11 +196,12 @@ def _placements(model: TransformerBridge, what: str, held: Holding) -> list[Plac
     if parts.attention:
         patterns = points(model, "pattern").values()
         placements += [
-            (point, partial(held.of_patterns, str(point.name)), Order.FREEZE) for point in patterns
+            (point, partial(values.of_patterns, str(point.name)), Order.FREEZE)
+            for point in patterns
         ]
     if parts.norms:
         for norm in norms_of(model).values():
-            body = held.of_map(
+            body = values.of_map(
                 "norms",
                 norm.name,
                 partial(_linear_map, norm),
@@ -208,7 +210,7 @@ def _placements(model: TransformerBridge, what: str, held: Holding) -> list[Plac
             placements += with_input(
                 norm.before, norm.after, body, Order.FREEZE, reads=Order.FREEZE
             )
-    return placements + (_activations(model, held) if parts.activations else [])
+    return placements + (_activations(model, values) if parts.activations else [])
 
 
 def activation_of(mlp: Any) -> Activation | None:
@@ -230,20 +232,21 @@ def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
     at_zero = float(value.detach())
     if not at_zero == 0.0:
         raise HookError(
-            f"freezing activations: expected act(0) = 0, so that act(a) is a multiple of a, found {at_zero:.3g}: such an MLP "
-            "has no linear form"
+            "freezing activations: expected act(0) = 0, so that act(a) is a multiple of a, found "
+            f"{at_zero:.3g}: such an MLP has no linear form"
         )
     zero = a == 0
     return torch.where(zero, limit, activation(a) / torch.where(zero, 1.0, a))
 
 
-def _activations(model: TransformerBridge, held: Holding) -> list[Placement]:
+def _activations(model: TransformerBridge, values: Holding) -> list[Placement]:
     """Placements that hold every MLP, between the input and the output of its activation."""
     available = available_sites(model)
     if "mlp_gate" not in available or "mlp_hidden" not in available:
         raise HookError(
-            f"freezing activations: expected one MLP a block, found {type(model.blocks[0].mlp).__name__} in "
-            f"{model.cfg.architecture}, whose router chooses experts by the token: hold attention and norms alone"
+            "freezing activations: expected one MLP a block, found "
+            f"{type(model.blocks[0].mlp).__name__} in {model.cfg.architecture}, whose router "
+            "chooses experts by the token: hold attention and norms alone"
         )
     gated, placements = "mlp_up" in available, []
     linear_at, hidden_at = (
@@ -255,12 +258,13 @@ def _activations(model: TransformerBridge, held: Holding) -> list[Placement]:
         activation = activation_of(model.blocks[layer].mlp.original_component)
         if activation is None:
             raise HookError(
-                f"freezing {name}: expected an activation function, found none that this package knows"
+                f"freezing {name}: expected an activation function, found none that this package "
+                "knows"
             )
         # The factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose
         # half is a.
         factor = activation if gated else partial(activation_ratio, activation)
-        body = held.of_map("activations", name, partial(_scaled_by, factor))
+        body = values.of_map("activations", name, partial(_scaled_by, factor))
         inputs = [gate_at, linear_at[layer]]
         placements += with_input(inputs, hidden_at[layer], body, Order.FREEZE, reads=Order.FREEZE)
     return placements
@@ -286,7 +290,7 @@ def _check_reproduces(name: str, expected: Tensor, out: Tensor) -> None:
     # Written so that NaN fails too.
     if not error <= _ROUNDING[out.dtype] * size:
         raise HookError(
-            f"freezing {name}: its held form differs from its own output by {float(error):.3g} (outputs up to "
-            f"{float(size):.3g}); this part of the model, or an edit of it, is not one that this package knows, or "
-            "is not finite"
+            f"freezing {name}: its held form differs from its own output by {float(error):.3g} "
+            f"(outputs up to {float(size):.3g}); this part of the model, or an edit of it, is not "
+            "one that this package knows, or is not finite"
         )

@@ -68,7 +68,7 @@ def gated(
     targets: Sequence[Target],
     gates: Float[Tensor, " target"],
 ) -> Iterator[None]:
-    """Replace x by g x at every target inside the block. g is its entry of `gates`: one gate for the
+    """Replace x by g x at every target inside the block. g is its entry of `gates`: one for the
     whole batch.
 
     At g = 1 the values are bit-identical. If `gates` requires a gradient, the gradient flows.
@@ -129,8 +129,8 @@ def _edges(edges: Sequence[Edge], gates: Float[Tensor, " edge"]) -> HookBody:
         n_queries, n_keys = pattern.shape[-2:]
         if n_queries != n_keys or int(queries.max()) >= n_queries:
             raise HookError(
-                f"gated: expected a forward pass over the whole prompt, with query {int(queries.max())} in it, found "
-                f"{n_queries} queries and {n_keys} keys"
+                "gated: expected a forward pass over the whole prompt, with query "
+                f"{int(queries.max())} in it, found {n_queries} queries and {n_keys} keys"
             )
         change = pattern.new_zeros(pattern.shape[1:]).index_put(
             (heads, queries, keys), gates.to(pattern) - 1

@@ -62,7 +62,8 @@ def exact_arithmetic(
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes != {torch.float64}:
         raise HookError(
-            f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a copy"
+            f"exact_arithmetic: expected a float64 model, found {sorted(map(str, dtypes))}: cast a "
+            "copy"
         )
     layer_indices = checked_layers(model, layers)
     inside = ("",) if layers is None else tuple(f"blocks.{layer}." for layer in layer_indices)
@@ -89,8 +90,8 @@ def _require_kept(model: TransformerBridge, exact: Sequence[Norm]) -> None:
     undone = {f"{norm.name}.{part}" for norm in exact for part in ("hook_scale", "hook_normalized")}
     if edits := [edit for edit in active_edits(model) if edit.where in undone]:
         raise HookError(
-            f"exact_arithmetic would undo the edit {edits[0].kind!r} at {edits[0].where}: leave its block first; "
-            "hooks.clear(model) removes one that an interrupted call left"
+            f"exact_arithmetic would undo the edit {edits[0].kind!r} at {edits[0].where}: leave "
+            "its block first; hooks.clear(model) removes one that an interrupted call left"
         )
 
 
@@ -99,7 +100,7 @@ def _replaced_by(function: Callable[[Tensor], Tensor], x: Tensor, out: Tensor) -
 
 
 def _softmax_of(attention: Any) -> Callable[[Tensor], Tensor]:
-    """The softmax over keys; over keys and a learnt sink, whose column is then left out (gpt-oss)."""
+    """The softmax over keys; over keys and a learnt sink, whose column is left out (gpt-oss)."""
     sinks = getattr(attention.original_component, "sinks", None)
 
     def softmax(scores: Tensor) -> Tensor:

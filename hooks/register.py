@@ -9,13 +9,14 @@ reads or freezes the edited value, observers last (`Order`).
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import cast
 
 import torch
 from jaxtyping import Int
@@ -88,12 +89,17 @@ class _AttachedHook:
     thread: threading.Thread = field(default_factory=threading.current_thread)
     fired: bool = False
 
+    def __deepcopy__(self, memo: object) -> _AttachedHook:
+        """Itself: in a view of the model (`edited_view`) an edit acts as it does on the model."""
+        return self
+
     def __call__(self, tensor: Tensor, hook: HookPoint) -> Tensor | None:
         if threading.current_thread() is not self.thread:
             raise HookError(
-                f"{hook.name}: expected a forward pass of the thread {self.thread.name!r}, which opened the block of this "
-                f"hook, found one of {threading.current_thread().name!r}: open the block in the thread that runs the model, "
-                "and run the model under hooks.locked(model) in all others"
+                f"{hook.name}: expected a forward pass of the thread {self.thread.name!r}, which "
+                f"opened the block of this hook, found one of {threading.current_thread().name!r}: "
+                "open the block in the thread that runs the model, and run the model under "
+                "hooks.locked(model) in all others"
             )
         result = self.body(tensor)
         # Only now: a body that raised or was not reached has not done its work.
@@ -101,8 +107,8 @@ class _AttachedHook:
         # A wrong-shaped return would be broadcast into the forward pass without a word.
         if result is not None and (result.shape != tensor.shape or result.dtype != tensor.dtype):
             raise HookError(
-                f"edit {self.edit and self.edit.kind!r} at {hook.name}: expected {tuple(tensor.shape)} {tensor.dtype}, "
-                f"found {tuple(result.shape)} {result.dtype}"
+                f"edit {self.edit and self.edit.kind!r} at {hook.name}: expected "
+                f"{tuple(tensor.shape)} {tensor.dtype}, found {tuple(result.shape)} {result.dtype}"
             )
         return result
 
@@ -131,8 +137,8 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
         silent = [str(point.name) for point, hook in attached_hooks if not hook.fired]
         if kind is not None and silent:
             raise HookError(
-                f"edit {kind!r} matched nothing: no forward pass of this model inside the block reached "
-                f"{', '.join(silent[:3])}{' ...' if len(silent) > 3 else ''}"
+                f"edit {kind!r} matched nothing: no forward pass of this model inside the block "
+                f"reached {', '.join(silent[:3])}{' ...' if len(silent) > 3 else ''}"
             )
     finally:
         remove_hooks([point for point, _ in attached_hooks], block)
@@ -206,10 +212,10 @@ def _put_in_order(point: HookPoint) -> None:
     """Torch runs hooks as registered: move ours after those that come before them; foreign ones
     count as edits.
     """
-    ordered: Any = point._forward_hooks
-    own = {key: _own_hook(function) for key, function in ordered.items()}
-    for key in sorted(own, key=lambda key: getattr(own[key], "order", Order.EDIT)):
-        ordered.move_to_end(key)
+    hooks = cast(OrderedDict[int, Callable[..., object]], point._forward_hooks)
+    orders = {key: getattr(_own_hook(it), "order", Order.EDIT) for key, it in hooks.items()}
+    for key in sorted(orders, key=orders.__getitem__):
+        hooks.move_to_end(key)
 
 
 @checked_arguments(HookError)
@@ -236,15 +242,16 @@ def _edits_at(name: str, module: torch.nn.Module) -> list[Edit]:
     """The edits at one module, one for all that are foreign."""
     if isinstance(module, HookPoint):
         name = module.name or name  # as the table of sites writes it, not as modules happen to nest
-    functions = [function for registry in _registries(module) for function in registry.values()]
-    return list(dict.fromkeys(edit for each in functions if (edit := _edit_of(each, name))))
-
-
-def _edit_of(function: Callable[..., object], name: str) -> Edit | None:
-    hook = _own_hook(function)
-    if hook is not None:
-        return hook.edit
-    return None if _libraries_own(function) else Edit("foreign", name, 0)
+    edits: list[Edit | None] = []
+    for function in (
+        function for registry in _registries(module) for function in registry.values()
+    ):
+        hook = _own_hook(function)
+        if hook is not None:
+            edits.append(hook.edit)
+        elif not _libraries_own(function):
+            edits.append(Edit("foreign", name, 0))
+    return [edit for edit in dict.fromkeys(edits) if edit is not None]
 
 
 def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:

@@ -78,8 +78,8 @@ def rounded(
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes & set(SIXTEEN_BITS):
         raise HookError(
-            f"rounded: expected a model in float32 or float64, found {sorted(map(str, dtypes))}: its arithmetic would round "
-            "too; cast a copy to float32"
+            f"rounded: expected a model in float32 or float64, found {sorted(map(str, dtypes))}: "
+            "its arithmetic would round too; cast a copy to float32"
         )
     if (calibration is None) != (format in FLOATS):
         need = (
@@ -157,8 +157,8 @@ def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
     size = x.detach().abs().amax() if x.numel() else torch.zeros(())
     if not bool(size <= largest) or not bool(size.isfinite()):
         raise RangeError(
-            f"{what}: expected finite numbers up to {largest:.5g} to store as {format}, found {float(size):.5g}; use a format "
-            "with a wider range"
+            f"{what}: expected finite numbers up to {largest:.5g} to store as {format}, found "
+            f"{float(size):.5g}; use a format with a wider range"
         )
 
 
@@ -181,8 +181,8 @@ def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, Hoo
         keys = "rotary_k" if "rotary_k" in sites else "key"
         if keys == "key" and "rotary_cos" in sites:
             raise HookError(
-                f"rounded: {format}-{part} rounds keys behind their rotation, where {model.cfg.architecture} has no hook: "
-                "leave that part out"
+                f"rounded: {format}-{part} rounds keys behind their rotation, where "
+                f"{model.cfg.architecture} has no hook: leave that part out"
             )
         layers_by_site = {keys: None, "value": None}
     return {
@@ -202,7 +202,8 @@ def _scales(
     """The scale of each channel at each place, over the tokens of one forward pass."""
     if ids.ndim != 2 or ids.is_floating_point() or not ids.numel():
         raise HookError(
-            f"rounded: expected a calibration of token ids [batch, pos], found {tuple(ids.shape)} {ids.dtype}"
+            f"rounded: expected a calibration of token ids [batch, pos], found {tuple(ids.shape)} "
+            f"{ids.dtype}"
         )
 
     def largest_magnitude(tensor: Tensor, layer: int | None) -> Tensor:

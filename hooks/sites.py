@@ -38,22 +38,25 @@ from ostools.hooks.errors import HookError
 
 @dataclass(frozen=True)
 class Site:
-    """A named place. `template` is the hook's full name, with `{layer}` if every block has one.
-    `axes` is its shape.
+    """A named place. `template` is the hook's full name, with `{layer}` if every block has one
+    (`per_layer`). `axes` is its shape.
     """
 
     name: str
     template: str
     axes: str
     meaning: str
-
-    @property
-    def per_layer(self) -> bool:
-        return "{layer}" in self.template
+    per_layer: bool
 
 
 def _table(*rows: tuple[str, str, str, str]) -> dict[str, Site]:
-    return {row[0]: Site(*row) for row in rows}
+    """The sites by name; a hook's name that begins with a point is one in every block."""
+    sites = {}
+    for name, hook, axes, meaning in rows:
+        per_layer = hook.startswith(".")
+        template = f"blocks.{{layer}}{hook}" if per_layer else hook
+        sites[name] = Site(name, template, axes, meaning, per_layer)
+    return sites
 
 
 _RESIDUAL = "batch pos d_model"
@@ -62,33 +65,33 @@ _SCALE = "batch pos 1"
 # fmt: off
 SITES: Mapping[str, Site] = _table(
     ("embedding", "blocks.0.hook_resid_pre", _RESIDUAL, "v^(0): what enters the first block"),
-    ("residual_pre", "blocks.{layer}.hook_resid_pre", _RESIDUAL, "v^(l): the residual stream entering block l"),
-    ("residual_mid", "blocks.{layer}.hook_resid_mid", _RESIDUAL, "z^(l), between attention and MLP"),
-    ("residual_post", "blocks.{layer}.hook_resid_post", _RESIDUAL, "v^(l+1): the residual stream leaving block l"),
-    ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: after the final norm, what the unembedding reads"),
-    ("scores", "blocks.{layer}.attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
-    ("pattern", "blocks.{layer}.attn.hook_pattern", "batch head query key", "alpha: rows sum to 1 (gpt-oss: to less)"),
-    ("key", "blocks.{layer}.attn.hook_k", "batch pos kv_head d_head", "key vectors, before a qk-norm and RoPE"),
-    ("value", "blocks.{layer}.attn.hook_v", "batch pos kv_head d_head", "value vectors, key/value heads not expanded"),
-    ("z", "blocks.{layer}.attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),
-    ("head_output", "blocks.{layer}.attn.hook_z", "batch pos head d_model", "each head's own output, z W_O, no bias"),
-    ("rotary_q", "blocks.{layer}.attn.hook_rot_q", "batch pos head d_head", "queries after RoPE"),
-    ("rotary_k", "blocks.{layer}.attn.hook_rot_k", "batch pos kv_head d_head", "keys after RoPE"),
-    ("rotary_cos", "blocks.{layer}.attn.hook_cos", "1 pos d_head", "cosines of the rotation by position"),
-    ("rotary_sin", "blocks.{layer}.attn.hook_sin", "1 pos d_head", "sines of the rotation by position"),
-    ("attention_output", "blocks.{layer}.hook_attn_out", _RESIDUAL, "what attention adds to the residual stream"),
-    ("attention_raw", "blocks.{layer}.attn.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
-    ("mlp_output", "blocks.{layer}.hook_mlp_out", _RESIDUAL, "what the MLP adds to the residual stream"),
-    ("mlp_raw", "blocks.{layer}.mlp.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
-    ("mlp_gate", "blocks.{layer}.mlp.hook_pre", "batch pos d_mlp", "W_gate x, before the activation"),
-    ("mlp_up", "blocks.{layer}.mlp.hook_pre_linear", "batch pos d_mlp", "W_up x, the gated MLP's linear half"),
-    ("mlp_hidden", "blocks.{layer}.mlp.hook_post", "batch pos d_mlp", "what W_down reads"),
-    ("norm1_scale", "blocks.{layer}.ln1.hook_scale", _SCALE, "r1: RMS at the norm before attention"),
-    ("norm2_scale", "blocks.{layer}.ln2.hook_scale", _SCALE, "r2: RMS at the norm before the MLP"),
-    ("post_norm1_scale", "blocks.{layer}.ln1_post.hook_scale", _SCALE, "rp1: RMS at the norm after attention"),
-    ("post_norm2_scale", "blocks.{layer}.ln2_post.hook_scale", _SCALE, "rp2: RMS at the norm after the MLP"),
-    ("q_norm_scale", "blocks.{layer}.attn.q_norm.hook_scale", "batch head pos 1", "RMS of queries; of all heads: batch pos 1"),
-    ("k_norm_scale", "blocks.{layer}.attn.k_norm.hook_scale", "batch kv_head pos 1", "RMS of keys; of all heads: batch pos 1"),
+    ("residual_pre", ".hook_resid_pre", _RESIDUAL, "v^(l): the stream that enters block l"),
+    ("residual_mid", ".hook_resid_mid", _RESIDUAL, "z^(l), between attention and MLP"),
+    ("residual_post", ".hook_resid_post", _RESIDUAL, "v^(l+1): the stream that leaves block l"),
+    ("final_norm", "ln_final.hook_out", _RESIDUAL, "y: behind the final norm"),
+    ("scores", ".attn.hook_attn_scores", "batch head query key", "before softmax, masked"),
+    ("pattern", ".attn.hook_pattern", "batch head query key", "alpha: rows sum to 1 (gpt-oss: <1)"),
+    ("key", ".attn.hook_k", "batch pos kv_head d_head", "key vectors, before a qk-norm and RoPE"),
+    ("value", ".attn.hook_v", "batch pos kv_head d_head", "value vectors, a key/value head each"),
+    ("z", ".attn.hook_z", "batch pos head d_head", "pattern-weighted values, before W_O"),
+    ("head_output", ".attn.hook_z", "batch pos head d_model", "each head's output, z W_O, no bias"),
+    ("rotary_q", ".attn.hook_rot_q", "batch pos head d_head", "queries after RoPE"),
+    ("rotary_k", ".attn.hook_rot_k", "batch pos kv_head d_head", "keys after RoPE"),
+    ("rotary_cos", ".attn.hook_cos", "1 pos d_head", "cosines of the rotation by position"),
+    ("rotary_sin", ".attn.hook_sin", "1 pos d_head", "sines of the rotation by position"),
+    ("attention_output", ".hook_attn_out", _RESIDUAL, "what attention adds to the residual stream"),
+    ("attention_raw", ".attn.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
+    ("mlp_output", ".hook_mlp_out", _RESIDUAL, "what the MLP adds to the residual stream"),
+    ("mlp_raw", ".mlp.hook_out", _RESIDUAL, "before a post-norm, where there is one"),
+    ("mlp_gate", ".mlp.hook_pre", "batch pos d_mlp", "W_gate x, before the activation"),
+    ("mlp_up", ".mlp.hook_pre_linear", "batch pos d_mlp", "W_up x, the gated MLP's linear half"),
+    ("mlp_hidden", ".mlp.hook_post", "batch pos d_mlp", "what W_down reads"),
+    ("norm1_scale", ".ln1.hook_scale", _SCALE, "r1: RMS at the norm before attention"),
+    ("norm2_scale", ".ln2.hook_scale", _SCALE, "r2: RMS at the norm before the MLP"),
+    ("post_norm1_scale", ".ln1_post.hook_scale", _SCALE, "rp1: RMS at the norm after attention"),
+    ("post_norm2_scale", ".ln2_post.hook_scale", _SCALE, "rp2: RMS at the norm after the MLP"),
+    ("q_norm_scale", ".attn.q_norm.hook_scale", "batch head pos 1", "queries; or batch pos 1"),
+    ("k_norm_scale", ".attn.k_norm.hook_scale", "batch kv_head pos 1", "keys; or batch pos 1"),
     ("final_norm_scale", "ln_final.hook_scale", _SCALE, "r3: RMS at the final norm"),
 )
 # fmt: on
@@ -151,8 +154,9 @@ def require_open(model: TransformerBridge, what: str, *parts: str) -> None:
     reason = unknown_inside(model, *(parts or ("inside",)))
     if reason is not None:
         raise HookError(
-            f"{what}: expected a model whose blocks are known inside, found {model.cfg.architecture}: {reason}; what needs no "
-            "inside is measured: linearisations=['full'] (of a logit too), collapse, evaluate, probe, faithfulness"
+            f"{what}: expected a model whose blocks are known inside, found "
+            f"{model.cfg.architecture}: {reason}; what needs no inside is measured: "
+            "linearisations=['full'] (of a logit too), collapse, evaluate, probe, faithfulness"
         )
 
 
@@ -200,17 +204,19 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     """`layers` sorted and without doubles, all of them for None; a layer that the model does not
     have raises.
     """
-    numbers = _checked("layers", layers, int(model.cfg.n_layers))
-    return tuple(sorted(set(numbers)))
+    count = int(model.cfg.n_layers)
+    if layers is None:
+        return tuple(range(count))
+    return tuple(sorted(set(_checked("layers", layers, count))))
 
 
 def checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tuple[int, ...] | None:
-    """`heads` as they are given, None for all of them; a head that the model does not have raises."""
+    """`heads` as they are given, None for all of them; one that the model does not have raises."""
     return None if heads is None else _checked("heads", heads, int(model.cfg.n_heads))
 
 
-def _checked(what: str, numbers: Iterable[int] | None, count: int) -> tuple[int, ...]:
-    numbers = tuple(range(count) if numbers is None else numbers)
+def _checked(what: str, numbers: Iterable[int], count: int) -> tuple[int, ...]:
+    numbers = tuple(numbers)
     wrong = [number for number in numbers if not is_whole(number) or not 0 <= number < count]
     if wrong or not numbers:
         raise HookError(
@@ -231,7 +237,8 @@ def points(
     """
     if layers is not None and not site(name).per_layer:
         raise HookError(
-            f"site {name!r} is one place in the model, found layers={short_repr(layers)}: leave layers out"
+            f"site {name!r} is one place in the model, found layers={short_repr(layers)}: leave "
+            "layers out"
         )
     return points_of(model, [name], layers)[name]
 
@@ -320,23 +327,14 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     }
 
 
-def component_of(model: TransformerBridge, name: str) -> Any:
-    """The part of the model with that path ("blocks.0.ln1"), None where it has none."""
-    component: Any = model
-    for part in name.split("."):
-        component = component[int(part)] if part.isdigit() else getattr(component, part, None)
-        if component is None:
-            return None
-    return component
-
-
 def _norm(model: TransformerBridge, name: str, points: dict[str, HookPoint]) -> Norm:
-    component: Any = component_of(model, name)
+    component: Any = model.get_submodule(name)
     original = component.original_component
     eps = getattr(original, "eps", getattr(original, "variance_epsilon", None))
     if eps is None:
         raise HookError(
-            f"norm {name} ({type(original).__name__}): expected an eps or variance_epsilon, found neither"
+            f"norm {name} ({type(original).__name__}): expected an eps or variance_epsilon, found "
+            "neither"
         )
     weight = component.weight.detach()
     bias = None if component.uses_rms_norm else getattr(original, "bias", None)

@@ -22,6 +22,7 @@ from ostools.models import Prompt
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
+from ostools.models.tokens import EncodingOptions
 
 if TYPE_CHECKING:
     from ostools.measure.swept import Swept
@@ -33,6 +34,7 @@ Measured = TypeVar("Measured")
 Kind = Literal["rows", "patterns", "blocks", "logits", "answers", "probes"]
 """What a measurement holds most of in memory: `measure.memory`."""
 _NOT_THINKING = ("thinking", False)  # as if it were not given
+_ENCODING = frozenset(EncodingOptions.__annotations__)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -146,7 +148,7 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
             stack.enter_context(checked_once())
-            if "encoding" in parameters:
+            if "encoding" in parameters and not _ENCODING.isdisjoint(options):
                 args, options = _with_encoded_prompts(signature.bind(*args, **options))
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)

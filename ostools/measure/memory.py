@@ -87,12 +87,12 @@ def blocks_bytes(shape: Shape, pos: int, variants: Iterable[str]) -> int:
     read += pos * (6 * shape.d_mlp + 20 * shape.d_model) * element
     of_token = element * shape.d_mlp * shape.d_model + square
     terms = min(pos * of_token, max(of_token, chunk(_TERMS))) + 8 * square
-    held = read + 2 * element * shape.block_parameters + terms
+    total = read + 2 * element * shape.block_parameters + terms
     for window in map(int, re.findall(r"windowed\((\d+)\)", " ".join(names))):
         blocks = min(window, shape.n_layers)
-        held += element * blocks * squares + (blocks + 8) * pos * square
+        total += element * blocks * squares + (blocks + 8) * pos * square
     has_form = any(not name.startswith(("local", "windowed")) for name in names)
-    return max(held, sensitivity_bytes(full, pos, method="sketch") if has_form else 0)
+    return max(total, sensitivity_bytes(full, pos, method="sketch") if has_form else 0)
 
 
 def logits_bytes(shape: Shape, pos: int, pairs: int, dtypes: int, layers: int = 1) -> int:
@@ -175,8 +175,8 @@ def bytes_of(
         most = max(most, *(_BYTES[kind](call) for kind in record.memory))
         if mitigation is not None and pos is not None:
             # The proof that it acts compares the logits of all tokens.
-            both = 2 * pos * model.shape.d_vocab * max(model.shape.element, 4)
-            most = max(most, patterns_bytes(model.shape, pos) + both)
+            logits = 2 * pos * model.shape.d_vocab * max(model.shape.element, 4)
+            most = max(most, patterns_bytes(model.shape, pos) + logits)
     return bytes_with_untrained(most, model.shape) if values.get(record.beside) else most
 
 
@@ -206,10 +206,8 @@ def _rows(call: _Call) -> int:
 
 def _patterns(call: _Call) -> int:
     shape, longest = call.model.shape, call.longest()
-    together = batch_bytes(
-        shape, call.get("rows_together", 1), longest, element=max(shape.element, 4)
-    )
-    return max(together, patterns_bytes(shape, longest.tokens + longest.answer))
+    batch = batch_bytes(shape, call.get("rows_together", 1), longest, element=max(shape.element, 4))
+    return max(batch, patterns_bytes(shape, longest.tokens + longest.answer))
 
 
 def _blocks(call: _Call) -> int:
@@ -248,8 +246,8 @@ def _probes(call: _Call) -> int:
     seeds = len(_listed(call.get("seeds", range(24))))
     sizes = [Precision.of_name(name).dtype.itemsize for name in dtypes]
     of_prompt = (2 * shape.n_layers + 3) * shape.d_model + 2 * shape.d_vocab
-    kept = 8 * seeds * len(call.lengths) * of_prompt
-    return kept + max(batch_bytes(shape, seeds, longest, element=size) for size in sizes)
+    states = 8 * seeds * len(call.lengths) * of_prompt
+    return states + max(batch_bytes(shape, seeds, longest, element=size) for size in sizes)
 
 
 _BYTES: Mapping[Kind, Callable[[_Call], int]] = {

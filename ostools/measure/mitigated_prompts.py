@@ -78,7 +78,7 @@ class MitigatedPrompts:
         the text where only tokens are given, for a part that neither rewrites the text nor has
         hooks, and for a position that a prompt does not have; `MitigationError` for an unknown
         mitigation."""
-        acting = mitigations.optional(mitigation)
+        acting = None if mitigation is None else mitigations.mitigation(mitigation)
         if not prompts:
             raise InputError("expected at least one prompt, found an empty list")
         encoded, silent, questions = [], [], []
@@ -97,7 +97,9 @@ class MitigatedPrompts:
             else:
                 if isinstance(position, str):
                     require_prompt_end(position, "a prompt without a task")
-                text, silent_parts = rewritten(what, model, prompt, acting)
+                text, silent_parts = prompt, ()
+                if acting is not None:
+                    text, silent_parts = rewritten(what, model, prompt, acting)
                 with prompt_named(prompts, len(encoded)):
                     encoded.append(as_prompt(model, text))
             questions.append(None if isinstance(position, int) else read)
@@ -189,13 +191,11 @@ def rewritten(
     what: str,
     model: TransformerBridge,
     prompt: str | Prompt,
-    mitigation: Mitigation | None,
+    mitigation: Mitigation,
     task: str = QUESTIONS,
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
     """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a
     chat the user's message is rewritten."""
-    if mitigation is None:
-        return prompt, ()
     before = prompt if isinstance(prompt, str) else prompt.text
     if isinstance(prompt, Prompt) and before is not None and prompt.chat is not None:
         before = before[slice(*prompt.chat.message)]

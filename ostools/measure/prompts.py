@@ -73,17 +73,10 @@ def prompt_named(prompts: Sequence[str | Prompt | Question], index: int) -> Iter
         raise type(error)(f"prompt {index + 1} of {len(prompts)} ({start}): {error}") from error
 
 
-def checked_layers(
-    model: TransformerBridge, layers: Literal["all"] | Iterable[int]
-) -> tuple[int, ...]:
-    """The residual streams v^(l) in order: 0 is the embedding, L = n_layers what the last block
-    leaves. Others are refused.
-    """
-    return layers_up_to(int(model.cfg.n_layers), layers)
-
-
 def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
-    """`checked_layers` of a model with that last layer, loaded or not."""
+    """The residual streams v^(l) in order, of a model with that last layer: 0 is the embedding, L
+    what the last block leaves. Others are refused.
+    """
     if isinstance(layers, str) and layers == "all":
         return tuple(range(last + 1))
     layer_list = list(layers)

@@ -137,13 +137,14 @@ def describe(model: TransformerBridge) -> ModelDescription:
         metadata.check()
     weights = dict(named_weights(model))
     require_numbers(weights.values())
+    buffers = _saved_buffers(model) if is_closed(model) else ()
     dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
     attention = attention_named(model)
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in weights.values())
     bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
-        weight_hash=_weight_hash(model, weights | dict(_saved_buffers(model))),
+        weight_hash=_weight_hash(model, weights | dict(buffers)),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
         n_layers=model.cfg.n_layers,
@@ -237,12 +238,10 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
 
 
 def _saved_buffers(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
-    """Every buffer that is saved with the weights (a router's correction), which models by the
-    generic route alone have.
-
-    Elsewhere there are those that TransformerLens adds, as biases of zero.
+    """Every buffer that is saved with the weights (a router's correction), of a model by the
+    generic route: elsewhere there are those that TransformerLens adds, as biases of zero.
     """
-    for path, part in model.named_modules() if is_closed(model) else ():
+    for path, part in model.named_modules():
         for name, buffer in part.named_buffers(recurse=False):
             if name not in part._non_persistent_buffers_set:
                 yield f"{path}.{name}".replace("_original_component.", ""), buffer

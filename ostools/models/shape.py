@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -53,11 +54,15 @@ class Shape:
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
-        """Shape of a loaded model, on its device and in its dtype."""
+        """Shape of a loaded model, on its device and in its dtype, as they are now."""
         like = next(model.parameters())
-        shape = cls.of_config(model.original_model.config, like.dtype, like.device.type)
+        if model not in _shapes:
+            _shapes[model] = cls.of_config(model.original_model.config, like.dtype, "cpu")
         return replace(
-            shape, cast=any(isinstance(weight, LazyCast) for weight in model.parameters())
+            _shapes[model],
+            element=like.dtype.itemsize,
+            device=like.device.type,
+            cast=any(isinstance(weight, LazyCast) for weight in model.parameters()),
         )
 
     @classmethod
@@ -122,6 +127,10 @@ class Shape:
     def parameters(self) -> int:
         """Parameters of all blocks and of one embedding: those that a token is multiplied with."""
         return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
+
+
+_shapes: WeakKeyDictionary[TransformerBridge, Shape] = WeakKeyDictionary()
+"""The sizes of a model do not change after it is loaded."""
 
 
 def setting(config: Any, name: str) -> Any:

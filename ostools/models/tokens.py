@@ -296,7 +296,7 @@ def _prompt(
     chat: Chat | None = None,
 ) -> Prompt:
     """Check ids against the model, and find what to show for each."""
-    context, d_vocab = context_length(model), int(model.W_E.shape[0])
+    context, d_vocab = int(model.cfg.n_ctx), int(model.W_E.shape[0])
     if not ids:
         raise InputError("expected at least one token, found none: give a longer prompt")
     if len(ids) > context:

@@ -153,8 +153,8 @@ def bounds(
     names = checked_variants(variants)
     for name, reason in undescribed(model, names).items():
         raise InputError(
-            f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such as 'local', or measure with "
-            "sensitivity()"
+            f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such "
+            "as 'local', or measure with sensitivity()"
         )
     mitigated = MitigatedPrompts.of("bounds", model, [prompt], mitigation, position)
     tokens, shape = mitigated.prompt, Shape.of(model)
@@ -202,8 +202,9 @@ def _require_memory(
     needed = blocks_bytes(shape, pos, variants)
     if needed > limit:
         raise InsufficientMemoryError(
-            f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, {limit / 2**30:.2f} GiB are allowed: "
-            f"shorten the prompt, free memory or raise max_memory, or ask for 'local', which reads the least"
+            f"the path sums of {pos} tokens need about {needed / 2**30:.2f} GiB, "
+            f"{limit / 2**30:.2f} GiB are allowed: shorten the prompt, free memory or raise "
+            "max_memory, or ask for 'local', which reads the least"
         )
 
 
@@ -215,7 +216,7 @@ def _fold(
     mlp_norm: str,
     progress: Progress | None,
 ) -> dict[str, Float[Tensor, "last pos"]]:
-    """One forward pass, then the blocks from the last to the first through every variant at once."""
+    """One forward pass, then the blocks, last first, through every variant at once."""
     with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
@@ -236,7 +237,8 @@ def _table(
 ) -> pd.DataFrame:
     if not bool(torch.isfinite(values).all()):
         raise InputError(
-            f"variant {variant.name!r} is not finite on this prompt: the product over layers overflows float64"
+            f"variant {variant.name!r} is not finite on this prompt: the product over layers "
+            "overflows float64"
         )
     columns = token_columns(tokens)
     lengths = [m + 1 for m in last]

@@ -48,8 +48,9 @@ class BlockView:
         """
         if any(bool(head.triu(1).any()) for head in self.block.raw_pattern):
             raise InputError(
-                f"block {self.block.layer}: variant {variant!r} expects a causal pattern, the one that an edit put in place "
-                f"looks at later tokens; use 'windowed(1)' or 'local', or measure with sensitivity()"
+                f"block {self.block.layer}: variant {variant!r} expects a causal pattern, the one "
+                "that an edit put in place looks at later tokens; use 'windowed(1)' or 'local', "
+                "or measure with sensitivity()"
             )
 
     @cached_property

@@ -96,8 +96,8 @@ class RowFold:
         self.rows = self.rows @ edges
         if variant.printed and not self.block_numbers:
             # k_L is joined to nothing; of one block it is k_1.
-            one = int(self.run.model.cfg.n_layers) == 1
-            self.rows = self.rows @ edges if one else path_sum.tail_sums(self.rows)
+            has_one_block = int(self.run.model.cfg.n_layers) == 1
+            self.rows = self.rows @ edges if has_one_block else path_sum.tail_sums(self.rows)
         self.block_numbers.append(() if variant.numbers is None else variant.numbers(view))
 
     def values(self) -> Float[Tensor, "last pos"]:
@@ -189,7 +189,10 @@ def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str
         found_block = "no norm before attention"
     else:
         return {}
-    papers = f"expected the paper's block, a norm before attention and then one before the MLP, found {found_block}"
+    papers = (
+        "expected the paper's block, a norm before attention and then one before the MLP, found "
+        f"{found_block}"
+    )
     return {name: papers for name in names if variant_named(name).kind == "paper"}
 
 

@@ -30,7 +30,7 @@ from ostools.measure.collapse.variation import require_float64_views
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import reading
-from ostools.measure.prompts import checked_layers
+from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation, label, optional
 from ostools.mitigations.passes import own_windows
@@ -95,7 +95,7 @@ def collapse(
     length_list, precisions = checked_lengths(lengths), checked_precisions(dtypes)
     seed_list = seeds_of(pairs, seeds)
     require_float64_views("collapse", model)
-    kept_layers = () if layers is None else checked_layers(model, layers)
+    kept_layers = () if layers is None else layers_up_to(int(model.cfg.n_layers), layers)
     # All prompts are built: what does not fit is refused before the first pass.
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in seed_list]
     asked = {

@@ -182,11 +182,13 @@ def _measured(
     with torch.no_grad():
         embedded, *streams = model.input_to_embed(torch.cat([ids[None], replaced]))[0].detach()
     fields = torch.stack(streams) - embedded
-    predicted = Linearised(model, embedded, chunk=_ROWS).push(fields).double()
+    linear = Linearised(model, embedded, chunk=_ROWS)
+    predicted = linear.push(fields).double()
+    linear.release()
 
     def changes(rows: Tensor, scale: float) -> Float[Tensor, "row d_model"]:
         streams = torch.cat([embedded[None], embedded + scale * fields[rows]])
-        return last_tokens(model, streams).double()
+        return last_tokens(linear, streams).double()
 
     ranges = _ranges(changes, predicted, tolerance, progress)
     y, *replaced_y = changes(torch.arange(len(moves)), 1.0)

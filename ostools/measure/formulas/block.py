@@ -152,12 +152,13 @@ class BlockTerms:
         """Require that numbers computed from the weights are those that the model itself computed;
         else `InputError`.
         """
-        own = self._sites[site]
-        error, size = float((computed - own).abs().max()), float(own.abs().max())
-        if not error <= _ROUNDING[own.dtype] * size:
+        model_value = self._sites[site]
+        error, size = float((computed - model_value).abs().max()), float(model_value.abs().max())
+        if not error <= _ROUNDING[model_value.dtype] * size:
             raise InputError(
-                f"block {self.layer}: {what}, computed from the weights as read here, differs from the model's own by "
-                f"{error:.2g} (values up to {size:.2g}); the formulas do not describe this model"
+                f"block {self.layer}: {what}, computed from the weights as read here, differs from "
+                f"the model's own by {error:.2g} (values up to {size:.2g}); the formulas do not "
+                "describe this model"
             )
 
 

@@ -70,9 +70,9 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     """
     if unknown := edits_beyond_patterns(model):
         raise InputError(
-            f"bounds does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
-            f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"
-            f"{OF_A_LEFT_HOOK}"
+            f"bounds does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its "
+            "formulas would describe another network; leave the edit's block, or use "
+            f"sensitivity(), which measures whatever runs{OF_A_LEFT_HOOK}"
         )
     available = hooks.available_sites(model)
     require_described(model, available)
@@ -90,7 +90,8 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     # sees the rest.
     if not all(bool(x.isfinite().all()) for x in (logits, at_end["residual_post"][last])):
         raise InputError(
-            "the forward pass on this prompt is not finite; the model's weights or its dtype are broken"
+            "the forward pass on this prompt is not finite; the model's weights or its dtype are "
+            "broken"
         )
     scale = record["final_norm_scale"][0, :, 0].double()
     return Forward(model, hooks.norms(model), names, calls, scale)

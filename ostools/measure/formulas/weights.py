@@ -2,7 +2,8 @@
 gain folded in.
 
     sequential:  z = v + P1 attention(norm1(v)),   v' = z + P2 mlp(norm2(z))
-    parallel:    v' = v + attention(norm1(v)) + mlp(norm2(v)),   norm2 = norm1 where the block has one norm only (Phi, Falcon)
+    parallel:    v' = v + attention(norm1(v)) + mlp(norm2(v))
+                 norm2 = norm1 where the block has one norm only (Phi, Falcon)
 
     attention of head h:  B_h = diag(gp1) W_O^h W_V^h diag(g1) = left_h right_h        (rank d_head)
     MLP:                  D_j = (1 / (rp2_j r2_j)) down (diag(p_j) gate + diag(q_j) up)
@@ -76,8 +77,9 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
         mlp, attention = model.blocks[0].mlp, model.blocks[0].attn
         if isinstance(mlp, MoEBridge):
             raise InputError(
-                f"the formulas do not describe {model.cfg.architecture}: expected one MLP a block, found experts, of which a "
-                "router chooses by the token; measure with sensitivity(), which goes through autograd"
+                f"the formulas do not describe {model.cfg.architecture}: expected one MLP a block, "
+                "found experts, of which a router chooses by the token; measure with "
+                "sensitivity(), which goes through autograd"
             )
         absent = [name for name in _NEEDED if name not in sites]
         absent += [name for name in ("W_Q", "W_K", "W_V", "W_O") if not hasattr(attention, name)]
@@ -85,8 +87,8 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
         missing = next(iter(absent), "")
     if missing:
         raise InputError(
-            f"the formulas do not describe {model.cfg.architecture}: expected blocks with {missing}, found none; measure "
-            "with sensitivity(), which goes through autograd"
+            f"the formulas do not describe {model.cfg.architecture}: expected blocks with "
+            f"{missing}, found none; measure with sensitivity(), which goes through autograd"
         )
 
 
@@ -208,5 +210,5 @@ def _before(
 def _after(
     norm: Norm | None, weight: Float[Tensor, "*head d_model inner"]
 ) -> Float[Tensor, "*head d_model inner"]:
-    """diag(gp) weight: the post-norm that the operator's output goes through, where there is one."""
+    """diag(gp) weight: the post-norm behind the operator, where there is one."""
     return weight if norm is None else norm.gain.to(weight)[:, None] * weight

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack, cast
 
 import pandas as pd
 import torch
@@ -27,9 +27,14 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Position
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
-from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import differentiated
-from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.certificate import Account, Claim, certify
+from ostools.measure.jacobian.linearisation_run import (
+    JacobianOptions,
+    planned,
+    require_norms,
+)
+from ostools.measure.jacobian.linearise import Start, differentiated, linearised
+from ostools.measure.jacobian.norms import COTANGENTS, exact_jacobians
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, logit_ids, soft_cap
@@ -67,7 +72,7 @@ class Attribution(Result):
     @property
     def of_tokens(self) -> Frame:
         """The rows of the tokens."""
-        table: Any = self.frame
+        table: Frame = self.frame
         return table[table["part"] == "token"]
 
     def chart(self) -> Chart:
@@ -137,7 +142,7 @@ def attribution(
         "token": MINUS.join(token_text(model.tokenizer, index) for index in target),
         "linearisation": linearisation,
         "complete": linearisation == _COMPLETE,
-        **block_notes(model),
+        **(block_notes(model) if is_closed(model) else {}),
         **parameters,
     }
     where = replace(provenance, parameters={**provenance.parameters, **parameters})
@@ -146,7 +151,7 @@ def attribution(
 
 def _parts(
     model: TransformerBridge, tokens: Prompt, target: tuple[int, ...], linearisation: str
-) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+) -> tuple[Float[Tensor, " part"], Account]:
     """The part of every token and, last, of the biases or the remainder, in float64; and what the
     provenance says.
     """
@@ -155,14 +160,21 @@ def _parts(
     output = Output.of(model, target)
     output.check(model, logits, start.y)
     options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
-    gradient, account = LinearisationRun(model, start, options).gradient()
-    parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
+    *_, memory_plan = planned(model, len(tokens.ids), options)
+    how = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
+    with linearised(model, start, [linearisation], **how) as linear:
+        rows = exact_jacobians(linear.pull, start.embedded, logit=output.row)
+        linear.release()
+        require_norms(linearisation, rows.double().norm(dim=(1, 2)))
+        claim = Claim.of(linear.base, rows, output.row[None])
+        account = certify(linear, {linearisation: claim}, start.choices)[linearisation]
+    parts = (rows[:, 0].double() * start.embedded.double()).sum(-1).cpu()
     logit = output.before_cap(start.y)
-    rest = logit - float(parts.sum())
-    error = abs(rest) / (float(parts.abs().sum()) + abs(logit))
+    remainder = logit - float(parts.sum())
+    error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
     if linearisation == _COMPLETE:
-        rest = account.pop("bias_terms") + output.bias
-    parts = torch.cat([parts, parts.new_tensor([rest])])
+        remainder = cast(float, account.pop("bias_terms")) + output.bias
+    parts = torch.cat([parts, parts.new_tensor([remainder])])
     return parts, {
         "logit": target[0] if len(target) == 1 else target,
         "logit_value": output.value(logits),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,11 +25,12 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import HookPoint, TransformerBridge
-from ostools.hooks.freeze import HeldParts, Holding
+from ostools.hooks.freeze import HeldParts
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Linearised
 from ostools.measure.passes.contexts import no_logits, run_from
+from ostools.models.generic.choices import Choices
 from ostools.theory.statistics.estimates import orthonormal_rows
 
 # The step, relative to |v_i|, that is tried first: trained models need no other. Truncation grows
@@ -57,8 +58,6 @@ _UNSEEN = 15.95
 # Scores of one pass over moved prompts: a long prompt goes through alone.
 _SQUARES = 1 << 21
 _SEED = 0
-# Running from embeddings may round otherwise than running from tokens; freezing changes no value.
-_SAME_LOGITS = {torch.float32: 2e-5, torch.float64: 1e-10}
 # What the parts of a linear network may be off y_n, relative to the sizes of what is added.
 _ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -148,7 +147,7 @@ class Claim(NamedTuple):
 
 class _Slope(NamedTuple):
     """Central differences along one claim's field, of one step: of W y_n, and of v^(l) at the
-    layers above. `bar`: their truncation and rounding.
+    layers above, with their truncation and rounding.
     """
 
     change: Float[Tensor, " d_out"]
@@ -156,47 +155,53 @@ class _Slope(NamedTuple):
     truncation: float
     rounding: float
 
-    @property
-    def bar(self) -> float:
-        return self.truncation + self.rounding
+
+Account = dict[str, object]
+"""How numbers were computed and checked, as plain values for the provenance."""
 
 
 def certify(
-    model: TransformerBridge, held: Holding, base: BasePoint, claims: Mapping[str, Claim]
-) -> dict[str, Certificate]:
-    """Compare what each linearisation claims at every layer of `base` with finite differences of
-    the network; `InputError` where they differ.
+    linear: Linearised, claims: Mapping[str, Claim], choices: Choices | None = None
+) -> dict[str, Account]:
+    """Compare what each linearisation claims at every measured layer with finite differences of the
+    network, and of one that holds all parts their sum with y_n; `InputError` where they differ.
+    Within the block in which the prompt was linearised.
 
-    `held`: of the block in which the prompt was linearised. Raises `InputError` too where rounding
-    and truncation leave an error bar above a tenth of the sum, so that a difference says nothing.
+    Raises `InputError` too where rounding and truncation leave an error bar above a tenth of the
+    sum, so that a difference says nothing.
     Cost: 2 moved prompts for each linearisation from the lowest layer on, all in one batch, and the
     prompt itself where something is held that no pass has kept. Of those that these do not decide 2
     more, and of those that are not decided then 8 more (4 in float64).
     """
-    dtype = base.stream.dtype
-    decided: dict[str, tuple[_Slope, float]] = {}
+    dtype = linear.base.stream.dtype
+    differences: dict[str, tuple[_Slope, float]] = {}
     steps = dict.fromkeys(claims, _FIRST_STEP[dtype])
     passes = dict.fromkeys(claims, 0)
     for _ in range(2):
-        slopes = _slopes(model, held, base, claims, {name: (h,) for name, h in steps.items()})
+        slopes = _slopes(linear, claims, {name: (h,) for name, h in steps.items()})
         for name, (slope,) in slopes.items():
             claim, (best, least) = claims[name], _best_step(slope, steps[name], _STEPS[dtype])
             passes[name] += 2
             # Sharp, or no other step would have half of its bar.
-            sharp = _SHARP * claim.size
-            within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= slope.bar
-            if within and slope.bar < max(sharp, min(2 * least, 2 * sharp)):
-                decided[name] = slope, slope.bar
+            sharp, bar = _SHARP * claim.size, slope.truncation + slope.rounding
+            within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= bar
+            if within and bar < max(sharp, min(2 * least, 2 * sharp)):
+                differences[name] = slope, bar
             steps[name] = best
-        steps = {name: step for name, step in steps.items() if name not in decided}
+        steps = {name: step for name, step in steps.items() if name not in differences}
     all_steps = {name: list(_STEPS[dtype]) for name in steps}
-    for name, tried in _slopes(model, held, base, claims, all_steps).items():
-        decided[name] = _decide(tried)
-        passes[name] += 2 * len(tried)
-    return {
-        name: _certificate(name, base, claim, *decided[name], passes[name])
-        for name, claim in claims.items()
-    }
+    for name, by_step in _slopes(linear, claims, all_steps).items():
+        differences[name] = _decide(by_step)
+        passes[name] += 2 * len(by_step)
+    accounts: dict[str, Account] = {}
+    for name, claim in claims.items():
+        certificate = _certificate(name, linear.layers, claim, *differences[name], passes[name])
+        accounts[name] = {"certificate": asdict(certificate)}
+        if all(FROZEN_PARTS[name]):
+            accounts[name] |= _sum_account(linear, name, claim)
+        if choices is not None:
+            accounts[name]["experts"] = choices.account
+    return accounts
 
 
 def _best_step(slope: _Slope, step: float, steps: Sequence[float]) -> tuple[float, float]:
@@ -209,26 +214,32 @@ def _best_step(slope: _Slope, step: float, steps: Sequence[float]) -> tuple[floa
 
 
 def _certificate(
-    linearisation: str, base: BasePoint, claim: Claim, slope: _Slope, bar: float, passes: int
+    linearisation: str,
+    layers: Sequence[int],
+    claim: Claim,
+    slope: _Slope,
+    bar: float,
+    passes: int,
 ) -> Certificate:
     """The certificate of a claim, from a difference and its error bar. Raises `InputError` where
     there is none.
     """
     errors, size, dtype = claim.errors(slope), claim.size, claim.field.dtype
     within = 4 * bar + _TOLERANCE[dtype] * size
-    for layer, error in zip(base.layers, errors.tolist(), strict=True):
+    for layer, error in zip(layers, errors.tolist(), strict=True):
         if not error <= within:
             what = "y_n" if claim.outputs is None else "W y_n"
             raise InputError(
-                f"the {linearisation} Jacobian failed its check at layer {layer}: moving every token by a small random "
-                f"step moves {what} by {float(slope.change.norm()):.4g} a unit, what J says differs from it by {error:.2g} "
-                f"(error bar {bar:.2g}); its norms are not to be trusted"
+                f"the {linearisation} Jacobian failed its check at layer {layer}: moving every "
+                f"token by a small random step moves {what} by {float(slope.change.norm()):.4g} a "
+                f"unit, what J says differs from it by {error:.2g} (error bar {bar:.2g}); its "
+                "norms are not to be trusted"
             )
     if not bar < _INFORMATIVE * size:
         raise InputError(
-            f"the {linearisation} Jacobian cannot be checked: the network is too steep here for finite differences in "
-            f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with "
-            "dtype='float64'"
+            f"the {linearisation} Jacobian cannot be checked: the network is too steep here for "
+            f"finite differences in {str(dtype).removeprefix('torch.')} (error bar "
+            f"{bar / size if size else 1:.0%}): load the model with dtype='float64'"
         )
     return Certificate(
         float(errors.max()) / size, _UNSEEN * (float(errors[0]) + bar) / size, passes
@@ -236,19 +247,16 @@ def _certificate(
 
 
 def _slopes(
-    model: TransformerBridge,
-    held: Holding,
-    base: BasePoint,
-    claims: Mapping[str, Claim],
-    steps: Mapping[str, Sequence[float]],
+    linear: Linearised, claims: Mapping[str, Claim], steps: Mapping[str, Sequence[float]]
 ) -> dict[str, list[_Slope]]:
     """Central differences along the field of each claim that has `steps`, of each of them."""
     moves = [(name, sign * step) for name in steps for step in steps[name] for sign in (1, -1)]
     if not moves:
         return {}
-    moved = torch.stack([base.stream + step * claims[name].field for name, step in moves])
+    base = linear.base
+    moved_streams = torch.stack([base.stream + step * claims[name].field for name, step in moves])
     choices = [FROZEN_PARTS[name] for name, _ in moves]
-    y, streams = moved_prompts(model, base, moved, held, choices)
+    y, streams = moved_prompts(linear, moved_streams, choices)
     slopes: dict[str, list[_Slope]] = {name: [] for name in steps}
     for index in range(0, len(moves), 2):
         (name, step), claim, pair = moves[index], claims[moves[index][0]], slice(index, index + 2)
@@ -303,63 +311,59 @@ def _decide(slopes: Sequence[_Slope]) -> tuple[_Slope, float]:
     return min(zip(slopes[1:], bars, strict=True), key=lambda pair: pair[1])
 
 
-def certify_sum(
-    model: TransformerBridge, held: Holding, base: BasePoint, linearisation: str, claim: Claim
-) -> tuple[float, Float[Tensor, " d_out"]]:
+def _sum_account(linear: Linearised, linearisation: str, claim: Claim) -> Account:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error,
-    relative to what is added, and the bias terms.
+    relative to what is added, and of one number the bias terms.
 
     The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
     where they do not add up within the rounding of the dtype. Cost: one forward pass.
     """
-    none = torch.zeros_like(base.stream)[None]
-    moved_y, _ = moved_prompts(model, base, none, held, [FROZEN_PARTS[linearisation]])
-    bias = claim.output(moved_y[0])
-    y, total = claim.output(base.y), claim.homogeneous
+    none = torch.zeros_like(linear.base.stream)[None]
+    y_of_none, _ = moved_prompts(linear, none, [FROZEN_PARTS[linearisation]])
+    bias = claim.output(y_of_none[0])
+    y, total = claim.output(linear.base.y), claim.homogeneous
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
     if not error <= _ADDS_UP[none.dtype]:
         raise InputError(
-            f"the detached linearisation failed its check: sum_i J_i v_i + bias terms differs from y_n by {error:.2g} of "
-            f"what is added, expected {_ADDS_UP[none.dtype]:g} at most. Either an edit is active that the held network does "
-            "not repeat, or rounding in float32 is too large: leave the edit's block, or load the model with dtype='float64'"
+            "the detached linearisation failed its check: sum_i J_i v_i + bias terms differs from "
+            f"y_n by {error:.2g} of what is added, expected {_ADDS_UP[none.dtype]:g} at most. "
+            "Either an edit is active that the held network does not repeat, or rounding in "
+            "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-    return error, bias
+    account: Account = {"adds_up_within": error}
+    return account | ({"bias_terms": float(bias)} if len(bias) == 1 else {})
 
 
 def last_tokens(
-    model: TransformerBridge, streams: Float[Tensor, "row pos d_model"]
+    linear: Linearised, streams: Float[Tensor, "row pos d_model"]
 ) -> Float[Tensor, "row d_model"]:
-    """y_n from every v^(0)."""
-    base = BasePoint((0,), streams[0], streams.new_zeros(streams.shape[-1]))
-    return moved_prompts(
-        model, base, streams, Holding([HeldParts()]), [HeldParts()] * len(streams)
-    )[0]
+    """y_n from every v^(l) of the lowest layer, with nothing held."""
+    return moved_prompts(linear, streams, [HeldParts()] * len(streams))[0]
 
 
 def moved_prompts(
-    model: TransformerBridge,
-    base: BasePoint,
+    linear: Linearised,
     streams: Float[Tensor, "row pos d_model"],
-    held: Holding,
     choices: Sequence[HeldParts],
 ) -> tuple[Float[Tensor, "row d_model"], Float[Tensor, "row layer pos d_model"]]:
-    """y_n from every moved v^(l) of the base's lowest layer, and v^(l) of the layers above it. What
-    a row's choice holds has the values of the base.
+    """y_n from every moved v^(l) of the lowest of the measured layers, and v^(l) of those above it.
+    What a row's choice holds has the values of the prompt that was linearised.
     """
-    lowest, *above = base.layers
+    model, holding = linear.model, linear.holding
+    lowest, *above = linear.layers
     imposes = any(map(any, choices))
-    along = int(imposes and not held.keeps)
+    along = int(imposes and not holding.keeps)
     rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * streams.shape[1] ** 2))
-    sites = {layer: _point(model, layer) for layer in base.layers if layer}
+    sites = {layer: _point(model, layer) for layer in linear.layers if layer}
     final_norm = points(model, "final_norm")[None]
     last_rows, streams_above = [], []
     for start in range(0, len(streams), rows_at_once):
         part = slice(start, start + rows_at_once)
         rows, imposing = streams[part], nullcontext()
-        if along:  # the base goes along: its row shows what is held
-            rows = torch.cat([base.stream[None], rows])
+        if along:  # the prompt goes along: its row shows what is held
+            rows = torch.cat([linear.base.stream[None], rows])
         if imposes:
-            imposing = held.imposing([HeldParts()] * along + list(choices[part]))
+            imposing = holding.imposing([HeldParts()] * along + list(choices[part]))
         record: dict[int | None, Tensor] = {}
         # Whatever an edit would make of the lowest layer; at the embeddings a pass starts there.
         placements = [(sites[lowest], lambda _, rows=rows: rows, Order.OBSERVE)] if lowest else []
@@ -371,8 +375,8 @@ def moved_prompts(
         with torch.no_grad(), imposing, attached(placements):
             run_from(model, rows, min(lowest, int(model.cfg.n_layers) - 1), no_logits(model))
         last_rows.append(record[None][along:, -1])
-        moved = [record[layer][along:] for layer in above]
-        streams_above.append(torch.stack(moved, 1) if moved else rows[along:, None][:, :0])
+        by_layer = [record[layer][along:] for layer in above]
+        streams_above.append(torch.stack(by_layer, 1) if by_layer else rows[along:, None][:, :0])
     return torch.cat(last_rows), torch.cat(streams_above)
 
 
@@ -381,17 +385,3 @@ def _point(model: TransformerBridge, layer: int) -> HookPoint:
     last = int(model.cfg.n_layers)
     site, block = ("residual_pre", layer) if layer < last else ("residual_post", last - 1)
     return points(model, site, [block])[block]
-
-
-def require_same_logits(
-    plain: Float[Tensor, "1 d_vocab"], logits: Float[Tensor, "1 d_vocab"], linearisation: str
-) -> None:
-    """Refuse, with `InputError`, a pass from v^(0), with what is held, whose logits are not those
-    of the plain one.
-    """
-    difference = float((plain - logits).abs().amax() / plain.abs().amax())
-    if not difference <= _SAME_LOGITS[plain.dtype]:
-        raise InputError(
-            f"the {linearisation} forward pass changed the logits by {difference:.2g} of their size; its Jacobian would "
-            "mean nothing"
-        )

@@ -104,8 +104,8 @@ class InfluenceByDistance(Result):
         """
         if pairs.duplicated(["source", "prompt", "query", "position"]).any():
             raise InputError(
-                "influence_by_distance: expected one row a pair of tokens, found pairs twice: rows of several texts have one "
-                "number; read each length by itself"
+                "influence_by_distance: expected one row a pair of tokens, found pairs twice: "
+                "rows of several texts have one number; read each length by itself"
             )
         rows = [
             {"source": source, "from_distance": first, **_law(table[table["distance"] >= first])}
@@ -169,7 +169,10 @@ def influence_by_distance(
     subjects = {name: _subject(name, model, prompts, seed) for name in (TEXT, *names)}
     options: dict[str, Any] = {"method": method, "cotangents": cotangents}
     options |= {"max_memory": max_memory, "seed": seed}
-    of_prompts = {str(k): {"token_ids": one.ids.tolist()} for k, one in enumerate(prompts, start=1)}
+    of_prompts = {
+        str(number): {"token_ids": text.ids.tolist()}
+        for number, text in enumerate(prompts, start=1)
+    }
     about: dict[str, Any] = {"linearisation": linearisation, "queries": count, "controls": names}
     provenance = Provenance.collect(model, **about, prompts=of_prompts, **options)
     tables = []
@@ -190,7 +193,7 @@ def _subject(
     if source == "untrained":
         require_no_edits("influence_by_distance", model, "an untrained model would not have it")
         return untrained_model(model, "initialised", seed=seed), prompts
-    return model, [one.shuffled(seed) for one in prompts] if source == "shuffled" else prompts
+    return model, [prompt.shuffled(seed) for prompt in prompts] if source == "shuffled" else prompts
 
 
 def _pairs(
@@ -269,8 +272,8 @@ def _curves(pairs: Frame) -> Float[np.ndarray, "text query distance"]:
     such pair.
     """
     longest = int(pairs.groupby("prompt")["query"].max().min()) // 2
-    reached = pairs[pairs["distance"] <= longest]
-    wide = reached.pivot_table(index=["prompt", "query"], columns="distance", values="norm")
+    near_pairs = pairs[pairs["distance"] <= longest]
+    wide = near_pairs.pivot_table(index=["prompt", "query"], columns="distance", values="norm")
     by_text = [rows.to_numpy(dtype=float) for _, rows in wide.groupby(level="prompt")]
     most = max(map(len, by_text))
     return np.stack(

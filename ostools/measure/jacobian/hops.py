@@ -1,7 +1,8 @@
 """The theorem's paths by their length: how much of the frozen derivative travels in 0, 1, 2, ...
 attention hops.
 
-    d y_n / d v_i^(0) = sum over paths from i to n,  B_L ... B_1,  B_l = diagonal + off-diagonal in positions      (Theorem 5.1)
+    d y_n / d v_i^(0) = sum over paths from i to n of B_L ... B_1               (Theorem 5.1)
+    B_l = diagonal + off-diagonal in positions
 
 A path makes a hop in a block where it changes position. With the off-diagonal part of every block
 times a marker x the product is a polynomial in x. Its coefficient of x^h is the part J_i^(h) of
@@ -29,9 +30,20 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
-from ostools.measure.jacobian.certificate import Claim
-from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import Cotangents, Linearised, differentiated, vjp
+from ostools.measure.jacobian.certificate import Claim, certify
+from ostools.measure.jacobian.linearisation_run import (
+    JacobianOptions,
+    planned,
+    require_norms,
+)
+from ostools.measure.jacobian.linearise import (
+    Cotangents,
+    Linearised,
+    Start,
+    differentiated,
+    linearised,
+    vjp,
+)
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import edits_beyond_patterns
@@ -155,18 +167,18 @@ def hops(
         _require_known_edits(work)
         start = Start.of(work, tokens.ids)
         options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
-        run = LinearisationRun(work, start, options)
+        *_, memory_plan = planned(work, len(tokens.ids), options)
         generator = torch.Generator().manual_seed(seed)
         directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(
             start.embedded
         )
-        with run.linearised(replace(run.planned()[-1], whole=False)) as (linear, held):
+        chunk = memory_plan.chunk
+        with linearised(work, start, ["frozen"], chunk=chunk, keeps_graph=False) as linear:
             tracks = _tracks(work, linear, directions, most, progress)
-            base, jacobian_rows = linear.base, tracks[-1].transpose(0, 1)
-            claim = Claim.of(base, jacobian_rows, directions)
-            account = run.checked(
-                held, base, {"frozen": (jacobian_rows.double().norm(dim=(1, 2)), claim)}
-            )["frozen"]
+            jacobian_rows = tracks[-1].transpose(0, 1)
+            require_norms("frozen", jacobian_rows.double().norm(dim=(1, 2)))
+            claim = Claim.of(linear.base, jacobian_rows, directions)
+            account = certify(linear, {"frozen": claim}, start.choices)["frozen"]
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
     return Hops(
         _table(tokens, tracks),
@@ -180,8 +192,8 @@ def _require_known_edits(model: TransformerBridge) -> None:
     """
     if edits := edits_beyond_patterns(model):
         raise InputError(
-            f"hops: expected edits that move nothing between positions outside of the heads, found {edits[0].kind!r} at "
-            f"{edits[0].where}: leave its block{OF_A_LEFT_HOOK}"
+            "hops: expected edits that move nothing between positions outside of the heads, found "
+            f"{edits[0].kind!r} at {edits[0].where}: leave its block{OF_A_LEFT_HOOK}"
         )
 
 
@@ -204,16 +216,16 @@ def _tracks(
         block = _split_block(model, linear, layer)
         for part in tracks.split(max(1, _ROWS // (most + 2)), dim=1):
             rows = part.flatten(0, 1)[:, None]
-            beside, at_z = (
+            past_heads, at_z = (
                 gradient.unflatten(0, part.shape[:2])
                 for gradient in vjp(block.out, block.inputs, rows)
             )
             # Of the track of `most` hops one hop more is not asked for, of all paths no split.
             heads = _back(block.z, block.inputs[0], torch.cat([at_z[:-2], at_z[-1:]]))
-            own = _back(block.own_z, block.inputs[0], at_z[:-1])
-            part.copy_(beside[:, :, 0])
-            part[:-1] += own
-            part[1:-1] += heads[:-1] - own[:-1]
+            stays = _back(block.own_z, block.inputs[0], at_z[:-1])
+            part.copy_(past_heads[:, :, 0])
+            part[:-1] += stays
+            part[1:-1] += heads[:-1] - stays[:-1]
             part[-1] += heads[-1]
         tell(progress, linear.n_layers - layer, linear.n_layers)
     return tracks
@@ -256,18 +268,19 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
         attached(placed, kind="freeze"),
     ):
         block = linear.block(layer)
-    (value, z, behind), pattern = heads[0], record["pattern"][layer][0]
+    (value, z, cut_z), pattern = heads[0], record["pattern"][layer][0]
     value = value.repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
     mixed = (pattern @ value.detach()[0].transpose(0, 1)).transpose(0, 1)
-    off = float((mixed - behind[0]).detach().abs().max() / behind.detach().abs().max())
+    off = float((mixed - cut_z[0]).detach().abs().max() / cut_z.detach().abs().max())
     if not off <= _MIXES[z.dtype]:
         raise InputError(
-            f"hops: the heads of block {layer} are not their patterns times their values, but {off:.2g} off: an edit is "
-            "active that acts between the two, or the attention is of another kind; leave the edit's block"
+            f"hops: the heads of block {layer} are not their patterns times their values, but "
+            f"{off:.2g} off: an edit is active that acts between the two, or the attention is of "
+            "another kind; leave the edit's block"
         )
     with torch.enable_grad():
         own_z = pattern.diagonal(dim1=-2, dim2=-1).T[None, :, :, None] * value
-    return _SplitBlock(block.out, (block.entry, behind), z, own_z)
+    return _SplitBlock(block.out, (block.entry, cut_z), z, own_z)
 
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:

@@ -4,25 +4,21 @@ certify all together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.hooks.freeze import Holding
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.certificate import Claim, certify, certify_sum, require_same_logits
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Linearised, linearised
+from ostools.measure.jacobian.certificate import Account, Claim, certify
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised, Start, linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.norms import (
     ACCURACY,
@@ -33,7 +29,6 @@ from ostools.measure.jacobian.norms import (
 )
 from ostools.measure.passes.output import Output
 from ostools.models import Prompt
-from ostools.models.generic.choices import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
 
 PerPlace = Float[Tensor, " place"]
@@ -63,43 +58,12 @@ class JacobianOptions:
 
 
 @dataclass(frozen=True)
-class Start:
-    """Start of every linearisation of a prompt: v^(0), the last token's logits and y_n of the plain
-    pass, and the experts chosen in it."""
-
-    embedded: Float[Tensor, "pos d_model"]
-    logits: Float[Tensor, "1 d_vocab"]
-    y: Float[Tensor, " d_model"]
-    choices: Choices | None = None
-
-    @classmethod
-    def of(cls, model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
-        """Cost: one forward pass. Raises `InputError` for logits that are not finite."""
-        ids = ids.to(next(model.parameters()).device)
-        with (
-            torch.no_grad(),
-            noted_choices(model, len(ids)) as choices,
-            hooks.capture(model, "final_norm") as record,
-        ):
-            plain = model(ids[None], logits_to_keep=1)[0]
-        if not bool(torch.isfinite(plain).all()):
-            raise InputError(
-                "the model's logits on this prompt are not finite; its weights or its dtype are broken"
-            )
-        with torch.no_grad():
-            embedded = model.input_to_embed(ids[None])[0][0].detach()
-        return cls(embedded, plain, record["final_norm"][0, -1], choices)
-
-
-@dataclass(frozen=True)
 class MeasuredNorms:
-    """`NORMS` at every place, float64 on the CPU, and `account`: how they were computed and
-    checked.
-    """
+    """`NORMS` at every place, float64 on the CPU, by which method, and the account of it."""
 
     columns: Columns
     method: str
-    account: Mapping[str, Any]
+    account: Account
 
 
 def measured(
@@ -108,145 +72,78 @@ def measured(
     """The norms of one prompt, by linearisation: linearised, measured, certified. Raises
     `InputError` where a check fails.
     """
-    names, taken = options.names, dict[str, tuple[Columns, Claim, dict[str, Any]]]()
-    run = LinearisationRun(model, Start.of(model, prompt.ids), options)
+    start, names = Start.of(model, prompt.ids), options.names
     if options.output is not None:
-        options.output.check(model, run.start.logits[-1], run.start.y)
-    method, reason, memory_plan = run.planned()
-    with run.linearised(memory_plan) as (linear, held):
+        options.output.check(model, start.logits[-1], start.y)
+    method, reason, memory_plan = planned(model, len(prompt.ids), options)
+    how = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
+    norms: dict[str, MeasuredNorms] = {}
+    claims: dict[str, Claim] = {}
+    with linearised(model, start, names, options.layers, **how) as linear:
         for index, name in enumerate(names):
-            held.follow(FROZEN_PARTS[name])
+            linear.holding.follow(FROZEN_PARTS[name])
             name_progress = part_of(progress, index, index + 1, len(names), units=100)
-            taken[name] = run.taken(method, linear, name_progress)
-        base = linear.base
+            norms[name], claims[name] = _measured(method, linear, options, name_progress)
+            require_norms(name, norms[name].columns["frobenius_norm"])
         linear.release()
-        claims = {
-            name: (columns["frobenius_norm"], claim) for name, (columns, claim, _) in taken.items()
-        }
-        checks = run.checked(held, base, claims)
+        checks = certify(linear, claims, start.choices)
     tell(progress, 1, 1)
-    account = {"reason": reason, "plan": str(memory_plan)}
-    return {
-        name: MeasuredNorms(columns, method, {**account, **reached, **checks[name]})
-        for name, (columns, _, reached) in taken.items()
-    }
+    for name, check in checks.items():
+        norms[name].account.update(reason=reason, plan=str(memory_plan), **check)
+    return norms
 
 
-@dataclass(frozen=True)
-class LinearisationRun:
-    """d y_n / d v_i^(l) at every layer l and token i that is asked for, under each linearisation of
-    the options.
-    """
+def planned(
+    model: TransformerBridge, pos: int, options: JacobianOptions
+) -> tuple[str, str, MemoryPlan]:
+    """The method, why, and the way of a prompt of `pos` tokens through the memory."""
+    device, d_model = next(model.parameters()).device, int(model.cfg.d_model)
+    limit = chunk(available_memory(device)) if options.max_memory is None else options.max_memory
+    size = Shape.of(model), pos, len(options.layers)
+    if options.output is not None:
+        return "exact", "one row", plan(*size, max_memory=limit, rows=1)
+    method, reason = options.method, "as asked"
+    if method == "auto":
+        method, reason = choose_method(d_model, exact_fits=fits(*size, max_memory=limit))
+    rows = None if method == "exact" else most_rows(d_model, method, options.cotangents)
+    return method, reason, plan(*size, max_memory=limit, rows=rows)
 
-    model: TransformerBridge
-    start: Start
-    options: JacobianOptions
 
-    def gradient(self) -> tuple[Float[Tensor, "place d_model"], dict[str, Any]]:
-        """w^T J_i at every place, for the output of the options, under their one linearisation; and
-        how it was checked.
-        """
-        (name,), output = self.options.names, self.options.output
-        assert output is not None
-        with self.linearised(self.planned()[-1]) as (linear, held):
-            rows = jacobian_norms.exact_jacobians(
-                linear.pull, self.start.embedded, logit=output.row
-            )
-            base = linear.base
-            linear.release()
-            claim = Claim.of(base, rows, output.row[None])
-            return rows[:, 0], self.checked(
-                held, base, {name: (rows.double().norm(dim=(1, 2)), claim)}
-            )[name]
+def _measured(
+    method: str, linear: Linearised, options: JacobianOptions, progress: Progress | None
+) -> tuple[MeasuredNorms, Claim]:
+    """The norms of the linearisation that is followed, and what its Jacobians claim."""
+    like = linear.base.y
+    if method == "exact":
+        output = None if options.output is None else options.output.row
+        rows = jacobian_norms.exact_jacobians(linear.pull, like, progress, output)
+        norms = [norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device)]
+        columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
+        claim = Claim.of(linear.base, rows, None if output is None else output[None])
+        return MeasuredNorms(columns, method, {}), claim
+    sketch = sketched(
+        linear.pull,
+        like,
+        torch.Generator().manual_seed(options.seed),
+        cotangents=None if method == "estimate" else options.cotangents,
+        accuracy=options.accuracy,
+        confidence=CONFIDENCE,
+    )
+    # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
+    unknown = torch.full_like(sketch.frobenius, float("nan"))
+    operator = unknown, sketch.operator_lower, sketch.frobenius_upper
+    frobenius = sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper
+    columns = dict(zip(NORMS, operator + frobenius, strict=True))
+    claim = Claim.of(linear.base, sketch.rows, sketch.cotangents.to(like.device))
+    return MeasuredNorms(columns, method, {**sketch.account}), claim
 
-    def planned(self) -> tuple[str, str, MemoryPlan]:
-        """The method, why, and the way through the memory."""
-        embedded, options = self.start.embedded, self.options
-        limit = (
-            chunk(available_memory(embedded.device))
-            if options.max_memory is None
-            else options.max_memory
+
+def require_norms(linearisation: str, frobenius: PerPlace) -> None:
+    """`InputError` for norms that are not finite, or 0 everywhere."""
+    if not bool(torch.isfinite(frobenius).all()):
+        raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")
+    if not bool((frobenius > 0).any()):
+        raise InputError(
+            f"the {linearisation} Jacobian is 0 at every token: nothing reaches y_n, not even the "
+            "last token"
         )
-        size = Shape.of(self.model), len(embedded), len(options.layers)
-        if options.output is not None:
-            return "exact", "one row", plan(*size, max_memory=limit, rows=1)
-        method, reason = options.method, "as asked"
-        if method == "auto":
-            method, reason = choose_method(
-                embedded.shape[-1], exact_fits=fits(*size, max_memory=limit)
-            )
-        rows = (
-            None if method == "exact" else most_rows(embedded.shape[-1], method, options.cotangents)
-        )
-        return method, reason, plan(*size, max_memory=limit, rows=rows)
-
-    @contextmanager
-    def linearised(self, memory_plan: MemoryPlan) -> Iterator[tuple[Linearised, Holding]]:
-        """After proving that what is held, and a start at v^(0), leave the logits as they are."""
-        where = self.model, self.start.embedded, self.options.names, self.options.layers
-        how = {"chunk": memory_plan.chunk, "whole": memory_plan.whole}
-        with (
-            held_choices(self.model, self.start.choices),
-            linearised(*where, **how) as (linear, held),
-        ):
-            require_same_logits(self.start.logits, linear.logits, " and ".join(self.options.names))
-            yield linear, held
-
-    def taken(
-        self, method: str, linear: Linearised, progress: Progress | None
-    ) -> tuple[Columns, Claim, dict[str, Any]]:
-        """The norms of the linearisation that is followed, what its Jacobians claim, and
-        `SketchedNorms.account`.
-        """
-        options, like, base = self.options, self.start.embedded, linear.base
-        if method == "exact":
-            output = None if options.output is None else options.output.row
-            rows = jacobian_norms.exact_jacobians(linear.pull, like, progress, output)
-            norms = (norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device))
-            columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
-            claim = Claim.of(base, rows, None if output is None else output[None])
-            return columns, claim, {}
-        cotangents = None if method == "estimate" else options.cotangents
-        generator = torch.Generator().manual_seed(options.seed)
-        accuracy = {"accuracy": options.accuracy, "confidence": CONFIDENCE}
-        sketch = sketched(linear.pull, like, generator, cotangents=cotangents, **accuracy)
-        # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
-        operator = (
-            torch.full_like(sketch.frobenius, float("nan")),
-            sketch.operator_lower,
-            sketch.frobenius_upper,
-        )
-        frobenius = (sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper)
-        claim = Claim.of(base, sketch.rows, sketch.cotangents.to(like.device))
-        return dict(zip(NORMS, operator + frobenius, strict=True)), claim, sketch.account
-
-    def checked(
-        self, held: Holding, base: BasePoint, measured: Mapping[str, tuple[PerPlace, Claim]]
-    ) -> dict[str, dict[str, Any]]:
-        """Every check of the Jacobians of each linearisation, and the account of it. Raises
-        `InputError` where one fails.
-
-        `measured`: the Frobenius norms, and what the Jacobians claim. Within the block in which
-            they were linearised.
-        """
-        for name, (frobenius, _) in measured.items():
-            if not bool(torch.isfinite(frobenius).all()):
-                raise InputError(f"the {name} Jacobian is not finite on this prompt")
-            if not bool((frobenius > 0).any()):
-                raise InputError(
-                    f"the {name} Jacobian is 0 at every token: nothing reaches y_n, not even the last token"
-                )
-        claims = {name: claim for name, (_, claim) in measured.items()}
-        accounts: dict[str, dict[str, Any]] = {
-            name: {"certificate": asdict(certificate)}
-            for name, certificate in certify(self.model, held, base, claims).items()
-        }
-        for name, account in accounts.items():
-            if all(FROZEN_PARTS[name]):
-                error, bias = certify_sum(self.model, held, base, name, claims[name])
-                account["adds_up_within"] = error
-                if self.options.output is not None:
-                    account["bias_terms"] = float(bias)
-            if self.start.choices is not None:
-                account["experts"] = self.start.choices.account
-        return accounts

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
@@ -29,6 +31,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, noted_calls, run_from, true_arithmetic
+from ostools.models.generic.choices import Choices, held_choices, noted_choices
 
 FROZEN_PARTS: Mapping[str, HeldParts] = {
     "full": HeldParts(),
@@ -42,6 +45,8 @@ embeddings, but for its biases.
 """
 DEFAULT_LINEARISATIONS: tuple[Linearisation, ...] = ("full", "frozen")
 """What is measured of a model whose blocks are known inside, where nothing is asked for."""
+# Running from embeddings may round otherwise than running from tokens; freezing changes no value.
+_SAME_LOGITS = {torch.float32: 2e-5, torch.float64: 1e-10}
 
 
 @contextmanager
@@ -56,17 +61,47 @@ def differentiated(
     """
     if any(weight.is_inference() for weight in model.parameters()):
         raise InputError(
-            f"{mitigated.what}: expected weights that autograd can follow, found some made within torch.inference_mode(): load "
-            "the model outside of it"
+            f"{mitigated.what}: expected weights that autograd can follow, found some made within "
+            "torch.inference_mode(): load the model outside of it"
         )
     work = full_precision(model, mitigated.what)
     with mitigated.acting(work), true_arithmetic(work):
         if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
             raise InputError(
-                f"{mitigated.what} decides by itself what is held constant; leave the block of hooks.frozen() first"
-                f"{OF_A_LEFT_HOOK}"
+                f"{mitigated.what} decides by itself what is held constant; leave the block of "
+                f"hooks.frozen() first{OF_A_LEFT_HOOK}"
             )
         yield work
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start of every linearisation of a prompt: v^(0), the last token's logits and y_n of the plain
+    pass, and the experts chosen in it."""
+
+    embedded: Float[Tensor, "pos d_model"]
+    logits: Float[Tensor, "1 d_vocab"]
+    y: Float[Tensor, " d_model"]
+    choices: Choices | None = None
+
+    @classmethod
+    def of(cls, model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
+        """Cost: one forward pass. Raises `InputError` for logits that are not finite."""
+        ids = ids.to(next(model.parameters()).device)
+        with (
+            torch.no_grad(),
+            noted_choices(model, len(ids)) as choices,
+            hooks.capture(model, "final_norm") as record,
+        ):
+            plain = model(ids[None], logits_to_keep=1)[0]
+        if not bool(torch.isfinite(plain).all()):
+            raise InputError(
+                "the model's logits on this prompt are not finite; its weights or its dtype are "
+                "broken"
+            )
+        with torch.no_grad():
+            embedded = model.input_to_embed(ids[None])[0][0].detach()
+        return cls(embedded, plain, record["final_norm"][0, -1], choices)
 
 
 Cotangents = Float[Tensor, "row d_model"]
@@ -95,10 +130,11 @@ class Linearised:
     """d y_n / d v_i^(l) of one prompt as a linear map, of the model under the edits that are
     active.
 
-    `layers`: which l, in order, 0 for the embedded tokens up to L for what the last block leaves; `places`:
-    all their tokens, layer by layer. `chunk`: so many rows go back through a graph at a time; None:
-    all. `whole`: the graph of the whole pass is kept; else each block runs again, and the edits
-    have to be active still. `logits`: the last token's.
+    `layers`: which l, in order, 0 for the embedded tokens up to L for what the last block leaves;
+    `places`: all their tokens, layer by layer. `chunk`: so many rows go back through a graph at a
+    time; None: all. `keeps_graph`: of the whole pass; else each block runs again, and the edits
+    have to be active still. `logits`: the last token's. `base`: where the map is taken. `holding`:
+    what the block in which the prompt was linearised holds; nothing without one.
     """
 
     def __init__(
@@ -108,14 +144,16 @@ class Linearised:
         layers: Sequence[int] = (0,),
         *,
         chunk: int | None = None,
-        whole: bool = True,
+        keeps_graph: bool = True,
+        holding: Holding | None = None,
     ) -> None:
-        self._model, self._chunk, self._whole = model, chunk, whole
+        self.model, self.holding = model, holding or Holding([HeldParts()])
+        self._chunk, self._keeps_graph = chunk, keeps_graph
         self.pos, self.layers, self.n_layers = len(embedded), tuple(layers), int(model.cfg.n_layers)
-        start = embedded.detach()[None].clone().requires_grad_(whole)
+        start = embedded.detach()[None].clone().requires_grad_(keeps_graph)
         with (
-            torch.set_grad_enabled(whole),
-            nullcontext([]) if whole else noted_calls(model) as self._calls,
+            torch.set_grad_enabled(keeps_graph),
+            nullcontext([]) if keeps_graph else noted_calls(model) as self._calls,
             hooks.capture(
                 model, "final_norm", "residual_pre", "residual_post", detach=False
             ) as record,
@@ -128,12 +166,8 @@ class Linearised:
         }
         self._streams: list[Tensor] = [streams[layer] for layer in range(self.n_layers + 1)]
         self._y: Float[Tensor, " d_model"] = record["final_norm"][0, -1]
-
-    @property
-    def base(self) -> BasePoint:
-        """Where the map is taken, at the lowest of the layers."""
-        stream = self._streams[self.layers[0]][0]
-        return BasePoint(self.layers, stream.detach(), self._y.detach())
+        stream = self._streams[self.layers[0]][0].detach()
+        self.base = BasePoint(self.layers, stream, self._y.detach())
 
     def release(self) -> None:
         """Let the graph go, and its memory: nothing can be pulled any more."""
@@ -148,7 +182,7 @@ class Linearised:
         tangents = rows.new_empty(len(self.layers), self.pos, *rows.shape)
         step = self._chunk or max(1, len(rows))
         parts = [slice(start, start + step) for start in range(0, len(rows), step)]
-        if self._whole:
+        if self._keeps_graph:
             for index, part in enumerate(parts):
                 gradients = vjp(
                     self._y, [self._streams[layer] for layer in self.layers], rows[part]
@@ -183,7 +217,7 @@ class Linearised:
         """
         last = self._streams[-1].detach().requires_grad_(True)
         with torch.enable_grad():
-            y = self._model.ln_final(last)[0, -1]
+            y = self.model.ln_final(last)[0, -1]
         return vjp(y, [last], cotangents)[0][:, 0]
 
     def block(self, layer: int) -> BlockGraph:
@@ -199,9 +233,9 @@ class Linearised:
             args = (entry, *args[1:])
         with (
             torch.enable_grad(),
-            hooks.capture(self._model, "residual_pre", layers=[layer], detach=False) as record,
+            hooks.capture(self.model, "residual_pre", layers=[layer], detach=False) as record,
         ):
-            out = self._model.blocks[layer](*args, **kwargs)
+            out = self.model.blocks[layer](*args, **kwargs)
         return BlockGraph(
             entry, record["residual_pre"][layer], out if isinstance(out, Tensor) else out[0]
         )
@@ -247,17 +281,19 @@ def vjp(
     """g^T d output / d input of every row g, for each input: [row, *input]; 0 where the output does
     not depend on it.
     """
-    settings: dict[str, Any] = {
-        "retain_graph": True,
-        "create_graph": create_graph,
-        "allow_unused": True,
-    }
+    gradients_of = partial(
+        torch.autograd.grad,
+        output,
+        inputs,
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+    )
     with torch.enable_grad():
         if len(rows) == 1:
-            gradients = torch.autograd.grad(output, inputs, rows[0], **settings)
-            gradients = [None if gradient is None else gradient[None] for gradient in gradients]
+            gradients = [None if it is None else it[None] for it in gradients_of(rows[0])]
         else:
-            gradients = torch.autograd.grad(output, inputs, rows, is_grads_batched=True, **settings)
+            gradients = gradients_of(rows, is_grads_batched=True)
     return [
         stream.new_zeros(len(rows), *stream.shape) if gradient is None else gradient
         for stream, gradient in zip(inputs, gradients, strict=True)
@@ -267,18 +303,31 @@ def vjp(
 @contextmanager
 def linearised(
     model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
+    start: Start,
     linearisations: Sequence[str],
     layers: Sequence[int] = (0,),
     *,
     chunk: int | None = None,
-    whole: bool = True,
-) -> Iterator[tuple[Linearised, Holding]]:
-    """The model linearised at a prompt, and what holds parts of it; it can be pulled within the
-    block.
+    keeps_graph: bool = True,
+) -> Iterator[Linearised]:
+    """The model linearised at a prompt; it can be pulled within the block.
 
-    One graph serves all `linearisations`: `Holding.follow` says whose derivative a pull gives, at
-    first that of the first one.
+    One graph serves all `linearisations`: `linear.holding.follow` says whose derivative a pull
+    gives, at first that of the first one. Raises `InputError` where the pass from v^(0), with what
+    is held, has not the logits of the plain one.
     """
-    with holding(model, [FROZEN_PARTS[name] for name in linearisations], keeps=whole) as held:
-        yield Linearised(model, embedded, layers, chunk=chunk, whole=whole), held
+    parts = [FROZEN_PARTS[name] for name in linearisations]
+    with (
+        held_choices(model, start.choices),
+        holding(model, parts, keeps=keeps_graph) as values,
+    ):
+        linear = Linearised(
+            model, start.embedded, layers, chunk=chunk, keeps_graph=keeps_graph, holding=values
+        )
+        difference = (start.logits - linear.logits).abs().amax() / start.logits.abs().amax()
+        if not float(difference) <= _SAME_LOGITS[start.logits.dtype]:
+            raise InputError(
+                f"the {' and '.join(linearisations)} forward pass changed the logits by "
+                f"{float(difference):.2g} of their size; its Jacobian would mean nothing"
+            )
+        yield linear

@@ -17,7 +17,7 @@ from ostools.models.shape import Shape
 _BLOCK = {"cpu": 2048, "cuda": 1 << 16}
 # The graph of a whole pass is kept up to this many bytes; of a longer prompt that of one block at a
 # time.
-_WHOLE = 1 << 30
+_GRAPH = 1 << 30
 ALLOCATOR = 32 << 20
 """What the allocator keeps back of small blocks that were freed."""
 _SMALLEST = {"cpu": 4, "cuda": 16}
@@ -27,12 +27,12 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 class MemoryPlan:
     """Plan of a run, and its forecast: `peak`, in bytes on top of the loaded model.
 
-    `chunk` cotangents go back together; `whole`: through the graph of the whole pass, else of one
-    block at a time.
+    `chunk` cotangents go back together; `keeps_graph`: through the graph of the whole pass, else of
+    one block at a time.
     """
 
     chunk: int
-    whole: bool
+    keeps_graph: bool
     peak: int
 
     def __str__(self) -> str:
@@ -51,17 +51,18 @@ def plan(
     most = max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos)
     # Of a long prompt each row's patterns and their gradients fill the memory.
     of_row = 3 * shape.n_heads * pos**2 * shape.element
-    chunk = max(1, min(chunk_of(most), rows or shape.d_model, _WHOLE // of_row))
-    whole = graph_bytes(shape, pos) <= chunk_of(_WHOLE)
-    while (peak := _peak(shape, pos, layers, rows, chunk, whole)) > max_memory:
-        if not whole and chunk == 1:
+    chunk = max(1, min(chunk_of(most), rows or shape.d_model, _GRAPH // of_row))
+    keeps_graph = graph_bytes(shape, pos) <= chunk_of(_GRAPH)
+    while (peak := _peak(shape, pos, layers, rows, chunk, keeps_graph)) > max_memory:
+        if not keeps_graph and chunk == 1:
             raise InsufficientMemoryError(
-                f"{pos} tokens at d_model {shape.d_model} need {peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} "
-                "GiB are allowed: shorten the prompt, free memory, or raise max_memory (--max-memory)"
+                f"{pos} tokens at d_model {shape.d_model} need {peak / 2**30:.2f} GiB at least, "
+                f"{max_memory / 2**30:.2f} GiB are allowed: shorten the prompt, free memory, or "
+                "raise max_memory (--max-memory)"
                 + (", or take method 'sketch'" if rows is None else "")
             )
-        whole, chunk = False, chunk if whole else chunk // 2
-    return MemoryPlan(chunk, whole, peak)
+        keeps_graph, chunk = False, chunk if keeps_graph else chunk // 2
+    return MemoryPlan(chunk, keeps_graph, peak)
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
@@ -73,10 +74,12 @@ def graph_bytes(shape: Shape, pos: int) -> int:
 
 def fits(shape: Shape, pos: int, layers: int, *, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _peak(shape, pos, layers, None, 1, whole=False) <= max_memory
+    return _peak(shape, pos, layers, None, 1, keeps_graph=False) <= max_memory
 
 
-def _peak(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, whole: bool) -> int:
+def _peak(
+    shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, keeps_graph: bool
+) -> int:
     """Bytes, from the shapes that are allocated: beside the rows their graph and their norms; then,
     without the graph, the moved prompts of the check.
     """
@@ -84,10 +87,10 @@ def _peak(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, who
     square, vectors, mlp = shape.n_heads * pos**2, pos * d_model, pos * shape.d_mlp
     head_vectors = pos * shape.n_heads * shape.d_head
     cast = shape.view_bytes(element) if shape.cast else 0
-    kept = graph_bytes(shape, pos) // (1 if whole else shape.n_layers)
-    kept += ((1 + 2 * shape.n_layers) * vectors + 2 * square) * element
-    if not whole:
-        kept += (rows or d_model) * vectors * element
+    graph = graph_bytes(shape, pos) // (1 if keeps_graph else shape.n_layers)
+    graph += ((1 + 2 * shape.n_layers) * vectors + 2 * square) * element
+    if not keeps_graph:
+        graph += (rows or d_model) * vectors * element
     back = chunk * (3 * square + 8 * vectors + 4 * mlp + 4 * head_vectors) * element
     # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of
     # all tokens in float64.
@@ -98,7 +101,7 @@ def _peak(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, who
     )
     check = (8 * square + 4 * (6 * vectors + 3 * mlp) + 4 * places * d_model) * element
     rows_bytes = places * (rows or d_model) * d_model * element
-    return ALLOCATOR + cast + rows_bytes + max(kept + back + norms, check)
+    return ALLOCATOR + cast + rows_bytes + max(graph + back + norms, check)
 
 
 _WITHOUT_LIMIT = 1 << 62
@@ -114,8 +117,9 @@ def sensitivity_bytes(
     max_memory: int | None = None,
     rows: int | None = None,
 ) -> int:
-    """Peak of a prompt of `pos` tokens in float32 or float64, at `layers` residual streams, within `max_memory` bytes
-    beside the model. `rows`: how many are kept in place of the method's, 1 of a logit.
+    """Peak of a prompt of `pos` tokens in float32 or float64, at `layers` residual streams, within
+    `max_memory` bytes beside the model. `rows`: how many are kept in place of the method's, 1 of a
+    logit.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """

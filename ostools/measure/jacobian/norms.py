@@ -126,10 +126,11 @@ class SketchedNorms:
     """Norms of every J_i, float64 on the CPU, one a place; the first orthonormal `cotangents` q,
     and their `rows` q^T J_i, which the checks read.
 
-    `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with the confidence asked for,
-    nominally, a token at a time: for one statement about all n tokens ask for 1 - (1 - confidence) / n. `operator_lower` <=
-    ||J_i||_2 always (up to rounding). `half_widths`: of the intervals over their estimates, where these are not 0, after
-    `rows_seen` rows.
+    `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with
+    the confidence asked for, nominally, a token at a time: for one statement about all n tokens ask
+    for 1 - (1 - confidence) / n. `operator_lower` <= ||J_i||_2 always (up to rounding).
+    `half_widths`: of the intervals over their estimates, where these are not 0, after `rows_seen`
+    rows.
     """
 
     frobenius: PerToken

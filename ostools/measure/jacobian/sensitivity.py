@@ -31,7 +31,7 @@ from ostools.ground.names import (
 )
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
-from ostools.hooks.sites import unknown_inside
+from ostools.hooks.sites import is_closed, unknown_inside
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import (
     NORMS,
@@ -48,9 +48,9 @@ from ostools.measure.prompts import (
     PROFILE,
     PromptResults,
     by_token,
-    checked_layers,
     join_results,
     join_texts,
+    layers_up_to,
     prompt_named,
     token_columns,
 )
@@ -87,7 +87,8 @@ class Sensitivity(Result):
 
     tables: ClassVar = (
         TableHead(
-            columns="layer position token operator_norm frobenius_norm frobenius_lower frobenius_upper",
+            columns="layer position token operator_norm frobenius_norm frobenius_lower "
+            "frobenius_upper",
             across="linearisation",
         ),
     )
@@ -216,18 +217,18 @@ def sensitivity(
         shuffled: a seed: the text's tokens stand in random order, a control that leaves no syntax.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
-    if linearisations is None:
-        linearisations = (
-            ("full",) if unknown_inside(model, "patterns", "norms") else DEFAULT_LINEARISATIONS
-        )
-    names = distinct("linearisations", linearisations)
+    if linearisations is not None:
+        names = distinct("linearisations", linearisations)
+    else:
+        is_known = not unknown_inside(model, "patterns", "norms")
+        names = DEFAULT_LINEARISATIONS if is_known else ("full",)
     if not 2 <= cotangents <= model.cfg.d_model:
         raise InputError(
             f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}"
         )
     method, half_width = _method(method, cotangents, accuracy)
     seed = whole_number("seed", seed)
-    layers = checked_layers(model, layers)
+    layers = layers_up_to(int(model.cfg.n_layers), layers)
     options = JacobianOptions(
         names, layers, method, cotangents, max_memory, seed, accuracy=half_width
     )
@@ -250,7 +251,8 @@ def _shuffled(mitigated: MitigatedPrompts, seed: int) -> MitigatedPrompts:
     """
     if any(question is not None for question in mitigated.questions):
         raise InputError(
-            "shuffled: expected a text, found a task's question: of shuffled tokens nothing is asked"
+            "shuffled: expected a text, found a task's question: of shuffled tokens nothing is "
+            "asked"
         )
     return replace(mitigated, prompts=tuple(prompt.shuffled(seed) for prompt in mitigated.prompts))
 
@@ -261,7 +263,8 @@ def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Me
         return method, ACCURACY
     if method not in ("auto", "estimate") or cotangents != COTANGENTS:
         raise InputError(
-            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} beside it: leave both out"
+            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} "
+            "beside it: leave both out"
         )
     if not 0 < accuracy < 1:
         raise InputError(
@@ -277,8 +280,8 @@ def _require_exact_logit(
     one_or_two(logit)
     if method in ("sketch", "estimate"):
         raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit=, found "
-            f"{method!r}"
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or "
+            f"'exact' with logit=, found {method!r}"
         )
     if "detached" in linearisations:
         raise InputError(
@@ -300,7 +303,9 @@ def _of_each(
     # noted as they are read.
     unused = {"names", "output"} | (set() if options.method == "estimate" else {"accuracy"})
     about = {name: value for name, value in vars(options).items() if name not in unused}
-    about |= {"linearisations": options.names, **block_notes(model)}
+    about["linearisations"] = options.names
+    if is_closed(model):
+        about |= block_notes(model)
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
     described = [mitigated.described(model, index) for index in range(len(prompts))]
@@ -357,7 +362,8 @@ def jacobian(
     """
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(
-            f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model"
+            f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the "
+            "model"
         )
     with freeze or nullcontext():
         linear = Linearised(model, embedded, chunk=_ROWS)

@@ -159,8 +159,8 @@ class Rows:
         if not bool(torch.isfinite(logits).all()):
             dtype, length = str(logits.dtype).removeprefix("torch."), int(self.real.sum(1).max())
             raise InputError(
-                f"the logits of a prompt of {length} tokens are not finite in {dtype}: use another dtype, or check the "
-                "model's weights"
+                f"the logits of a prompt of {length} tokens are not finite in {dtype}: use another "
+                "dtype, or check the model's weights"
             )
         return logits
 

@@ -19,8 +19,8 @@ from ostools.ground.lens import BloomBlockBridge, Cache, TransformerBridge
 from ostools.hooks.capture import Record, Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
-from ostools.models import view_in
 from ostools.models.families import family_of
+from ostools.models.precision.casting import edited_view
 from ostools.models.precision.torch_state import float32_products
 
 PATTERN_EDITS = frozenset(
@@ -31,20 +31,10 @@ PATTERN_EDITS = frozenset(
 
 def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
     """The model itself in float32 or float64; a float32 view of a 16-bit one, whose Jacobian would
-    be off by percents.
-
-    `what` names the caller for the error: under active edits there is no view, because it would not
-    follow them.
+    be off by percents, under the same edits. `what` names the caller for the error.
     """
     dtype = next(model.parameters()).dtype
-    if dtype in (torch.float32, torch.float64):
-        return model
-    if edits := hooks.active_edits(model):
-        raise InputError(
-            f"{what} of a {dtype} model needs a float32 view, which the active edit {edits[0].kind!r} at {edits[0].where} "
-            f"would not follow; load the model with dtype='float32' and edit that{OF_A_LEFT_HOOK}"
-        )
-    return view_in(model, torch.float32)
+    return model if dtype in (torch.float32, torch.float64) else edited_view(model, what)
 
 
 @contextmanager
@@ -76,8 +66,8 @@ def edits_beyond_patterns(model: TransformerBridge) -> list[hooks.Edit]:
 def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:
     if edits := hooks.active_edits(model):
         raise InputError(
-            f"{caller}: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: {reason}; "
-            f"leave its block{OF_A_LEFT_HOOK}"
+            f"{caller}: expected a model without edits, found {edits[0].kind!r} at "
+            f"{edits[0].where}: {reason}; leave its block{OF_A_LEFT_HOOK}"
         )
 
 
@@ -121,7 +111,7 @@ _BIAS_NAMES = ("alibi", "position_bias")
 
 
 def has_alibi(model: TransformerBridge) -> bool:
-    """Whether positions enter a model's scores as ALiBi's bias; such a model takes no position ids."""
+    """Whether positions enter a model's scores as ALiBi's bias: it takes no position ids then."""
     family = family_of(model)
     return family is not None and family.positions == "ALiBi"
 

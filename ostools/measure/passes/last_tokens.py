@@ -144,7 +144,7 @@ def last_rows(
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
-    """All parts in one, row k being prompt k; `order` says which prompt each row of the parts is."""
+    """All parts in one, row k being prompt k; `order`: which prompt each row of the parts is."""
     back = torch.argsort(torch.tensor(order))
     residuals = {
         layer: torch.cat([part.residuals[layer] for part in parts])[back]

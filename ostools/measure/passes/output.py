@@ -52,21 +52,22 @@ class Output:
         """
         ids = logit_ids(model, logit)
         like = next(model.parameters())
-        (row, bias), *others = (
+        (row, bias), *subtracted = (
             output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like)) for index in ids
         )
-        for other_row, other_bias in others:
+        for other_row, other_bias in subtracted:
             row, bias = row - other_row, bias - other_bias
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
             raise InputError(
-                f"logit: expected a row of the output layer that is finite and not 0 for {logit!r}, found none"
+                "logit: expected a row of the output layer that is finite and not 0 for "
+                f"{logit!r}, found none"
             )
         return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row, bias)
 
     def value(self, logits: Float[Tensor, " d_vocab"]) -> float:
         """The logit, or the difference, of a model's own logits: after a soft-cap."""
-        first, *others = (float(logits[index]) for index in self.ids)
-        return first - sum(others)
+        first, *subtracted = (float(logits[index]) for index in self.ids)
+        return first - sum(subtracted)
 
     def before_cap(self, y: Float[Tensor, " d_model"]) -> float:
         """w^T y + b, before a soft-cap."""
@@ -94,8 +95,9 @@ class Output:
             error = abs(capped - float(logits[index])) / size if size else float("nan")
             if not error <= _TOLERANCE[self.row.dtype]:
                 raise InputError(
-                    f"logit of {token!r}: its row of the output layer times y_n differs from the model's own logit by "
-                    f"{error:.2g} of the sizes of the two; the derivative of this logit is not known here"
+                    f"logit of {token!r}: its row of the output layer times y_n differs from the "
+                    f"model's own logit by {error:.2g} of the sizes of the two; the derivative of "
+                    "this logit is not known here"
                 )
 
 
@@ -120,7 +122,8 @@ def logit_ids(model: TransformerBridge, logit: str | int | Sequence[str | int]) 
     ids = tuple(one_token(model, target) for target in targets)
     if len(set(ids)) < len(ids):
         raise InputError(
-            f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
+            f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which "
+            "are one token"
         )
     return ids
 
@@ -169,7 +172,8 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     pos = len(prompt.ids)
     if not is_whole(position) or not -pos <= position < pos:
         raise InputError(
-            f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, found {position!r}"
+            f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, "
+            f"found {position!r}"
         )
     end = read_up_to(position, pos)
     if end == pos:
@@ -177,8 +181,9 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     foreign_edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
     if foreign_edits:
         raise InputError(
-            f"position: expected no edit that may read later tokens, found {foreign_edits[0].kind!r} at "
-            f"{foreign_edits[0].where}: give the beginning of the prompt itself, or leave the edit's block{OF_A_LEFT_HOOK}"
+            "position: expected no edit that may read later tokens, found "
+            f"{foreign_edits[0].kind!r} at {foreign_edits[0].where}: give the beginning of the "
+            f"prompt itself, or leave the edit's block{OF_A_LEFT_HOOK}"
         )
     ids = prompt.ids[None].to(next(model.parameters()).device)
     with torch.no_grad():
@@ -186,9 +191,9 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     error = float((whole_logits - part).abs().max() / whole_logits.abs().max())
     if not error <= _ROUNDING[whole_logits.dtype]:
         raise InputError(
-            f"position: expected the logits at position {end - 1} to be those of the first {end} tokens alone, found "
-            f"{error:.2g} of their size between them: the model or an edit reads later tokens, so that a beginning says "
-            "nothing of the whole"
+            f"position: expected the logits at position {end - 1} to be those of the first {end} "
+            f"tokens alone, found {error:.2g} of their size between them: the model or an edit "
+            "reads later tokens, so that a beginning says nothing of the whole"
         )
     return beginning(prompt, end)
 

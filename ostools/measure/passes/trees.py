@@ -24,7 +24,8 @@ _STRETCH = 1.5
 # A step that generates one token reads every weight, which takes as long as a pass over so many
 # tokens, at least.
 _STEP = 32
-GROUP = 192  # nodes of one group of branches: few enough that they do not see much of each other in vain
+GROUP = 192
+"""Nodes of one group of branches: few enough that they do not see much of each other in vain."""
 
 
 @dataclass(frozen=True)

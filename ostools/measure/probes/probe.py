@@ -36,7 +36,7 @@ from ostools.measure.probes.scores import (
     said_by_probes,
     splits,
 )
-from ostools.measure.prompts import checked_layers
+from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_texts
@@ -156,7 +156,10 @@ def probe(
     probe_task = ProbeTask.of(
         model, task, lengths, seeds, mitigation, checked_position(position), **encoding
     )
-    precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
+    precisions, layer_indices = (
+        checked_precisions(dtypes),
+        layers_up_to(int(model.cfg.n_layers), layers),
+    )
     questions, is_random = probe_task.questions, probe_task.form.random
     n = questions["length"].to_numpy()
     probes = splits(n, questions["group"].to_numpy(), is_random)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ostools.ground.lens import TransformerBridge
-from ostools.hooks.sites import is_closed, unknown_inside
+from ostools.hooks.sites import unknown_inside
 from ostools.models.shape import setting
 
 _SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attention")
@@ -26,11 +26,7 @@ _HELD_PARTS = {
 
 
 def block_notes(model: TransformerBridge) -> dict[str, str]:
-    """What a derivative on closed blocks means, for the provenance; nothing for a model that a
-    record describes.
-    """
-    if not is_closed(model):
-        return {}
+    """What a derivative on closed blocks (`sites.is_closed`) means, for the provenance."""
     reasons = {part: unknown_inside(model, part) for part in ("patterns", "norms")}
     known_parts = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
     missing = ", ".join(

@@ -48,18 +48,40 @@ def view_in(
     """
     if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
+    refuse_hooked(model)
+    return view(model, dtype, _cast_to(dtype), eager=eager)
+
+
+@default_torch_state()
+def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
+    """A float32 view of a model for one measurement (`view_in`), with the edits and observers that
+    stand on the model at the same hook points.
+
+    Ours are functions of the tensor that passes, in whatever dtype. Raises `InputError` in the name
+    of `what` for a hook of somebody else, which may know the module that it was made for.
+    """
+    for edit in hooks.active_edits(model):
+        if edit.kind == "foreign":
+            raise InputError(
+                f"{what} of a {next(model.parameters()).dtype} model needs a float32 view, which the "
+                f"hook of somebody else at {edit.where} would not follow; load the model with "
+                f"dtype='float32' and put it there{OF_A_LEFT_HOOK}"
+            )
+    return view(model, torch.float32, _cast_to(torch.float32))
+
+
+def _cast_to(dtype: torch.dtype) -> Reading:
     cast = partial(torch.Tensor.to, dtype=dtype)
-    return view(model, dtype, lambda weight: (cast, (weight,)), eager=eager)
+    return lambda weight: (cast, (weight,))
 
 
 def view(
     model: TransformerBridge, dtype: torch.dtype, reading: Reading, eager: bool = False
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function,
-    and what it reads.
+    and what it reads. Hooks stand at the same hook points.
     """
     refuse_processed(model)
-    _refuse_hooked(model)
     _refuse_patched(model)
     family = family_of(model)
     if family is not None:
@@ -103,7 +125,8 @@ def _copied(model: TransformerBridge, dtype: torch.dtype, reading: Reading) -> d
     return memo
 
 
-def _refuse_hooked(model: TransformerBridge) -> None:
+def refuse_hooked(model: TransformerBridge) -> None:
+    """`InputError` while hooks are on the model: a view that lives longer would keep them."""
     observed = [
         module.name
         for module in model.modules()

@@ -19,7 +19,7 @@ from ostools.hooks.errors import RangeError as HookRangeError
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import BLOCK, dense
-from ostools.models.precision.casting import Reader, Reading, view
+from ostools.models.precision.casting import Reader, Reading, refuse_hooked, view
 
 # What holds every number of a dtype; nothing has to be read to know it.
 _WIDER = {
@@ -44,6 +44,7 @@ def view_rounded(model: TransformerBridge, format: Format) -> TransformerBridge:
     `InputError` for an unknown format, a weight that a floating format cannot hold, and while hooks
     are on the model.
     """
+    refuse_hooked(model)
     require_held(model, format)
     return view(model, torch.float32, reading_of(model, format))
 

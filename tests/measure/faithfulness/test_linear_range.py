@@ -15,6 +15,7 @@ from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.faithfulness.linear_range import SCALES, _ranges
 from ostools.measure.jacobian.certificate import last_tokens
+from ostools.measure.jacobian.linearise import Linearised
 from tests.checkpoints import tiny_model
 
 IDS = [40, 50, 61, 50, 70]
@@ -89,7 +90,7 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
         step = 1e-6 * (replaced - whole)
         streams = torch.stack([whole, whole + step, whole - step, replaced])
         with hooks.exact_arithmetic(model):
-            y, up, down, y_replaced = last_tokens(model, streams)
+            y, up, down, y_replaced = last_tokens(Linearised(model, whole), streams)
         assert row.predicted_change == pytest.approx(float((up - down).norm()) / 2e-6, rel=1e-5)
         assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
 

@@ -10,18 +10,18 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure.jacobian.certificate import moved_prompts
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, linearised
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, Start, linearised
 from ostools.measure.passes.contexts import true_arithmetic
 
 
 def by_rows(
-    model: TransformerBridge, ids: Tensor, linearisation: str, *, whole: bool = True
+    model: TransformerBridge, ids: Tensor, linearisation: str, *, keeps_graph: bool = True
 ) -> Float[Tensor, "pos d_out d_model"]:
     """All rows, seven at a time."""
     with true_arithmetic(model):
-        embedded = model.input_to_embed(ids[None])[0][0].detach()
-        with linearised(model, embedded, [linearisation], chunk=7, whole=whole) as (linear, _):
-            return linear.pull(torch.eye(embedded.shape[-1]).to(embedded)).transpose(0, 1)
+        start, how = Start.of(model, ids), {"chunk": 7, "keeps_graph": keeps_graph}
+        with linearised(model, start, [linearisation], **how) as linear:
+            return linear.pull(torch.eye(len(start.y)).to(start.y)).transpose(0, 1)
 
 
 def by_differences(
@@ -32,12 +32,13 @@ def by_differences(
 ) -> Float[Tensor, " d_out"]:
     """sum_i J_i t_i by central differences, of a step that hardly any kink of a ReLU lies in."""
     with true_arithmetic(model):
-        embedded = model.input_to_embed(ids[None])[0][0].detach()
+        start = Start.of(model, ids)
+        embedded = start.embedded
         step = 1e-5 * float(embedded.norm() / direction.norm())
         moved = torch.stack([embedded + step * direction, embedded - step * direction])
-        with linearised(model, embedded, [linearisation], whole=False) as (linear, held):
+        with linearised(model, start, [linearisation], keeps_graph=False) as linear:
             choices = [FROZEN_PARTS[linearisation]] * 2
-            (up, down), _ = moved_prompts(model, linear.base, moved, held, choices)
+            (up, down), _ = moved_prompts(linear, moved, choices)
     return (up - down) / (2 * step)
 
 

@@ -39,7 +39,7 @@ def test_every_row_of_every_linearisation_is_that_of_finite_differences(family: 
         within = 1e-2 if family in EXPERTS else 1e-6
         differences = by_differences(model, IDS, linearisation, direction)
         assert_close(torch.einsum("pij,pj->i", whole, direction), differences, within)
-        assert_close(by_rows(model, IDS, linearisation, whole=False), whole, 1e-12)
+        assert_close(by_rows(model, IDS, linearisation, keeps_graph=False), whole, 1e-12)
 
 
 EDITS = {
@@ -61,7 +61,7 @@ def test_edits_are_in_the_derivative_of_blocks(edit: str, family: Family) -> Non
     with EDITS[edit](model):
         for linearisation in ("full", "frozen"):
             whole = by_rows(model, IDS, linearisation)
-            assert_close(by_rows(model, IDS, linearisation, whole=False), whole, 1e-12)
+            assert_close(by_rows(model, IDS, linearisation, keeps_graph=False), whole, 1e-12)
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -84,7 +84,7 @@ def test_every_layer_from_the_same_pass(family: Family) -> None:
             ]
             expected = torch.autograd.grad(record["final_norm"][0, -1] @ w, streams)
             for whole in (True, False):
-                rows = Linearised(model, embedded[0], range(4), whole=whole).pull(w[None])[0]
+                rows = Linearised(model, embedded[0], range(4), keeps_graph=whole).pull(w[None])[0]
                 torch.testing.assert_close(
                     rows, torch.cat([gradient[0] for gradient in expected]), rtol=1e-8, atol=1e-11
                 )
@@ -116,9 +116,9 @@ def test_weights_that_are_cast_where_they_are_read_give_the_same_rows(
         mine.data.copy_(given.data)
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for whole in (True, False):
-        expected = by_rows(model, IDS, "full", whole=whole)
+        expected = by_rows(model, IDS, "full", keeps_graph=whole)
         assert_close(
-            by_rows(view_in(half, torch.float32), IDS, "full", whole=whole), expected, 1e-6
+            by_rows(view_in(half, torch.float32), IDS, "full", keeps_graph=whole), expected, 1e-6
         )
 
 
@@ -132,7 +132,7 @@ def test_a_long_prompt_is_measured_and_certified_block_by_block(
         ost.sensitivity(model, prompt, **how).frame,
         ost.measure.hops(model, prompt).frame,
     )
-    monkeypatch.setattr(memory, "_WHOLE", 0)
+    monkeypatch.setattr(memory, "_GRAPH", 0)
     long, long_hops = ost.sensitivity(model, prompt, **how), ost.measure.hops(model, prompt).frame
     for name in ("operator_norm", "frobenius_norm"):
         assert_close(torch.tensor(long.frame[name]), torch.tensor(short[name]), 1e-8)
@@ -158,7 +158,7 @@ def test_an_edit_at_the_final_norm_that_reads_other_tokens_is_in_every_layer() -
         true_arithmetic(model),
     ):
         rows = [
-            Linearised(model, embedded, (0, 2), whole=whole).pull(
+            Linearised(model, embedded, (0, 2), keeps_graph=whole).pull(
                 torch.eye(embedded.shape[1], dtype=torch.float64)
             )
             for whole in (True, False)

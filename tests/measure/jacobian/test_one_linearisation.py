@@ -17,7 +17,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import hooks
 from ostools.ground.names import LINEARISATIONS
-from ostools.hooks.freeze import HeldParts, Holding
+from ostools.hooks.freeze import Holding
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linearise, memory
 from ostools.measure.jacobian import norms as exact
@@ -49,7 +49,6 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
         linear = Linearised(model, embedded)
         rows = exact.exact_jacobians(linear.pull, embedded)
         steps = certificate_module.Claim.of(linear.base, rows).field.norm(dim=-1)
-        held = Holding([HeldParts()])
         for _ in range(60):
             left, right = (
                 torch.randn(size, generator=generator, dtype=torch.float64)
@@ -59,12 +58,12 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
             claim = certificate_module.Claim.of(
                 linear.base, torch.cat([rows[:-1], rows[-1:] + wrong])
             )
-            certificate = certificate_module.certify(model, held, linear.base, {"full": claim})[
-                "full"
+            certificate: Any = certificate_module.certify(linear, {"full": claim})["full"][
+                "certificate"
             ]
             share = float(steps[-1] * wrong.norm()) / float((steps[:, None, None] * rows).norm())
-            covered.append(certificate.within >= share)
-            seen.append(certificate.within / certificate_module._UNSEEN >= share)
+            covered.append(certificate["within"] >= share)
+            seen.append(certificate["within"] / certificate_module._UNSEEN >= share)
     assert np.mean(covered) >= 0.9
     assert np.mean(seen) < 0.8
 
@@ -75,7 +74,7 @@ def test_a_plan_takes_smaller_blocks_before_it_is_refused() -> None:
     plenty = memory.plan(shape, 64, 1, max_memory=1 << 40)
     by_blocks = memory.plan(shape, 64, 1, max_memory=plenty.peak - 1)
     less = memory.plan(shape, 64, 1, max_memory=by_blocks.peak - 1)
-    assert (plenty.whole, by_blocks.whole, less.whole) == (True, False, False)
+    assert (plenty.keeps_graph, by_blocks.keeps_graph, less.keeps_graph) == (True, False, False)
     assert less.chunk < by_blocks.chunk == plenty.chunk
     assert less.peak < plenty.peak
     with pytest.raises(
@@ -277,7 +276,7 @@ def test_together_linearisations_have_the_numbers_that_each_has_alone(
     """One graph and one batch of moved prompts, and the norms of a graph each, which holds its own
     parts by `hooks.frozen`.
     """
-    monkeypatch.setattr(memory, "_WHOLE", 1 << 30 if whole else 0)
+    monkeypatch.setattr(memory, "_GRAPH", 1 << 30 if whole else 0)
     model = tiny_model(family, seed=4, dtype=torch.float64)
     how: Any = {"layers": [0, 1], "method": "exact"}
     together = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS, **how)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.measure.jacobian import linearisation_run
+from ostools.measure.jacobian import linearise
 from ostools.models.generic.choices import noted_choices
 from ostools.reporting.findings.sensitivity import sensitivity_findings
 from tests.checkpoints import make_model, write_checkpoint
@@ -109,7 +109,7 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(
     )
     # Finite differences over the boundary are of two networks: without the choice held they decide
     # nothing.
-    monkeypatch.setattr(linearisation_run, "held_choices", lambda *_: nullcontext())
+    monkeypatch.setattr(linearise, "held_choices", lambda *_: nullcontext())
     with pytest.raises(
         ost.InputError, match=r"the full Jacobian (cannot be checked|failed its check)"
     ):

@@ -83,10 +83,41 @@ def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
         ost.sensitivity(wide, prompt_of(wide)).frame["operator_norm"], rel=1e-4
     )
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
-    with (
-        pytest.raises(ost.InputError, match="needs a float32 view"),
-        hooks.mask_scores(model, lambda query, key: query >= key),
-    ):
+
+
+EDITS: dict[str, Any] = {
+    "heads": lambda model: hooks.ablate_heads(model, [(0, 1), (1, 0)]),
+    "window": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
+    "edge": lambda model: hooks.ablate_edges(model, [(1, 0, 6, 2)]),
+    "layer": lambda model: hooks.ablate_layers(model, [0], part="mlp"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_a_sixteen_bit_model_acts_in_the_float32_that_is_measured(edit: str) -> None:
+    """The same numbers as of a float32 model with the same weights under the same edit; afterwards
+    neither model is edited.
+    """
+    model = tiny_model("llama", seed=3, dtype=torch.bfloat16)
+    wide = tiny_model("llama", seed=3, fresh=True)
+    wide.load_state_dict({name: tensor.float() for name, tensor in model.state_dict().items()})
+    norms = []
+    for measured in (model, wide):
+        with EDITS[edit](measured):
+            result = ost.sensitivity(measured, prompt_of(measured))
+        assert result.provenance.edits
+        norms.append(torch.tensor(result.frame["operator_norm"]))
+        assert hooks.active_edits(measured) == ()
+    torch.testing.assert_close(norms[0], norms[1], rtol=1e-4, atol=1e-7)
+    unedited = torch.tensor(ost.sensitivity(model, prompt_of(model)).frame["operator_norm"])
+    assert float((unedited - norms[0]).abs().max()) > 1e-3
+
+
+def test_a_hook_of_somebody_else_on_a_sixteen_bit_model_is_refused() -> None:
+    """It may know the module that it was made for, and a copy in float32 is another one."""
+    model = tiny_model("llama", seed=3, dtype=torch.bfloat16, fresh=True)
+    model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda tensor, hook: 2 * tensor)
+    with pytest.raises(ost.InputError, match=r"needs a float32 view.*load the model with dtype"):
         ost.sensitivity(model, prompt_of(model))
 
 
