@@ -33,8 +33,8 @@ def failure_stage_chart(result: FailureStage) -> Chart:
     frame = frame_of(result)
     panels = []
     for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
-        under = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
-        panels.append(_failure_stage_bars(group, f"{dtype}{under}"))
+        condition = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
+        panels.append(_failure_stage_bars(group, f"{dtype}{condition}"))
     places = [] if result.probes.frame.empty else _places(result.probes)
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
     return _figure([*([panel] for panel in panels), *places], title, result.findings())

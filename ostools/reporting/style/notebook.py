@@ -46,7 +46,7 @@ class Offline(alt.TopLevelMixin):
 
     paper_width: int | None = None
 
-    def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
+    def _repr_mimebundle_(self, *args: object, **options: object) -> object:
         return chart_bundle(self, "ostools chart")
 
     def save(self, fp: Any, format: Any = None, **options: Any) -> None:
@@ -88,7 +88,7 @@ class Finished(Offline):
     def __init__(self, spec: Looks, paper_width: int | None = None) -> None:
         self.spec, self.paper_width = spec, paper_width
 
-    def to_dict(self, *args: Any, **options: Any) -> Looks:
+    def to_dict(self, *args: object, **options: object) -> Looks:
         """The Vega-Lite specification."""
         return self.spec
 

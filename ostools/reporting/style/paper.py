@@ -37,7 +37,8 @@ def inches(size: str | float | int) -> float:
         return SIZES[checked_name("size", size, SIZES)]
     if isinstance(size, bool) or not isinstance(size, int | float) or not 2 <= size <= 100:
         raise InputError(
-            f"size: expected 'column', 'page', 'slide' or a width in inches from 2 on, found {size!r}"
+            "size: expected 'column', 'page', 'slide' or a width in inches from 2 on, found "
+            f"{size!r}"
         )
     return float(size)
 
