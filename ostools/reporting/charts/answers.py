@@ -4,7 +4,6 @@ predicts for counting.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 import altair as alt
@@ -225,7 +224,7 @@ def _constant_share(result: Evaluation) -> float:
     return right / prompts
 
 
-_COLUMN, _ABOVE, _BENEATH, _LETTERS = 300, 190, 150, 115
+_COLUMN, _ABOVE, _BENEATH = 300, 190, 150
 _FLOORS = {
     "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
@@ -256,7 +255,7 @@ def counting_chart(result: Counting) -> Chart:
         answers, line = frame[frame["dtype"] == name], _impossible(row, lengths, None)
         below.append(_answers_panel(answers, end, _COLUMN, _BENEATH, line))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
-    notes = [line for row in summary for line in textwrap.wrap(counting_words(row), _LETTERS)]
+    notes = [counting_words(row) for row in summary]
     scales: Looks = {"color": "independent", "shape": "independent", "strokeDash": "shared"}
     return draw.figure([above, below], title, notes, between=16, **scales)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import altair as alt
@@ -18,8 +17,6 @@ from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
 
 _WIDTH, _HEIGHT, _NARROW = 600, 150, 180
-_LETTERS = 135
-"""In a line below a title."""
 _LENGTH, _PLACES = "length n (items of the sequence)", "v^(l), z after attention, y"
 _SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
@@ -71,8 +68,7 @@ def _figure(panels: Sequence[Sequence[draw.Panel]], title: str, sentences: Seque
     """The panels with the first sentence below the title: the panels and the result's table have
     the others.
     """
-    notes = textwrap.wrap(sentences[0], _LETTERS)
-    return draw.figure(panels, title, notes, spacing=18, between=14, color="independent")
+    return draw.figure(panels, title, sentences[:1], spacing=18, between=14, color="independent")
 
 
 def _failure_stage_bars(group: Frame, name: str) -> alt.LayerChart:
