@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -16,6 +17,8 @@ from ostools.reporting.page.section import block
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Result
 
+Values: TypeAlias = dict[str, object]
+"""Plain data that a page gets as JSON."""
 _NORMS = {
     "operator norm": ("operator_norm", "operator_lower", "operator_upper"),
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
@@ -23,16 +26,16 @@ _NORMS = {
 _SIDES = {"": "the prompt", "prompt": "the second prompt"}
 
 
-def answer(
-    request: ViewRequest, recipe_result: RecipeResult, *, draws: bool = True
-) -> dict[str, Any]:
+def answer(request: ViewRequest, recipe_result: RecipeResult, *, draws: bool = True) -> Values:
     """The page's values, as plain data.
 
     draws: with the charts, which take longer than a first look.
     """
-    request = replace(request, beside="", second_text="") if recipe_result.inactive else request
+    request = (
+        replace(request, second_kind="", second_text="") if recipe_result.inactive else request
+    )
     sides = [_tokens(request, side) for side in recipe_result.sides]
-    second = _SIDES.get(request.beside, f"under {request.second_text}")
+    second = _SIDES.get(request.second_kind, f"under {request.second_text}")
     results = recipe_result.results.items() if draws else ()
     inactive = (
         f"The mitigation is inactive, so the prompt is shown alone. {recipe_result.inactive}."
@@ -41,7 +44,7 @@ def answer(
         "view": request.view,
         "words": request.of_view.words,
         "kind": " against ".join(dict.fromkeys(_kind(side) for side in recipe_result.sides)),
-        "names": [f"First: {_SIDES['']}", f"Second: {second}"] if request.beside else [],
+        "names": [f"First: {_SIDES['']}", f"Second: {second}"] if request.second_kind else [],
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
         "notes": [inactive] if draws and recipe_result.inactive else [],
@@ -59,41 +62,38 @@ def _kind(result: Result) -> str:
     return "attention weights" if isinstance(result, Attention) else KINDS["measured"]
 
 
-def _tokens(request: ViewRequest, result: Result) -> list[dict[str, Any]]:
+def _tokens(request: ViewRequest, result: Result) -> list[Values]:
     """Each token with its numbers, the one that colours it first in `value`; none of a result that
     is a chart alone.
     """
     if isinstance(result, Sensitivity):
         rows = result.frame.to_dict("records")
-        # Of a sketch's operator norm the limits alone are known.
-        numbers = [
-            [
-                _number(name, *(row[column] for column in columns))
-                for name, columns in _NORMS.items()
-                if pd.notna(row[columns[0]])
-            ]
-            for row in rows
-        ]
-        values = [row["frobenius_norm"] for row in rows]
-    elif isinstance(result, Attribution):
+        return [_token(row, row["frobenius_norm"], _norms(row)) for row in rows]
+    if isinstance(result, Attribution):
         rows = result.of_tokens.to_dict("records")
         name = f"part of the logit of {display_token(str(result.provenance.parameters['token']))}"
         values = [row["contribution"] for row in rows]
-        numbers = [[_number(name, value)] for value in values]
     elif isinstance(result, Attention):
         rows = result.frame.iloc[: len(result.tokens)].to_dict("records")
         name, values = _weights(request, result)
-        numbers = [[_number(name, value)] for value in values]
     else:
         return []
+    pairs = zip(rows, values, strict=True)
+    return [_token(row, value, [_number(name, value)]) for row, value in pairs]
+
+
+def _token(row: Mapping[Hashable, object], value: float, numbers: list[Values]) -> Values:
+    token = display_token(str(row["token"]))
+    values = {"value": _plain(value), "numbers": numbers}
+    return {"position": int(str(row["position"])), "token": token, **values}
+
+
+def _norms(row: Mapping[Hashable, Any]) -> list[Values]:
+    """Both norms with their intervals; of a sketch's operator norm the limits alone are known."""
     return [
-        {
-            "position": int(row["position"]),
-            "token": display_token(str(row["token"])),
-            "value": _plain(value),
-            "numbers": own,
-        }
-        for row, value, own in zip(rows, values, numbers, strict=True)
+        _number(name, *(row[column] for column in columns))
+        for name, columns in _NORMS.items()
+        if pd.notna(row[columns[0]])
     ]
 
 
@@ -108,20 +108,21 @@ def _weights(request: ViewRequest, result: Attention) -> tuple[str, list[float]]
     return f"weight, {mean}{layer}, {head}", weights[0].tolist()
 
 
-def _number(name: str, value: Any, low: Any = None, high: Any = None) -> dict[str, Any]:
+def _number(name: str, value: float, low: float | None = None, high: float | None = None) -> Values:
     """A number; an exact one has its limits equal to itself, and is shown without them."""
-    is_interval = low is not None and not low == value == high
-    interval = [_plain(low), _plain(high)] if is_interval else None
+    interval = None
+    if low is not None and high is not None and not low == value == high:
+        interval = [_plain(low), _plain(high)]
     return {"name": name, "value": _plain(value), "interval": interval}
 
 
-def _plain(value: Any) -> float | None:
+def _plain(value: float) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
 
 
-def _chart(request: ViewRequest, has_tokens: bool, name: str, result: Result) -> dict[str, Any]:
-    """The chart with its title and notes, or the reason why there is none; `side`: of two, which."""
+def _chart(request: ViewRequest, has_tokens: bool, name: str, result: Result) -> Values:
+    """The chart with its title and notes, or why there is none; `side`: of two, which."""
     words, sentences = request.of_view.words, [] if has_tokens else result.findings()
     part = block(result, "chart", words, sentences, in_detail=False)
     figure = part.figure

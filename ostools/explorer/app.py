@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -34,9 +33,9 @@ _ENDINGS = {
 _HEADERS = {
     # Vega writes style attributes, for which 'unsafe-inline' stands; a local notebook may frame
     # the page.
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:; font-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors http://127.0.0.1:* http://localhost:*",
+    "content-security-policy": "default-src 'none'; script-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; font-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors http://127.0.0.1:* http://localhost:*",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -44,7 +43,7 @@ _HEADERS = {
 }
 _OURS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?")
 """The Host of a request to this server: a foreign name that points here is another one."""
-Handler = Callable[[Mapping[str, Any], Request, Runs], Awaitable[Response]]
+Handler = Callable[[Mapping[str, object], Request, Runs], Awaitable[Response]]
 
 
 class Guard:
@@ -112,7 +111,7 @@ def _endpoint(handler: Handler, runs: Runs) -> Callable[[Request], Awaitable[Res
     return endpoint
 
 
-async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _run(sent: Mapping[str, object], request: Request, runs: Runs) -> Response:
     """The answer to a view request, without its chart where `chart` is false.
 
     Where `before` is a number, the answer of the quicker view at that place; {} where there is
@@ -124,11 +123,11 @@ async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respons
         if quicker is None:
             return JSONResponse({})
         view_request = quicker
-    shown = partial(answer, view_request, draws=sent.get("chart") is not False)
-    return JSONResponse(await runs.finished(view_request, request.is_disconnected, shown))
+    answer_of_view = partial(answer, view_request, draws=sent.get("chart") is not False)
+    return JSONResponse(await runs.finished(view_request, request.is_disconnected, answer_of_view))
 
 
-async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
+async def _save(sent: Mapping[str, object], request: Request, runs: Runs) -> Response:
     """The result as a file with the `ending`. Its name and place are ours: no path comes from the
     browser.
     """
@@ -140,8 +139,8 @@ async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respon
 
 
 def _file_bytes(ending: str, recipe_result: RecipeResult) -> bytes:
-    first, *others = recipe_result.results.values()
-    if others:
+    first, *further = recipe_result.results.values()
+    if further:
         raise InputError(
             "expected one result to save, found two that no function compares: save each"
         )
@@ -149,7 +148,7 @@ def _file_bytes(ending: str, recipe_result: RecipeResult) -> bytes:
         return first.save(Path(directory) / f"result.{ending}").read_bytes()
 
 
-async def _json_of(request: Request) -> dict[str, Any]:
+async def _json_of(request: Request) -> dict[str, object]:
     """The request's values. Raises `InputError` for what is no small JSON object of whole text."""
     # A form of another page cannot send this type without asking this server first.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":

@@ -42,7 +42,7 @@ class Call:
     name: str
     function: str
     variables: tuple[str, ...] = ("model", "prompt")
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     keywords: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -53,7 +53,7 @@ class Call:
         place = "ost" if self.function in ostools.__all__ else "ost.measure"
         return f"{self.name} = {place}.{self.function}({', '.join(arguments)})"
 
-    def run(self, scope: Mapping[str, Any], progress: Progress) -> Any:
+    def run(self, scope: Mapping[str, object], progress: Progress) -> Result:
         """The call itself; `progress` is passed where the function takes it."""
         function = RECORDS[self.function].function
         options = {
@@ -72,12 +72,12 @@ class RecipeResult:
     inactive: why a mitigation was refused that changes nothing; there is one side then.
     """
 
-    sides: tuple[Any, ...]
-    compared: Any = None
+    sides: tuple[Result, ...]
+    compared: Result | None = None
     inactive: str = ""
 
     @property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> dict[str, Result]:
         """What is drawn and saved, by its variable in the copied code."""
         result = self.sides[0] if len(self.sides) == 1 else self.compared
         return dict(zip(SIDES, self.sides, strict=True)) if result is None else {"result": result}
@@ -85,12 +85,12 @@ class RecipeResult:
 
 def calls(request: ViewRequest) -> list[Call]:
     """`result`, or `first` and `second` and, where a function compares them, `result`."""
-    if not request.beside:
+    if not request.second_kind:
         return [_side(request, "result")]
     second = {
         "prompt": _side(request, "second", prompt="second_prompt"),
         "mitigation": _side(request, "second", mitigation=request.second_text),
-    }[request.beside]
+    }[request.second_kind]
     pair = [_side(request, "first"), second]
     if (compared := request.of_view.compared) is not None and _of_one_text(request):
         pair.append(Call("result", compared, SIDES))
@@ -99,7 +99,7 @@ def calls(request: ViewRequest) -> list[Call]:
 
 def _of_one_text(request: ViewRequest) -> bool:
     """Whether both sides read the same text, so that they can be compared token by token."""
-    mitigated = request.beside == "mitigation"
+    mitigated = request.second_kind == "mitigation"
     return mitigated and not rewriting(mitigations.mitigation(request.second_text))
 
 
@@ -127,7 +127,7 @@ def run(request: ViewRequest, model: TransformerBridge, progress: Progress = Fal
             scope[call.name] = call.run(scope, share or False)
     except InactiveMitigationError as error:
         return RecipeResult((scope["first"],), inactive=str(error))
-    if not request.beside:
+    if not request.second_kind:
         return RecipeResult((scope["result"],))
     return RecipeResult((scope["first"], scope["second"]), scope.get("result"))
 
@@ -136,14 +136,14 @@ def code(request: ViewRequest, recipe_result: RecipeResult) -> str:
     """Python lines that give the same results."""
     lines = ["import ostools as ost", "", f"model = {_loaded(recipe_result.sides[0])}"]
     lines.append(f"prompt = {request.prompt!r}")
-    if request.beside == "prompt":
+    if request.second_kind == "prompt":
         lines.append(f"second_prompt = {request.second_text!r}")
     lines += [call.line for call in calls(request)]
     return "\n".join([*lines, *(f"print({name})" for name in recipe_result.results)]) + "\n"
 
 
 def _loaded(result: Result) -> str:
-    model: Mapping[str, Any] = result.provenance.model
+    model = result.provenance.model
     options = {"dtype": str(model["dtype"]), "device": str(model["device"])}
     words = "".join(f", {name}={value!r}" for name, value in options.items())
     return f"ost.load_model({stored_at(model)!r}{words})"
@@ -203,9 +203,9 @@ class Runs:
                 raise Stopped
 
         report(0, 1)
-        # What decides the numbers: the calls and their texts. An attention has every layer and head.
+        # What decides the numbers: the calls and their texts. An attention has all heads.
         lines = [call.line for call in calls(view_request)]
-        key = (view_request.prompt, view_request.second_text, view_request.beside, *lines)
+        key = (view_request.prompt, view_request.second_text, view_request.second_kind, *lines)
         recipe_result = self._recent.pop(key, None)
         if recipe_result is None:
             recipe_result = run(view_request, self.model, report)

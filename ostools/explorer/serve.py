@@ -41,7 +41,10 @@ class Explorer:
 
     def _repr_html_(self) -> str:
         address = html.escape(self.url, quote=True)
-        return f'<iframe src="{address}" title="ostools explorer" width="100%" height="820" style="border:0"></iframe>'
+        return (
+            f'<iframe src="{address}" title="ostools explorer" width="100%" height="820" '
+            'style="border:0"></iframe>'
+        )
 
 
 @checked_arguments(InputError, IN_WORDS)

@@ -40,7 +40,7 @@ class View:
 
     words: str
     function: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     layers: Literal["streams", "blocks"] | None = None
     takes: frozenset[str] = frozenset()
     before: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def _sensitivity(
     words: str,
     before: tuple[str, ...] = ("attention",),
     logit: bool = True,
-    **sketch: Any,
+    **sketch: object,
 ) -> View:
     options = {"linearisations": (linearisation,), **sketch}
     takes = frozenset({"logit"} if logit else ())
@@ -116,7 +116,8 @@ def _of_records() -> dict[str, View]:
 def _is_of_one_prompt(function: Callable[..., object]) -> bool:
     """Whether it measures one prompt and asks for no second one."""
     parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if "Prompt" in str(one.annotation)] == ["prompt"]
+    prompts = [parameter.name for parameter in parameters if "Prompt" in str(parameter.annotation)]
+    return prompts == ["prompt"]
 
 
 VIEWS = {**_OF_TOKENS, **_of_records()}
@@ -129,7 +130,7 @@ def layers_of(view: View, model: TransformerBridge) -> tuple[int, int] | None:
     return {"streams": (0, last), "blocks": (-1, last - 1), None: None}[view.layers]
 
 
-def described(model: TransformerBridge) -> dict[str, Any]:
+def described(model: TransformerBridge) -> dict[str, object]:
     """For the page: names, choices, and what each view takes."""
     return {
         "model": title_of(vars(metadata_of(model))),
@@ -155,7 +156,7 @@ class ViewRequest:
 
     layer, head: -1 is the mean over all.
     logit: the next token whose logit is meant; None: the view's default.
-    beside: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
+    second_kind: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
     longest: the longest length of a collapse.
     """
 
@@ -164,30 +165,30 @@ class ViewRequest:
     layer: int = 0
     head: int = -1
     logit: str | None = None
-    beside: str = ""
+    second_kind: str = ""
     second_text: str = ""
     longest: int = 32
 
     @classmethod
-    def of(cls, sent: Mapping[str, Any], model: TransformerBridge) -> ViewRequest:
-        """Check what the page sent; `InputError` for what it cannot have sent and unusable texts."""
+    def of(cls, sent: Mapping[str, object], model: TransformerBridge) -> ViewRequest:
+        """Check what the page sent; `InputError` for what no page sends, and for unusable texts."""
         name = checked_name("view", sent.get("view"), VIEWS)
         view = VIEWS[name]
-        values: dict[str, Any] = {
-            "view": name,
-            "prompt": checked_text("prompt", sent.get("prompt")),
-        }
+        request = cls(name, checked_text("prompt", sent.get("prompt")))
         if (ends := layers_of(view, model)) is not None:
-            values["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
+            layer = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
+            request = replace(request, layer=layer)
         if "head" in view.takes:
             heads = (-1, int(model.cfg.n_heads) - 1)
-            values["head"] = _whole_in_range("head", sent.get("head", -1), *heads)
-        if "logit" in view.takes:
-            logit = sent.get("logit")
-            values["logit"] = None if logit in (None, "") else checked_text("next token", logit)
+            head = _whole_in_range("head", sent.get("head", -1), *heads)
+            request = replace(request, head=head)
+        if "logit" in view.takes and (logit := sent.get("logit")) not in (None, ""):
+            request = replace(request, logit=checked_text("next token", logit))
         if "longest" in view.takes:
-            values["longest"] = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
-        return cls(**values, **_second_side(sent, values["prompt"]))
+            longest = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
+            request = replace(request, longest=longest)
+        kind, text = _second_side(sent, request.prompt)
+        return replace(request, second_kind=kind, second_text=text)
 
     @property
     def of_view(self) -> View:
@@ -225,22 +226,22 @@ def _whole_in_range(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def _second_side(sent: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-    """What stands beside the prompt; refuses a mitigation that this page cannot show.
+def _second_side(sent: Mapping[str, object], prompt: str) -> tuple[str, str]:
+    """Kind and text of what stands beside the prompt; refuses a mitigation that cannot be shown.
 
     One that changes a sequence's items: a text does not name them. One whose text is too long.
     """
     kind = checked_name("second side", sent.get("beside", ""), SECOND_SIDES)
     if not kind:
-        return {}
+        return "", ""
     text = checked_text("second prompt" if kind == "prompt" else "mitigation", sent.get("other"))
     if kind == "mitigation":
         mitigation = mitigations.mitigation(text)
         if any(rewrites(part, "sequence") for part in mitigations.parts(mitigation)):
             raise InputError(
-                f"{mitigations.label(mitigation)} changes the items of a task's sequence, and a text does "
-                "not say what its items are: choose a mitigation of the whole prompt or of the forward "
-                "pass, or type the changed text as a second prompt"
+                f"{mitigations.label(mitigation)} changes the items of a task's sequence, and a "
+                "text does not say what its items are: choose a mitigation of the whole prompt "
+                "or of the forward pass, or type the changed text as a second prompt"
             )
         checked_text("prompt under the mitigation", mitigations.rewrite(mitigation, prompt))
-    return {"beside": kind, "second_text": text}
+    return kind, text

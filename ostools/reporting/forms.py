@@ -22,7 +22,8 @@ from ostools.results import Column, Frame
 
 Marks: TypeAlias = list[alt.Chart]
 Encoding: TypeAlias = Any
-"""An encoding, or `alt.value`: Altair types them as unions of protocols, another for each channel."""
+"""An encoding, or `alt.value`: Altair types them as unions of protocols, another for each channel.
+"""
 Band: TypeAlias = tuple[str, str, float | int]
 """Two columns, and the opacity of the area between them."""
 BAND: Band = ("low", "high", 0.2)
@@ -61,9 +62,9 @@ def _with_zeros(marks: Marks, base: alt.Chart, rows: Frame) -> Marks:
 def _between(rows: Frame, bands: Sequence[Band]) -> list[tuple[alt.Chart, str, str, float]]:
     """The rows of each band that have both of its ends, the two columns, and the opacity."""
     return [
-        (draw.rows(both.dropna(axis="columns")), f"{low}:Q", f"{high}:Q", opacity)
+        (draw.rows(complete.dropna(axis="columns")), f"{low}:Q", f"{high}:Q", opacity)
         for low, high, opacity in bands
-        if {low, high} <= {*rows} and len(both := rows.dropna(subset=[low, high]))
+        if {low, high} <= {*rows} and len(complete := rows.dropna(subset=[low, high]))
     ]
 
 
@@ -77,7 +78,7 @@ def curve(
     bands: Sequence[Band] = (),
     points: float | int = 0,
     width: float | int = 1.5,
-    **line: Any,
+    **line: object,
 ) -> Marks:
     """The marks: bands, lines, points (seen where `points`, their size, is not 0), and triangles at
     zeros.
@@ -99,7 +100,8 @@ def curve(
     ]
     base = draw.rows(draw.without_nan(rows)).encode(y=alt.Y(_value(rows), **y), **looks)
     if width:
-        lines = base.mark_line(strokeWidth=width, **line)
+        properties: Looks = {"strokeWidth": width} | line
+        lines = base.mark_line(**properties)
         marks.append(lines if dash is None else lines.encode(strokeDash=dash))
     base = base.encode(tooltip=draw.tooltips(rows))
     marks.append(base.mark_circle(size=points or 24, opacity=1 if points else 0))
@@ -121,8 +123,8 @@ def panel_grid(
     panel_objects = []
     for place, (title, marks) in enumerate(panels.items()):
         across = x if place >= len(panels) - columns else axes.quiet(x)
-        drawn = marks(across, axes.quiet(y) if place % columns else y)
-        panel_objects.append(draw.panel(drawn, *size, title, **draw.BOLD))
+        panel_marks = marks(across, axes.quiet(y) if place % columns else y)
+        panel_objects.append(draw.panel(panel_marks, *size, title, **draw.BOLD))
     return draw.in_rows(panel_objects, columns)
 
 
@@ -137,7 +139,7 @@ def token_labels(frame: Frame) -> list[str]:
     return [theme.short_word(str(token)) for token in places["token"]]
 
 
-def token_rows(frame: Frame, **columns: Any) -> Frame:
+def token_rows(frame: Frame, **columns: object) -> Frame:
     """The columns position and token of a table, fit to be drawn, and these."""
     tokens = [theme.short_word(str(token)) for token in frame["token"]]
     return frame[["position"]].astype(int).assign(token=tokens, **columns)
@@ -158,12 +160,12 @@ def profile(
     last: bool = True,
     dash: alt.StrokeDash | None = None,
     bands: Sequence[Band] = (),
-    beside: Sequence[alt.Chart] = (),
+    further_marks: Sequence[alt.Chart] = (),
 ) -> alt.LayerChart:
     """One panel: a level a series at each token of `frame`, which no line joins; grey where a token
     is not the text's.
 
-    last: False leaves the names of tokens to a panel below. beside: further marks.
+    last: False leaves the names of tokens to a panel below. further_marks: drawn over the levels.
     """
     tokens, aside = token_labels(frame), template_positions(frame)
     rows = _as_wide_as_a_token(rows)
@@ -178,7 +180,7 @@ def profile(
     marks.append(levels.mark_rule(strokeWidth=2).encode(strokeDash=dash or alt.Undefined))
     middles = axes.token_axis(tokens, "position", 0.5, aside)
     marks = _with_zeros(marks, levels.encode(x=middles, x2=alt.Undefined), rows)
-    return mark_template(draw.panel([*marks, *beside], TOKENS_WIDTH, height, title), aside)
+    return mark_template(draw.panel([*marks, *further_marks], TOKENS_WIDTH, height, title), aside)
 
 
 def token_bars(
@@ -204,10 +206,11 @@ one has.
 """
 
 
-def gradient(title: str | None, length: int = 260, **looks: Any) -> alt.Legend:
+def gradient(title: str | None, length: int = 260, **looks: object) -> alt.Legend:
     """A horizontal legend of colours below the chart."""
     place: Looks = {"orient": "bottom", "direction": "horizontal", "titleLimit": 0}
-    return alt.Legend(title=title, gradientLength=length, **(place | looks))
+    place |= looks
+    return alt.Legend(title=title, gradientLength=length, **place)
 
 
 def log_colour(values: Column, title: str) -> alt.Color:
@@ -266,7 +269,7 @@ SQUARE: Looks = {"symbolType": "square", "symbolSize": 70, "symbolStrokeWidth": 
 """A legend of bars."""
 
 
-def rules(rows: Frame, along: str, place: Encoding, low: str, high: str, **looks: Any) -> Marks:
+def rules(rows: Frame, along: str, place: Encoding, low: str, high: str, **looks: object) -> Marks:
     """The marks: a rule from `low` to `high` at each row's place on the axis `along`, where it has
     both.
     """
@@ -290,7 +293,7 @@ def bars(
     offset: Encoding | None = None,
     shape: Encoding | None = None,
     size: float | int = 0,
-    **bar: Any,
+    **bar: object,
 ) -> Marks:
     """The marks: rules for the intervals, and a bar, or a point of this `size`, for each row's
     `value` (`shown`).
@@ -311,13 +314,13 @@ def bars(
     ]
     axis: Looks = {across: number(_value(rows), **value)}
     base = base.encode(**axis)
-    points: Looks = {"filled": True, "size": size, "opacity": 1} | bar
-    mark = base.mark_point(**points) if size else base.mark_bar(**bar)
+    properties: Looks = ({"filled": True, "size": size, "opacity": 1} if size else {}) | bar
+    mark = base.mark_point(**properties) if size else base.mark_bar(**properties)
     marks.append(mark if shape is None else mark.encode(shape=shape))
     return _with_zeros(marks, base, rows)
 
 
-def looks_by_name(field: str, looks: Mapping[str, tuple[str, str]], **legend: Any) -> Looks:
+def looks_by_name(field: str, looks: Mapping[str, tuple[str, str]], **legend: object) -> Looks:
     """Colour and shape of each name; `looks`: by name what the theme calls its colour, and its
     shape.
     """
@@ -326,9 +329,7 @@ def looks_by_name(field: str, looks: Mapping[str, tuple[str, str]], **legend: An
     return {"color": hue, "shape": alt.Shape(f"{field}:N", scale=scale, legend=hue["legend"])}
 
 
-def mark_cells(
-    rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], size: int = 34
-) -> alt.Chart:
+def mark_cells(rows: Frame, column: alt.X, row: alt.Y, looks: Looks, size: int = 34) -> alt.Chart:
     """A mark where each row and column meet; `looks`: of `looks_by_name`, and an offset where
     several meet.
     """

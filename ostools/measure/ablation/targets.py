@@ -74,12 +74,12 @@ def all_targets(
 
 def columns_of(target: Target) -> dict[str, object]:
     """layer, head, query, key, part (None where it has none), and `target`, its name in tables and
-    charts.
+    charts: L2H0, L2 mlp, L2H0: 9 → 4.
     """
     if isinstance(target, Sublayer):
-        name = f"{target.layer} {target.part}"
+        name = f"L{target.layer} {target.part}"
     else:
         edge = f": {target.query} → {target.key}" if isinstance(target, Edge) else ""
-        name = f"{target.layer}.{target.head}{edge}"
+        name = f"L{target.layer}H{target.head}{edge}"
     columns = dict.fromkeys(("layer", "head", "query", "key", "part"))
     return {"target": name} | columns | target._asdict()

@@ -231,9 +231,9 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
         )
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
-    limit, effect = at_limit(row), in_words(row, "verdict_low", "verdict_high")
-    # What is read first: at the floor no answer can be lost, at the ceiling none can be gained.
-    effect = f"{limit}; {effect}" if limit else effect
+    effect = in_words(row, "verdict_low", "verdict_high")
+    if limit := at_limit(row):  # read first; the interval is that of questions yet to be drawn
+        effect = f"{limit}; {effect.replace(' [', ', of further questions [')}"
     fewest = fewest_at(verdict_level)
     if row["lengths"] < fewest:
         return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
@@ -264,11 +264,11 @@ def _margin_words(quantity: str) -> str:
 
 
 def at_limit(row: Mapping[str, Any]) -> str:
-    """Limit of a study of answers whose baseline is none right, or all right, in words; else empty."""
+    """What no answer could do in a study whose baseline is none right, or all right; else empty."""
     if row["quantity"] != "correct" or row["baseline"] not in (0, 1):
         return ""
-    right = row["pairs"] if row["baseline"] == 1 else 0
-    return f"{right} of {row['pairs']} right without it, the {'ceiling' if right else 'floor'}"
+    right, change = (row["pairs"], "gained") if row["baseline"] == 1 else (0, "lost")
+    return f"{right} of {row['pairs']} right without it: no question could be {change}"
 
 
 def bound(row: Mapping[str, Any]) -> str:

@@ -4,9 +4,7 @@ predicts for counting.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -50,9 +48,10 @@ def answer_outcomes(frame: Frame) -> Column:
     return outcome.mask(frame["correct"].isna(), NOTHING_CAME)
 
 
-def length_axis(lengths: Column, title: str | None, **axis: Any) -> alt.X:
+def length_axis(lengths: Column, title: str | None, **axis: str | bool) -> alt.X:
     """A linear axis of lengths, with room at both ends."""
-    return axes.length_axis(lengths, title, padding=8, log=False, **axis)
+    looks: Looks = {**axis}
+    return axes.length_axis(lengths, title, padding=8, log=False, **looks)
 
 
 def training_end(trained: int | None, lengths: Column, height: float | int | None) -> Marks:
@@ -110,8 +109,8 @@ def evaluation_chart(result: Evaluation) -> Chart:
         notes.append(f"Dotted across: {constant[0].lower()}{constant[1:]}")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
-    under = "" if mitigation == "none" else f", under {mitigation}"
-    title = f"{task_of(result)}: answers of {title_of(result.provenance.model)}{under}"
+    condition = "" if mitigation == "none" else f", under {mitigation}"
+    title = f"{task_of(result)}: answers of {title_of(result.provenance.model)}{condition}"
     scales = dict.fromkeys(("color", "shape", "size", "strokeDash"), "independent")
     return draw.figure(panels, title, notes, between=14, **scales)
 
@@ -151,7 +150,7 @@ def _share_panel(result: Evaluation, end: int | None) -> alt.LayerChart:
 
 
 def _answers_panel(
-    frame: Frame, end: int | None, width: int, height: int, beside: Sequence[alt.Chart] = ()
+    frame: Frame, end: int | None, width: int, height: int, further_marks: Sequence[alt.Chart] = ()
 ) -> alt.LayerChart:
     """The answers against the right ones, and the diagonal. What lies beyond twice the largest
     right answer, and what holds no number, stands at the top edge."""
@@ -160,10 +159,10 @@ def _answers_panel(
     names = frame["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER}).mask(beyond, _BEYOND)
     names = names.where(number.notna(), frame["kind"].map(_NO_NUMBER))
     top = 1.08 * max(right.max(), number[~beyond].max() if number[~beyond].notna().any() else 0)
-    shown = number.where(~beyond).astype("Float64").fillna(top).astype(float)
+    heights = number.where(~beyond).astype("Float64").fillna(top).astype(float)
     words = [theme.short_word(text, 60) for text in frame["answer"]]
-    points = pd.DataFrame({"key": right, "shown": shown, "outcome": names, "answer": words})
-    grouped: Any = points.groupby(["key", "shown", "outcome"], as_index=False)
+    points = pd.DataFrame({"key": right, "shown": heights, "outcome": names, "answer": words})
+    grouped: Frame = points.groupby(["key", "shown", "outcome"], as_index=False)
     points = grouped.agg(answers=("answer", "size"), answer=("answer", "first"))
     is_length = bool((right == frame["length"]).all())
     title = "right answer (the sequence length, items)" if is_length else "right answer"
@@ -180,7 +179,7 @@ def _answers_panel(
     places |= looks_by_name("outcome", looks, columns=2, symbolSize=60) | {"size": size}
     marks = draw.rows(points).mark_point(filled=True, strokeWidth=1.1, opacity=0.85)
     marks = marks.encode(tooltip=draw.tooltips(points), **places)
-    lines = [*training_end(end, frame["length"], None), *beside] if is_length else []
+    lines = [*training_end(end, frame["length"], None), *further_marks] if is_length else []
     return draw.panel([diagonal, marks, *lines], width, height)
 
 
@@ -225,7 +224,7 @@ def _constant_share(result: Evaluation) -> float:
     return right / prompts
 
 
-_COLUMN, _ABOVE, _BENEATH, _LETTERS = 300, 190, 150, 115
+_COLUMN, _ABOVE, _BENEATH = 300, 190, 150
 _FLOORS = {
     "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
@@ -256,8 +255,8 @@ def counting_chart(result: Counting) -> Chart:
         answers, line = frame[frame["dtype"] == name], _impossible(row, lengths, None)
         below.append(_answers_panel(answers, end, _COLUMN, _BENEATH, line))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
-    notes = [line for row in summary for line in textwrap.wrap(counting_words(row), _LETTERS)]
-    scales = {"color": "independent", "shape": "independent", "strokeDash": "shared"}
+    notes = [counting_words(row) for row in summary]
+    scales: Looks = {"color": "independent", "shape": "independent", "strokeDash": "shared"}
     return draw.figure([above, below], title, notes, between=16, **scales)
 
 
@@ -266,7 +265,7 @@ def _impossible(row: Row, lengths: Column, height: float | None) -> Marks:
     if pd.isna(row["impossible_from"]):
         return []
     place = int(row["impossible_from"])
-    left = place > (int(lengths.min()) + int(lengths.max())) / 2
+    on_the_left = place > (int(lengths.min()) + int(lengths.max())) / 2
     words: Looks = {"words": f"predicted impossible from {place}", "height": height}
-    looks = words | {"side": "left" if left else "right", "dash": theme.DASHES["predicted"]}
+    looks = words | {"side": "left" if on_the_left else "right", "dash": theme.DASHES["predicted"]}
     return draw.line_at("x", "length", place, colour=theme.colour(str(row["dtype"])), **looks)

@@ -45,16 +45,22 @@ def attention_findings(attention: Attention) -> list[str]:
     on_text = float(last[..., of_text].sum(-1).mean())
     return present(
         where_read(attention.provenance.parameters),
-        f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
-        f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
-        f"{float(entropy.exp().median()):.1f} tokens in the median (exponential of the entropy).",
-        f"The most concentrated head is layer {layer}, head {head}: {float(last[layer, head, target]):.0%} on token {target} "
+        f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on "
+        f"the first token and {itself:.1%} on itself (even attention over the {n} tokens would "
+        f"put {1 / n:.1%} on each); a head spreads over {float(entropy.exp().median()):.1f} "
+        "tokens in the median (exponential of the entropy).",
+        f"The most concentrated head is layer {layer}, head {head}: "
+        f"{float(last[layer, head, target]):.0%} on token {target} "
         f"“{display_token(attention.tokens[target])}”{frames[target]}.",
-        f"So much on the first token{frames[0]}, whatever stands there, is known as an attention sink."
+        (
+            f"So much on the first token{frames[0]}, whatever stands there, is known as an "
+            "attention sink."
+        )
         if first >= 0.3
         else "",
-        f"Of the last token's attention {on_text:.1%} is on the {int(of_text.sum())} tokens of the text, the rest on the "
-        f"{int((~of_text).sum())} others: a sink among those is no finding about the text."
+        f"Of the last token's attention {on_text:.1%} is on the {int(of_text.sum())} tokens of "
+        f"the text, the rest on the {int((~of_text).sum())} others: a sink among those is no "
+        "finding about the text."
         if template_positions(attention.frame)
         else "",
     )
@@ -90,8 +96,8 @@ def attention_frame(attention: Attention) -> Frame:
 
 def heads_rule(total: int, most: int) -> str:
     """How heads were chosen, in words; empty where all are shown."""
-    chosen = f"the {most} heads of {total} whose last row is the most concentrated"
-    return "" if total <= most else chosen
+    rule = f"the {most} heads of {total} whose last row is the most concentrated"
+    return "" if total <= most else rule
 
 
 _WIDTH, _HEIGHT, _LOWEST = 620, 480, 3
@@ -173,7 +179,9 @@ def heads_chart(result: HeadScores) -> Chart:
             marks = layers_by(scores, "head", scale, digits=digits)
             panels.append(draw.panel(marks, *size, title))
     count = int(prompts["prompt"].nunique())
-    one = f"one prompt of {prompts['tokens'].iloc[0]} tokens"
-    title = f"Where the attention heads look, {f'mean over {count} prompts' if count > 1 else one}"
+    prompt = f"one prompt of {prompts['tokens'].iloc[0]} tokens"
+    title = (
+        f"Where the attention heads look, {f'mean over {count} prompts' if count > 1 else prompt}"
+    )
     chart = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
     return draw.figure([[chart]], title)

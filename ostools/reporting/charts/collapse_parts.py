@@ -58,8 +58,14 @@ def collapse_layers_chart(result: Collapse) -> Chart:
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
     notes = [
-        f"{_RELATIVE}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
-        "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly 0, the same numbers in both.",
+        (
+            f"{_RELATIVE}. Layer 0: the embedding; {last}: v^(L), after the last block, before "
+            "the final norm."
+        ),
+        (
+            "Pale: the float64 distance is below the rounding noise of the difference. Grey: "
+            "exactly 0, the same numbers in both."
+        ),
     ]
     title = f"How far v and v* are apart after each block, {task_of(result)}"
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
@@ -126,7 +132,8 @@ def precision_chart(result: Collapse, site: str = "y") -> Chart:
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
         raise InputError(
-            f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none"
+            f"a chart of precisions needs rows of site {site!r} in another dtype than float64, "
+            "found none"
         )
     exact = result.reference[(result.reference[["pair", "site"]] == [pair, site]).all(axis=1)]
     rows, y = log_rows(_precision_rows(frame, exact), "L2 distance")
@@ -145,7 +152,7 @@ def precision_chart(result: Collapse, site: str = "y") -> Chart:
         overflow_sentence(result.overflowing()),
     )
     title = f"Which part of low precision hides the pair, {task_of(result)}"
-    scales = {"color": "shared", "strokeDash": "independent"}
+    scales: Looks = {"color": "shared", "strokeDash": "independent"}
     below = _ranges(result, pair, site, hue)
     return draw.figure([[above], [below]], title, notes, between=26, **scales)
 
@@ -171,10 +178,10 @@ def _precision_rows(frame: Frame, exact: Frame) -> Frame:
     # them.
     stored = noise[noise["weights"] != "given"].drop(columns="value")
     stored = stored.merge(exact, on=["weights", "length"]).assign(quantity="stored")
-    given = exact[exact["weights"] == "given"].assign(series="float64", quantity="distance")
-    given = given.merge(noise[["panel"]].drop_duplicates(), how="cross")
+    as_given = exact[exact["weights"] == "given"].assign(series="float64", quantity="distance")
+    as_given = as_given.merge(noise[["panel"]].drop_duplicates(), how="cross")
     has_noise = noise.groupby("dtype")["value"].transform("max") > 0
-    rows: Frame = pd.concat([noise[has_noise], stored, given], ignore_index=True)
+    rows: Frame = pd.concat([noise[has_noise], stored, as_given], ignore_index=True)
     return rows.drop(columns=["dtype", "weights"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import altair as alt
@@ -18,8 +17,6 @@ from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
 
 _WIDTH, _HEIGHT, _NARROW = 600, 150, 180
-_LETTERS = 135
-"""In a line below a title."""
 _LENGTH, _PLACES = "length n (items of the sequence)", "v^(l), z after attention, y"
 _SHARES = {READ: "right", NOT_READ: "full", UNDECODABLE: "wrong"}
 _CONTROLS = {"none": "measured", "random weights": "random weights", "shuffled": "shuffled labels"}
@@ -33,8 +30,8 @@ def failure_stage_chart(result: FailureStage) -> Chart:
     frame = frame_of(result)
     panels = []
     for (mitigation, dtype), group in frame.groupby(["mitigation", "dtype"], sort=False):
-        under = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
-        panels.append(_failure_stage_bars(group, f"{dtype}{under}"))
+        condition = "" if mitigation == NONE else f", under {theme.inert(str(mitigation))}"
+        panels.append(_failure_stage_bars(group, f"{dtype}{condition}"))
     places = [] if result.probes.frame.empty else _places(result.probes)
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
     return _figure([*([panel] for panel in panels), *places], title, result.findings())
@@ -71,8 +68,7 @@ def _figure(panels: Sequence[Sequence[draw.Panel]], title: str, sentences: Seque
     """The panels with the first sentence below the title: the panels and the result's table have
     the others.
     """
-    notes = textwrap.wrap(sentences[0], _LETTERS)
-    return draw.figure(panels, title, notes, spacing=18, between=14, color="independent")
+    return draw.figure(panels, title, sentences[:1], spacing=18, between=14, color="independent")
 
 
 def _failure_stage_bars(group: Frame, name: str) -> alt.LayerChart:

@@ -38,7 +38,10 @@ def several_chart(result: Sensitivities) -> Chart:
     what = "Sensitivity"
     if "logit_norm" in result.provenance.parameters:
         what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
-    notes = f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even share."
+    notes = (
+        f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even "
+        "share."
+    )
     notes += f" Of layer {every['layer'].min()}." * (every["layer"].nunique() > 1)
     notes += " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
     title = f"{what} over {len(result)} prompts, by relative position"

@@ -52,8 +52,8 @@ class AttentionView:
         notebook included.
         """
         frame = (
-            f'<iframe sandbox="allow-scripts" title="Attention" style="width: 100%; height: {HEIGHT}px; border: 0" '
-            f'srcdoc="{html.escape(self.html)}"></iframe>'
+            '<iframe sandbox="allow-scripts" title="Attention" style="width: 100%; height: '
+            f'{HEIGHT}px; border: 0" srcdoc="{html.escape(self.html)}"></iframe>'
         )
         words = "Attention (needs a notebook that runs scripts; or .save('x.html'))"
         return {"text/html": frame, "text/plain": words}
@@ -76,22 +76,22 @@ def interactive_view(attention: Attention, element: str) -> Part:
     rule = heads_rule(layers * heads, HEADS) or f"all {layers * heads} heads of {layers} layers"
     pooled = pooling_rule(len(attention.tokens), len(attention.bins))
     notes = (
-        f"{rule[0].upper()}{rule[1:]}. {f'{pooled}. ' if pooled else ''}Named layer.head; rows are queries, the last token's "
-        "at the bottom, columns what they attend to."
+        f"{rule[0].upper()}{rule[1:]}. {f'{pooled}. ' if pooled else ''}Named layer.head; rows "
+        "are queries, the last token's at the bottom, columns what they attend to."
     )
     # circuitsvis adds their number to the labels, which is the position where none were pooled.
     labels = [bin_label(attention.tokens, start, end) for start, end in attention.bins]
-    chosen = sharpest(attention.last, HEADS)
-    drawn = attention_heads(
-        attention=np.round(attention.squares.flatten(0, 1)[chosen].double().numpy(), 3),
+    indices = sharpest(attention.last, HEADS)
+    heads_html = attention_heads(
+        attention=np.round(attention.squares.flatten(0, 1)[indices].double().numpy(), 3),
         tokens=labels if pooled else [theme.display_token(token) for token in attention.tokens],
-        attention_head_names=[f"{index // heads}.{index % heads}" for index in chosen],
+        attention_head_names=[f"{index // heads}.{index % heads}" for index in indices],
         max_value=1.0,
         min_value=0.0,
         positive_color=theme.colour("full"),
     )
     label = "Interactive attention patterns, drawn by circuitsvis"
-    view = ScriptView(element, label, Script(_script(drawn.local_src, element), "module"))
+    view = ScriptView(element, label, Script(_script(heads_html.local_src, element), "module"))
     return Part("Head by head", notes=[notes], view=view)
 
 
@@ -106,7 +106,8 @@ def _script(source: str, element: str) -> str:
     start, end = source.index(">", source.index("<script")) + 1, source.rindex("</script>")
     if opening is None or start > end:
         raise RuntimeError(
-            "circuitsvis' HTML is not of the form this version of ostools knows; pin circuitsvis==1.43.*"
+            "circuitsvis' HTML is not of the form this version of ostools knows; pin "
+            "circuitsvis==1.43.*"
         )
     call = source.index(f'CircuitsVis.render(\n      "{opening[1]}"', start)
     data = source[call:end].replace("<", "\\u003c").replace(">", "\\u003e")

@@ -42,20 +42,20 @@ def profile_chart(result: Profile) -> Chart:
     frame: Frame = frame_of(result)
     axes.require_finite(frame["value"], "a profile")
     names, aside = list(dict.fromkeys(frame["linearisation"])), template_positions(frame)
-    kept, of = (OF_TEXT, "of the text") if aside else (NO_SINK, "first token taken out")
-    shapes = result.shapes[result.shapes["kept"] == kept]
+    part, of = (OF_TEXT, "of the text") if aside else (NO_SINK, "first token taken out")
+    shapes = result.shapes[result.shapes["kept"] == part]
     symbol, words = theme.differentiated(result.provenance.parameters)
     title = norm_named(str(frame["norm"].iloc[0]), symbol)
     rows, y = log_rows(_profile_rows(frame, "value"), title)
     hue, heading, segments = draw.hue("series", names), "Profile", []
-    thirds = _thirds(shapes, frame[frame["linearisation"] == names[0]], kept)
+    thirds = _thirds(shapes, frame[frame["linearisation"] == names[0]], part)
     if len(thirds):
         heading = f"Thick: geometric mean of each third, {of}"
         x = axes.token_axis(token_labels(frame), margin=0.5, aside=aside)
         thick = draw.rows(thirds).mark_rule(strokeWidth=4, opacity=0.5)
         ends: Looks = {"x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": hue}
         segments = [thick.encode(x=x, tooltip=draw.tooltips(thirds), **ends)]
-    panel = profile(rows, frame, y, hue, title=heading, height=240, beside=segments)
+    panel = profile(rows, frame, y, hue, title=heading, height=240, further_marks=segments)
     narrowed = {"position", "logit_norm"} & result.provenance.parameters.keys()
     title = f"Which tokens matter to {words if narrowed else 'the last one'}"
     notes = [*_verdicts(result, shapes.set_index("linearisation"), of), *template_note(aside)]
@@ -63,14 +63,17 @@ def profile_chart(result: Profile) -> Chart:
 
 
 def _verdicts(result: Profile, shapes: Frame, of: str) -> list[str]:
-    """A line a linearisation: the sink's share, in a chat the text's; the verdict on the tokens that
-    are tested and the two contrasts it stands on."""
+    """A line a linearisation: the sink's share, in a chat the text's; the verdict on the tokens
+    that are tested and the two contrasts it stands on."""
     shares, lines = result.summary.set_index("linearisation")["sink_share"], []
     for name, row in shapes.loc[shares.index].iterrows():
         line = f"{name}: the first token has {shares[name]:.1%} of the sum; {of}: {row['verdict']}"
         if np.isfinite(row["middle"]):
             ends = ", ".join(
-                f"{end} {row[f'{end}_contrast']:+.2f} [{row[f'{end}_contrast_low']:.2f}, {row[f'{end}_contrast_high']:.2f}]"
+                (
+                    f"{end} {row[f'{end}_contrast']:+.2f} [{row[f'{end}_contrast_low']:.2f}, "
+                    f"{row[f'{end}_contrast_high']:.2f}]"
+                )
                 for end in ("start", "end")
             )
             line += f" ({ends} decades against the middle third)"
@@ -134,7 +137,10 @@ def layers_chart(result: Sensitivity) -> Chart:
         marks = heat(cells[cells["series"] == name], x, up, colour, x2="end")
         panel = draw.panel(marks, TOKENS_WIDTH, height, name)
         panels.append([mark_template(panel, aside, height)])
-    notes = "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token but the last."
+    notes = (
+        "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token "
+        "but the last."
+    )
     title = f"Sensitivity of {words} to every token at every layer"
     return draw.figure(panels, title, [notes, *template_note(aside)], between=18, color="shared")
 
@@ -206,8 +212,10 @@ def linear_range_findings(result: LinearRange) -> list[str]:
     tolerance = float(result.provenance.parameters["tolerance"])
     low, middle, high = (f"{value:.1%}" for value in table["linear_range"].quantile([0, 0.5, 1]))
     return [
-        f"Measured: y moves as the derivative says, within {tolerance:.0%}, over the first {middle} of the way to another "
-        f"token of its kind (median of {len(table)} tokens, from {low} to {high}).",
-        f"Where the token is replaced, the linear prediction is off by {number(float(table['error'].median()))} times its own "
-        f"size in the median; its rank correlation with the change is {result.spearman:.2f}.",
+        f"Measured: y moves as the derivative says, within {tolerance:.0%}, over the first "
+        f"{middle} of the way to another token of its kind (median of {len(table)} tokens, from "
+        f"{low} to {high}).",
+        "Where the token is replaced, the linear prediction is off by "
+        f"{number(float(table['error'].median()))} times its own size in the median; its rank "
+        f"correlation with the change is {result.spearman:.2f}.",
     ]

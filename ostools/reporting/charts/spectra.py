@@ -1,4 +1,4 @@
-"""The spectra of real attention patterns, and the total variation of Theorem B.3's proof on them."""
+"""Spectra of real attention patterns, and the total variation of Theorem B.3's proof on them."""
 
 from __future__ import annotations
 
@@ -99,17 +99,18 @@ def attention_variation_chart(result: AttentionVariation) -> Chart:
     Exact zeros stand as triangles on the lower edge.
     """
     table, frame = result.over_heads(), frame_of(result)
-    drawn = [name for name in _QUANTITIES if np.isfinite(table[name]).any()]
-    panels = [_variation_panel(table, name) for name in drawn]
+    names = [name for name in _QUANTITIES if np.isfinite(table[name]).any()]
+    panels = [_variation_panel(table, name) for name in names]
     name, task = title_of(result.provenance.model), str(frame["task"].iloc[0])
     title = f"How the last token's attention moves when it is repeated, {task} on {name}"
     notes = [
-        f"Mean over {frame['head'].nunique()} heads and {frame['seed'].nunique()} seeds, in float64. "
-        "In the proof of Theorem B.3 δ + own weight goes to 0 as n grows."
+        f"Mean over {frame['head'].nunique()} heads and {frame['seed'].nunique()} seeds, in "
+        "float64. In the proof of Theorem B.3 δ + own weight goes to 0 as n grows."
     ]
     if infinite := int(np.isinf(table["kl"]).sum()):
         notes.append(
-            f"KL is infinite at {infinite} of {len(table)} layers and lengths: some head no longer sees a token that it saw."
+            f"KL is infinite at {infinite} of {len(table)} layers and lengths: some head no "
+            "longer sees a token that it saw."
         )
     return draw.figure(draw.in_rows(panels, 2), title, notes, spacing=26)
 
@@ -150,7 +151,7 @@ def _words(name: str) -> str:
 
 
 def hops_findings(result: Hops) -> list[str]:
-    """The shares of hops in the median over the tokens before the last, and how far parts cancel."""
+    """Shares of hops in the median over the tokens before the last, and how far parts cancel."""
     summary: Frame = result.summary.set_index("hops")
     shares = [
         f"{_words(name)} {round(share, 2) + 0.0:.0%}"
@@ -168,8 +169,9 @@ def hops_findings(result: Hops) -> list[str]:
         f" Nothing reaches y_n from {unreached} other{'s' * (unreached > 1)}." if unreached else ""
     )
     return [
-        f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the last: {', '.join(shares)}."
-        f"{windows}",
-        f"The sizes of the parts add up to {number(float(spread.median()))} times the size of their sum in the median, "
-        f"{number(float(spread.max()))} times at most: what is above 1 cancels.",
+        f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the "
+        f"last: {', '.join(shares)}.{windows}",
+        f"The sizes of the parts add up to {number(float(spread.median()))} times the size of "
+        f"their sum in the median, {number(float(spread.max()))} times at most: what is above 1 "
+        "cancels.",
     ]

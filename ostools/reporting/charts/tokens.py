@@ -49,7 +49,8 @@ def sensitivity_chart(result: Sensitivity) -> Chart:
     layers = frame_of(result)["layer"].nunique()
     if layers > 1:
         raise InputError(
-            f"sensitivity_chart: expected one layer, found {layers} layers; draw them with layers_chart"
+            f"sensitivity_chart: expected one layer, found {layers} layers; draw them with "
+            "layers_chart"
         )
     symbol, words = theme.differentiated(result.provenance.parameters)
     title = f"Sensitivity of {words} to each token"
@@ -93,7 +94,7 @@ def measured_rows(frame: Frame) -> Frame:
 
 
 def path_rows(frame: Frame) -> Frame:
-    """A path-sum table with the columns of the others; what has no scale gets a panel of its own."""
+    """A path-sum table with the columns of the others; what has no scale has its own panel."""
     from ostools.measure.bounds.variants import VARIANTS
 
     unscaled = [name for name, variant in VARIANTS.items() if not variant.scaled]
@@ -168,7 +169,8 @@ def change_chart(result: Change) -> Chart:
     rows = table[(table["layer"] == table["layer"].min()) & table["ratio"].notna()]
     if rows.empty:
         raise InputError(
-            "a change: expected a ratio at one token at least, found none: every norm of the first is rounding"
+            "a change: expected a ratio at one token at least, found none: every norm of the "
+            "first is rounding"
         )
     hue = draw.hue("series", list(dict.fromkeys(rows["linearisation"])))
     norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
@@ -181,7 +183,7 @@ def change_chart(result: Change) -> Chart:
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
         last = norm == norms[-1]
-        panels.append([profile(data, table, y, hue, height=220, last=last, beside=same)])
+        panels.append([profile(data, table, y, hue, height=220, last=last, further_marks=same)])
     notes = [*result.findings(), "Above the line at 1 the second is larger."]
     return draw.figure(panels, "How much each token's sensitivity changed", notes, between=18)
 
@@ -199,11 +201,17 @@ def baselines_chart(result: UntrainedBaselines) -> Chart:
     """
     table = frame_of(result)
     model_rows = table[table["source"] == TRAINED]
-    both = pd.concat(
+    table_of_both = pd.concat(
         [model_rows.assign(median=model_rows["share"]), result.band], ignore_index=True
     )
-    ends = {"value": both["median"], "low": both["low"], "high": both["high"]}
-    rows = token_rows(both, series=[SOURCES[str(name)] for name in both["source"]], **ends)
+    ends = {
+        "value": table_of_both["median"],
+        "low": table_of_both["low"],
+        "high": table_of_both["high"],
+    }
+    rows = token_rows(
+        table_of_both, series=[SOURCES[str(name)] for name in table_of_both["source"]], **ends
+    )
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
     panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])

@@ -38,7 +38,7 @@ def present(*sentences: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def together(sentences: Iterable[str]) -> str:
+def as_one_finding(sentences: Iterable[str]) -> str:
     """The sentences that are not empty, as one finding."""
     return " ".join(filter(None, sentences))
 

@@ -5,7 +5,6 @@ what a rounding becomes.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ostools.ground.words import number
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
@@ -14,7 +13,7 @@ from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
 from ostools.reporting.findings import present
 from ostools.reporting.findings.collapse import main_pair
-from ostools.results import Frame, frame_of
+from ostools.results import Column, Frame, frame_of
 
 PUBLISHED = "0.7 to 0.9"
 """The p of Pythia and Qwen2.5-0.5B in arXiv 2606.29139, the token itself among the distances."""
@@ -26,14 +25,14 @@ def distance_findings(result: InfluenceByDistance) -> list[str]:
     token itself.
     """
     laws: Frame = result.laws
-    fitted: Any = laws[laws["from_distance"] == 0].set_index("source")
-    later: Any = laws[laws["from_distance"] == 1].set_index("source")["p"]
+    fitted: Frame = laws[laws["from_distance"] == 0].set_index("source")
+    later: Column = laws[laws["from_distance"] == 1].set_index("source")["p"]
     text = fitted.loc[TEXT]
     medians = result.by_distance[result.by_distance["source"] == TEXT]
     farthest = medians[medians["distance"] < text["distances"]].iloc[-1]
     falls = (
-        f"At distance {int(farthest['distance'])} a token moves y_j by {number(farthest['median'])} of what the token itself "
-        "does, in the median."
+        f"At distance {int(farthest['distance'])} a token moves y_j by "
+        f"{number(farthest['median'])} of what the token itself does, in the median."
     )
     if math.isnan(text["p"]):
         return [falls, f"No p: of {int(text['distances'])} distances: {text['verdict']}."]
@@ -44,9 +43,9 @@ def distance_findings(result: InfluenceByDistance) -> list[str]:
     )
     return present(
         falls,
-        f"Fitted law: {number(text['gamma'])} + {number(text['beta'])} (r + 1)^-p with p = {text['p']:.2f}"
-        f"{'' if math.isnan(text['low']) else interval}; without the token itself {_rate(later[TEXT])}. Published for other "
-        f"models: p = {PUBLISHED} (arXiv 2606.29139).",
+        f"Fitted law: {number(text['gamma'])} + {number(text['beta'])} (r + 1)^-p with p = "
+        f"{text['p']:.2f}{'' if math.isnan(text['low']) else interval}; without the token itself "
+        f"{_rate(later[TEXT])}. Published for other models: p = {PUBLISHED} (arXiv 2606.29139).",
         f"Of power law, exponential, and either down to a level, the data say: {text['verdict']}.",
         f"Controls: {controls}." if controls else "",
     )
@@ -65,24 +64,32 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
     model = longest[longest["source"] == MODEL]
     untrained = longest[longest["source"] == UNTRAINED]["rest_normalised_entropy"]
     valley = model.loc[model["normalised_entropy"].idxmin()]
-    rest = model.loc[model["rest_normalised_entropy"].idxmin()]
+    rest_valley = model.loc[model["rest_normalised_entropy"].idxmin()]
     ratios = model["first_norm"] / model["rest_norm"]
-    sink = model.loc[model["sink_rate"].idxmax()] if model["sink_rate"].notna().any() else None
     return present(
-        f"Of {int(valley['tokens'])} tokens the entropy is least at layer "
-        f"{int(valley['layer'])} of {int(model['layer'].max())}: "
-        f"{valley['normalised_entropy']:.0%} of the most there can be, effective rank {number(valley['effective_rank'])}. "
-        f"Without the first token it is least at layer {int(rest['layer'])}, {rest['rest_normalised_entropy']:.0%}.",
-        f"The first token's norm is at most {number(ratios.max())} times the others' median, at layer "
-        f"{int(model['layer'][ratios.idxmax()])}.",
-        ""
-        if sink is None
-        else f"In block {int(sink['layer'])}, {sink['sink_rate']:.0%} of the heads put more than 0.3 of their attention on the "
-        "first token, the most of all blocks.",
-        f"With random weights and without the first token it is from {untrained.min():.0%} to {untrained.max():.0%} in all "
-        "layers."
+        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} "
+        f"of {int(model['layer'].max())}: {valley['normalised_entropy']:.0%} of the most there "
+        f"can be, effective rank {number(valley['effective_rank'])}. Without the first token it "
+        f"is least at layer {int(rest_valley['layer'])}, "
+        f"{rest_valley['rest_normalised_entropy']:.0%}.",
+        f"The first token's norm is at most {number(ratios.max())} times the others' median, at "
+        f"layer {int(model['layer'][ratios.idxmax()])}.",
+        _sink_sentence(model),
+        f"With random weights and without the first token it is from {untrained.min():.0%} to "
+        f"{untrained.max():.0%} in all layers."
         if len(untrained)
         else "",
+    )
+
+
+def _sink_sentence(model: Frame) -> str:
+    """The block with the greatest sink rate; empty where no patterns were read."""
+    if model["sink_rate"].isna().all():
+        return ""
+    sink = model.loc[model["sink_rate"].idxmax()]
+    return (
+        f"In block {int(sink['layer'])}, {sink['sink_rate']:.0%} of the heads put more than 0.3 "
+        "of their attention on the first token, the most of all blocks."
     )
 
 
@@ -96,17 +103,18 @@ def growth_findings(result: Collapse) -> list[str]:
         means: Frame = rows.groupby("layer")[
             ["noise", "pair_noise", "float64_distance", "mean", "relative"]
         ].mean()
-        apart: Frame = means[means["float64_distance"] > 0]
-        share = apart["noise"] * apart["relative"] / apart["mean"]
-        hidden: Any = apart.index[apart["pair_noise"] > apart["float64_distance"]]
+        distinct: Frame = means[means["float64_distance"] > 0]
+        share = distinct["noise"] * distinct["relative"] / distinct["mean"]
+        hidden: list[int] = distinct.index[distinct["pair_noise"] > distinct["float64_distance"]]
         side = (
-            f"above it at {len(hidden)} of {len(apart)}, first at {hidden[0]}"
+            f"above it at {len(hidden)} of {len(distinct)}, first at {hidden[0]}"
             if len(hidden)
             else "below it at each"
         )
         sentences.append(
-            f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is {number(share.iloc[0])} of ||v^(l)|| at layer "
-            f"{share.index[0]} and {number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "
-            f"against the pair's distance at {len(apart)} layers, is {side}."
+            f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is "
+            f"{number(share.iloc[0])} of ||v^(l)|| at layer {share.index[0]} and "
+            f"{number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "
+            f"against the pair's distance at {len(distinct)} layers, is {side}."
         )
     return sentences

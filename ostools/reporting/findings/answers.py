@@ -5,7 +5,6 @@ change.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
@@ -20,7 +19,7 @@ from ostools.measure.answers.paired import (
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
-from ostools.reporting.findings import MOST, first_few, present, together
+from ostools.reporting.findings import MOST, as_one_finding, first_few, present
 from ostools.reporting.style import theme
 from ostools.results import Frame, Result, Row, frame_of
 
@@ -46,8 +45,8 @@ def evaluation_findings(result: Evaluation) -> list[str]:
         else f"None of {total} texts holds an answer in the form that {task} asks for.",
         answers_sentence(result),
         _training_words(result),
-        together([_favourite_numbers(result), _heaping_sentence(result)]),
-        together([*evaluation_notes(result), *_unread_texts(result)]),
+        as_one_finding([_favourite_numbers(result), _heaping_sentence(result)]),
+        as_one_finding([*evaluation_notes(result), *_unread_texts(result)]),
     )
 
 
@@ -63,7 +62,8 @@ def evaluation_notes(result: Evaluation) -> list[str]:
     inactive = int((frame["status"] == "inactive").sum())
     return present(
         f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
-        f"{how or asked_elsewhere(result)}. {intervals or 'Nothing was drawn, so there is no interval.'}",
+        f"{how or asked_elsewhere(result)}. "
+        f"{intervals or 'Nothing was drawn, so there is no interval.'}",
         *unanswered(result),
         *_unread_notes(summary, settings["max_new_tokens"], settings.get("grade")),
         _right_line(frame),
@@ -86,8 +86,8 @@ def _right_line(frame: Frame) -> str:
         for place in (values.argmin(), values.argmax())
     )
     return (
-        f"log p of the right answer line: mean {values.mean():.3g} nats, from {low} to {high}; above log 1/2 at "
-        f"{int((values > math.log(0.5)).sum())} of {len(values)} prompts."
+        f"log p of the right answer line: mean {values.mean():.3g} nats, from {low} to {high}; "
+        f"above log 1/2 at {int((values > math.log(0.5)).sum())} of {len(values)} prompts."
     )
 
 
@@ -96,13 +96,16 @@ def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[
     one.
     """
     names = ["something_else", "cut_off", "right", "wrong", "content_right", "content_read"]
-    other, cut, right, wrong, content_right, read = map(int, summary[names].sum())
+    something_else, cut, right, wrong, content_right, read = map(int, summary[names].sum())
     where = "by the server" if limit is None else f"at {limit} tokens"
     parts = present(
-        f"{other} wrote something that is not an answer" if other else "",
+        f"{something_else} wrote something that is not an answer" if something_else else "",
         f"{cut} cut off {where} before an answer" if cut else "",
     )
-    content = f"In the form or else by the last number, {read} answers hold a value, {content_right} of them the right one."
+    content = (
+        f"In the form or else by the last number, {read} answers hold a value, {content_right} of "
+        "them the right one."
+    )
     if grade is not None:
         content = f"Of {read} answers {content_right} are right by the rule {theme.inert(grade)}."
     not_right = "These do not count as right, and their error cannot be measured."
@@ -115,7 +118,10 @@ def _unread_texts(result: Evaluation) -> list[str]:
     frame = frame_of(result)
     rows = frame[frame["kind"].isin([SOMETHING_ELSE, CUT_OFF])].drop_duplicates(subset="text")
     return [
-        f"Written at {row['length']} items ({row['kind']}): {theme.short_word(row['text'], _CHARACTERS)}"
+        (
+            f"Written at {row['length']} items ({row['kind']}): "
+            f"{theme.short_word(row['text'], _CHARACTERS)}"
+        )
         for row in rows.head(_EXAMPLES).to_dict("records")
     ]
 
@@ -134,8 +140,8 @@ def _training_words(result: Evaluation) -> str:
         for rows in (within, ~within)
     )
     return (
-        f"Within the lengths of training{of}: {inside} Beyond: {outside} Errors beyond say little about over-squashing, "
-        "because such lengths were never trained."
+        f"Within the lengths of training{of}: {inside} Beyond: {outside} Errors beyond say little "
+        "about over-squashing, because such lengths were never trained."
     )
 
 
@@ -156,12 +162,15 @@ def _heaping_sentence(result: Evaluation) -> str:
     if not tests or tests[0].wrong < _FEWEST_WRONG:
         return ""
     parts = " and ".join(
-        f"{test.multiples} are multiples of {test.base} (expected {test.expected:.3g}, p {test.p_value:.2g})"
+        (
+            f"{test.multiples} are multiples of {test.base} (expected {test.expected:.3g}, p "
+            f"{test.p_value:.2g})"
+        )
         for test in tests
     )
     return (
-        f"Of {tests[0].wrong} wrong numbers {parts}. Expected: with the errors exchanged among the questions of the same "
-        "ten; one-sided, exact."
+        f"Of {tests[0].wrong} wrong numbers {parts}. Expected: with the errors exchanged among "
+        "the questions of the same ten; one-sided, exact."
     )
 
 
@@ -200,11 +209,13 @@ def answers_sentence(result: Evaluation) -> str:
     """How many answers could not be read, how many are right at the worst length, where lengths
     differ, and by one answer to all."""
     summary: Frame = result.summary
-    unread = answer_counts(result)[1] - result.read
+    unread_count = answer_counts(result)[1] - result.read
     differs = summary["accuracy"].nunique() > 1 and summary["asked"].max() > 1
-    return together(
+    return as_one_finding(
         [
-            f"{unread} could not be read, and are neither right nor wrong." if unread else "",
+            f"{unread_count} could not be read, and are neither right nor wrong."
+            if unread_count
+            else "",
             _worst_words(summary.loc[summary["accuracy"].idxmin()]) if differs else "",
             constant_words(result),
         ]
@@ -222,7 +233,7 @@ def _worst_words(row: Row) -> str:
 
 def difference_findings(result: AnswerDifference) -> list[str]:
     """Which of the two answers more questions right, by how much, and what was left out."""
-    row: Any = result.summary.iloc[0]
+    row: Row = result.summary.iloc[0]
     verdict = str(row["verdict"])
     better = {
         SECOND_BETTER: f"{row['second']} is better",
@@ -230,12 +241,17 @@ def difference_findings(result: AnswerDifference) -> list[str]:
     }
     difference, low, high = (f"{100 * row[end]:+.1f}" for end in ("difference", "low", "high"))
     return present(
-        f"{better.get(verdict, verdict[0].upper() + verdict[1:])}: {row['second_right']} of {row['questions']} right under "
-        f"{row['second']}, {row['first_right']} under {row['first']}; {difference} points [{low}, {high}].",
-        f"Right under the second alone: {row['gained']}; under the first alone: {row['lost']} (McNemar's exact "
-        f"test: p {row['p_value']:.2g}). The interval is exact for independent questions.",
+        f"{better.get(verdict, verdict[0].upper() + verdict[1:])}: {row['second_right']} of "
+        f"{row['questions']} right under {row['second']}, {row['first_right']} under "
+        f"{row['first']}; {difference} points [{low}, {high}].",
+        f"Right under the second alone: {row['gained']}; under the first alone: {row['lost']} "
+        f"(McNemar's exact test: p {row['p_value']:.2g}). The interval is exact for independent "
+        "questions.",
         f"The whole interval is within {100 * SMALL:g} points." if verdict == NO_DIFFERENCE else "",
-        f"{row['left_out']} questions are left out: one of the two has no answer there, or its mitigation changed nothing."
+        (
+            f"{row['left_out']} questions are left out: one of the two has no answer there, or "
+            "its mitigation changed nothing."
+        )
         if row["left_out"]
         else "",
     )
@@ -244,8 +260,9 @@ def difference_findings(result: AnswerDifference) -> list[str]:
 # --- counting
 
 SCOPE = (
-    "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is one-sided: it "
-    "does not speak of errors at other counts, nor of errors in later tokens."
+    "Predicted and measured are about the answer's first token, after the answer line is begun. "
+    "The corollary is one-sided: it does not speak of errors at other counts, nor of errors in "
+    "later tokens."
 )
 
 
@@ -265,12 +282,13 @@ def counting_words(row: Row) -> str:
     first = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
     pairs = (
         f" Of {row['pairs_hidden']} hidden pairs the answers' first tokens are the same at "
-        f"{row['pairs_hidden'] - row['differ_hidden']}; of {row['tested_pairs']} whose right first tokens differ the model "
-        f"gives both at {row['right_twice']}, one at {row['right_once']}."
+        f"{row['pairs_hidden'] - row['differ_hidden']}; of {row['tested_pairs']} whose right "
+        f"first tokens differ the model gives both at {row['right_twice']}, one at "
+        f"{row['right_once']}."
     )
     return (
-        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}. Measured: "
-        f"{row['counts'] - row['errors'] - n_unread} of {row['counts']} answers right, "
-        f"{n_unread} without a number; first wrong "
-        f"number: {first}.{pairs if row['pairs_hidden'] else ''} Prediction: {row['verdict']}."
+        f"{row['dtype']}: predicted impossible where the pair is hidden: "
+        f"{row['impossible_status']}. Measured: {row['counts'] - row['errors'] - n_unread} of "
+        f"{row['counts']} answers right, {n_unread} without a number; first wrong number: "
+        f"{first}.{pairs if row['pairs_hidden'] else ''} Prediction: {row['verdict']}."
     )

@@ -25,7 +25,7 @@ from ostools.measure.collapse.verdicts import (
     is_hidden,
     trained_length,
 )
-from ostools.reporting.findings import present, together
+from ostools.reporting.findings import as_one_finding, present
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
@@ -42,7 +42,10 @@ LENGTH_DEPENDENT = 1e-5
 _NOT_SEEN = " What Theorem 4.2 describes is not seen on this prompt over these lengths."
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
-    "task": "the task with n items and y of the task with n + 1 (two questions of the task: no theorem is claimed of them)",
+    "task": (
+        "the task with n items and y of the task with n + 1 (two questions of the task: no "
+        "theorem is claimed of them)"
+    ),
     "one-more-digit": "the sequence and y of the sequence with one more digit",
 }
 
@@ -57,7 +60,7 @@ def main_pair(result: Collapse) -> str:
 
 
 def verdicts_at_y(result: Collapse) -> dict[str, CurveVerdict]:
-    """The verdict on the main pair by dtype, over all seeds; float64 is the reference and has none."""
+    """Verdict on the main pair by dtype, over all seeds; float64, the reference, has none."""
     pair = main_pair(result)
     return {
         dtype: verdict
@@ -153,7 +156,7 @@ def collapse_findings(result: Collapse) -> list[str]:
         pair_verdict([result]),
         where_read(result.provenance.parameters, next_tokens(result)),
         _fall(result),
-        together([*_dtypes(result), _route_difference(result)]),
+        as_one_finding([*_dtypes(result), _route_difference(result)]),
         _answers(logits[logits["pair"] == main_pair(result)]) if len(logits) else "",
     )
 
@@ -170,7 +173,8 @@ def _few_lengths(result: Collapse) -> str:
         lengths = sorted(set(of_dtype.loc[hidden, "length"]))
         where = f"hides n = {', '.join(map(str, lengths))}" if lengths else "hides none"
         parts.append(
-            f"{dtype} {where} (noise of the difference up to {number(of_dtype['pair_noise'].max())})"
+            f"{dtype} {where} (noise of the difference up to "
+            f"{number(of_dtype['pair_noise'].max())})"
         )
     return f"{'; '.join(parts)}. {overflow_sentence(result.overflowing())}".strip()
 
@@ -188,8 +192,9 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     if count:
         task, dtype, verdict = cases[0]
         words = (
-            f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}. There is a range of lengths "
-            f"in {count} of {len(measured)} cases (a prompt in a precision)."
+            f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}. "
+            f"There is a range of lengths in {count} of {len(measured)} cases (a prompt in a "
+            "precision)."
         )
     elif undecided := [case for case in measured if case[2].kind == UNDECIDED]:
         task, dtype, verdict = undecided[0]
@@ -197,9 +202,10 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     elif nearest is not None:
         result, tail = nearest
         words = (
-            f"No precision hides the pair over a range of lengths up to n = {longest(results)}: {tail['dtype']} on "
-            f"{task_of(result)} comes nearest, its distance {number(tail['margin'])} times the rounding noise of the "
-            "difference (last quarter of lengths)."
+            f"No precision hides the pair over a range of lengths up to n = {longest(results)}: "
+            f"{tail['dtype']} on {task_of(result)} comes nearest, its distance "
+            f"{number(tail['margin'])} times the rounding noise of the difference (last quarter "
+            "of lengths)."
         )
     return f"{words} {overflow}".strip()
 
@@ -232,17 +238,20 @@ def _fall(result: Collapse) -> str:
     exact = exact_from(result.reference_curve(pair))
     span = (
         f"In exact arithmetic (float64) the L2 distance between y of {COMPARED[pair]} goes from "
-        f"{number(float(curve.iloc[0]))} at n = {curve.index[0]} to {number(float(curve.iloc[-1]))} at n = "
-        f"{curve.index[-1]}{lengths_words}"
+        f"{number(float(curve.iloc[0]))} at n = {curve.index[0]} to "
+        f"{number(float(curve.iloc[-1]))} at n = {curve.index[-1]}{lengths_words}"
     )
     if exact is not None:
-        return f"{span}: from n = {exact} on it is the rounding of float64 itself. The two representations are the same."
+        return (
+            f"{span}: from n = {exact} on it is the rounding of float64 itself. The two "
+            "representations are the same."
+        )
     if change is None:
         return f"{span}; {len(curve)} lengths are too few to claim a trend."
     not_seen = _NOT_SEEN if pair == "theorem" and trend == "does not fall" else ""
     return (
-        f"{span}: it {trend}. The median of the last quarter of the lengths is {number(change)} times that of the first "
-        f"quarter{_rate(curve) if trend == 'falls' else ''}.{not_seen}"
+        f"{span}: it {trend}. The median of the last quarter of the lengths is {number(change)} "
+        f"times that of the first quarter{_rate(curve) if trend == 'falls' else ''}.{not_seen}"
     )
 
 
@@ -256,8 +265,8 @@ def _rate(curve: Column) -> str:
     form = "n^-k with k" if law.name.startswith("power") else "e^(-r n) with r"
     level = f", to a level of {number(law.level)}" if law.level else ""
     return (
-        f", from n = {FITTED_FROM} on as {form} = {number(law.rate)}, 95% interval {number(law.low)} to "
-        f"{number(law.high)}{level}"
+        f", from n = {FITTED_FROM} on as {form} = {number(law.rate)}, 95% interval "
+        f"{number(law.low)} to {number(law.high)}{level}"
     )
 
 
@@ -270,8 +279,9 @@ def _dtypes(result: Collapse) -> list[str]:
     ends = rows.groupby("dtype")["length"].transform(lambda lengths: lengths.quantile(0.75))
     medians = rows[rows["length"] >= ends].groupby("dtype", sort=False)["ulps"].median()
     return [
-        f"In {dtype}{f' the pair is {verdicts[dtype].words};' if dtype in verdicts else ''} the median distance over the last "
-        f"quarter of the lengths is {number(steps)} representable steps of {dtype.partition('-')[0]}."
+        f"In {dtype}{f' the pair is {verdicts[dtype].words};' if dtype in verdicts else ''} the "
+        f"median distance over the last quarter of the lengths is {number(steps)} representable "
+        f"steps of {dtype.partition('-')[0]}."
         for dtype, steps in medians.items()
     ]
 
@@ -288,13 +298,14 @@ def _answers(rows: Frame) -> str:
         for dtype, same, size, identical, _ in counts.itertuples()
     )
     return (
-        f"The most likely next token is the same for both sequences {parts}; their next-token distributions differ by at most "
-        f"{number(float(rows['total_variation'].max()))} in L1 (2 would be disjoint)."
+        f"The most likely next token is the same for both sequences {parts}; their next-token "
+        f"distributions differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 "
+        "would be disjoint)."
     )
 
 
 def _route_difference(result: Collapse) -> str:
-    """How far the shared pass is from separate passes, where that is more than float32's rounding."""
+    """Distance of the shared pass from separate ones, where it is more than float32's rounding."""
     differences = result.provenance.parameters.get("difference_at_probed_lengths", {})
     parts = ", ".join(
         f"{number(value)} in {name}"
@@ -302,8 +313,8 @@ def _route_difference(result: Collapse) -> str:
         if value > LENGTH_DEPENDENT
     )
     words = (
-        "Kernels may round differently at another length. If a prompt has a pass of its own, its y differs from these rows by "
-        f"up to {parts} (relative L2, at the probed lengths)."
+        "Kernels may round differently at another length. If a prompt has a pass of its own, its "
+        f"y differs from these rows by up to {parts} (relative L2, at the probed lengths)."
     )
     return words if parts else ""
 
@@ -320,7 +331,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
             tasks.setdefault(trend, []).append(f"{task_of(result)} ({number(change)}{lengths})")
     trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks.items())
     words = (
-        f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of the lengths over that of "
-        "the first)."
+        f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of "
+        "the lengths over that of the first)."
     )
     return [words] if tasks else []

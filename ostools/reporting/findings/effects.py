@@ -1,8 +1,8 @@
-"""Sentences on effects: of ablated parts, of removed tokens, and of the place of a token in a text."""
+"""Sentences on effects: of ablated parts, removed tokens, and the place of a token in a text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from ostools.ground.words import number, runs
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
-from ostools.reporting.findings import MOST, first_few, present, shape_sentence, together
+from ostools.reporting.findings import MOST, as_one_finding, first_few, present, shape_sentence
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row
 
@@ -48,23 +48,27 @@ def ablation_findings(result: Ablation) -> list[str]:
     beliefs = [f"First order of {_subject(row)} is {row['words']}." for row in rows]
     effects = [_greatest_effect(row, result.frame) for row in rows]
     half = MOST // 2 if len(rows) > 1 else 1
-    note = "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
+    note = (
+        "Predicted effects are first order, from one backward pass. Real effects are measured "
+        "with the part taken out."
+    )
     return [*first_few(beliefs, half), *first_few(effects, half), note]
 
 
-def _subject(row: Mapping[Any, Any]) -> str:
+def _subject(row: Mapping[Hashable, Any]) -> str:
     where = "" if pd.isna(row["length"]) else f", n = {row['length']}, seed {row['seed']}"
-    return f"{QUANTITY_WORDS[row['quantity']]}{where}"
+    return f"{QUANTITY_WORDS[str(row['quantity'])]}{where}"
 
 
-def _greatest_effect(row: Mapping[Any, Any], frame: Frame) -> str:
+def _greatest_effect(row: Mapping[Hashable, Any], frame: Frame) -> str:
     rows = frame[(frame["quantity"] == row["quantity"]) & (frame["target"] == row["largest"])]
     for column in ("task", "length", "seed"):
         rows = rows[rows[column].isna() if pd.isna(row[column]) else rows[column] == row[column]]
     greatest = rows.iloc[0]
     return (
-        f"{_subject(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real effect is that of "
-        f"{row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g})."
+        f"{_subject(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real "
+        f"effect is that of {row['largest']}, {greatest['effect']:+.3g} (predicted "
+        f"{greatest['predicted_effect']:+.3g})."
     )
 
 
@@ -82,8 +86,8 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     ranks = ranks.assign(words=words)
     by_effect = ranks.pivot(index="way", columns="effect", values="words")
     ways = [
-        f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. With the change of log p it "
-        f"is {row['log_prob_drop']}."
+        f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. "
+        f"With the change of log p it is {row['log_prob_drop']}."
         for way, row in by_effect.loc[ranks["way"].unique()].iterrows()
     ]
     note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
@@ -94,7 +98,10 @@ def answer_finding(result: Faithfulness) -> str:
     """The answer that is lost, and its log probability."""
     parameters = result.provenance.parameters
     difference = "difference of " * isinstance(parameters["logit"], Sequence)
-    return f"The answer is {parameters['token']!r}: {difference}log p {parameters['log_prob']:.3g} with every token in place."
+    return (
+        f"The answer is {parameters['token']!r}: {difference}log p {parameters['log_prob']:.3g} "
+        "with every token in place."
+    )
 
 
 # --- position
@@ -104,7 +111,10 @@ def contrast_words(result: PositionEffect) -> list[str]:
     """For each source, the outer thirds' norm over the middle third's, with 95% intervals."""
     rows: Frame = result.contrasts.set_index("source")
     return [
-        f"{subject}: first third {_times(rows.loc[source], 'start')}, last third {_times(rows.loc[source], 'end')}."
+        (
+            f"{subject}: first third {_times(rows.loc[source], 'start')}, last third "
+            f"{_times(rows.loc[source], 'end')}."
+        )
         for source, subject in _SUBJECTS.items()
         if source in rows.index
     ]
@@ -115,9 +125,10 @@ def position_findings(result: PositionEffect) -> list[str]:
     rows: Frame = result.contrasts.set_index("source")
     return [
         shape_sentence(result.verdict, "a text"),
-        f"Over {int(rows.loc['model', 'passages'])} passages of {result.provenance.parameters['tokens']} tokens, each in three "
-        "rotations, so that every token stands once in each third. Times the middle third's norm (95% interval over passages): "
-        + together([*contrast_words(result), *_learnt(rows)]),
+        f"Over {int(rows.loc['model', 'passages'])} passages of "
+        f"{result.provenance.parameters['tokens']} tokens, each in three rotations, so that every "
+        "token stands once in each third. Times the middle third's norm (95% interval over "
+        "passages): " + as_one_finding([*contrast_words(result), *_learnt(rows)]),
     ]
 
 
@@ -129,7 +140,7 @@ def _times(row: Row, end: str) -> str:
 
 
 def _learnt(rows: Frame) -> list[str]:
-    """Which of the two contrasts training changed; none where no untrained model stands beside it."""
+    """The contrasts that training changed; none where no untrained model stands beside it."""
     changed = [
         words
         for _, row in rows[rows.index == "model minus untrained"].iterrows()
@@ -152,15 +163,18 @@ def patching_findings(result: Patching) -> list[str]:
     table: Frame = result.frame[result.frame["quantity"] != "log_probability"]
     carried = _ranges if result.provenance.parameters["what"] == "residual" else _greatest
     first = table.iloc[0]
-    apart = not first["against"] or first["clean"] > 0 > first["corrupt"]
+    have_both_answers = not first["against"] or first["clean"] > 0 > first["corrupt"]
     agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
     sentences = [
-        f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: {carried(rows)}."
+        (
+            f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: "
+            f"{carried(rows)}."
+        )
         for direction, rows in table.groupby("direction", sort=False)
     ]
     sentences.append(
         f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
-        f"{'' if apart else ': the two runs do not have the two answers'}."
+        f"{'' if have_both_answers else ': the two runs do not have the two answers'}."
     )
     if table["predicted_effect"].notna().all():
         pairs = zip(agreement["direction"], agreement["words"], strict=True)

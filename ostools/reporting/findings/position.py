@@ -1,4 +1,4 @@
-"""Sentences on where a task's prompt was read: which token y is, and what the model predicts there."""
+"""Sentences on where a task's prompt was read: which token y is, and what is predicted there."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def which_token(read_at: Mapping[str, Any]) -> str:
     also = f", {last} at n = {longest}" if longest != shortest else ""
     how = "in the chat template" if read_at["chat"] else "in plain text"
     if read_at["position"] == ANSWER:
-        begun = f", with the answer line begun ({read_at['line'].strip()!r})"
-        how += begun if read_at["before_answer"].strip() else "; no words begin the answer"
+        line_words = f", with the answer line begun ({read_at['line'].strip()!r})"
+        how += line_words if read_at["before_answer"].strip() else "; no words begin the answer"
         how += ", without the reasoning that the prompt asks for" * bool(read_at["reasons"])
     where = _WHERE[read_at["position"]]
     return f"y is that of {where}: {tokens} (position {first} at n = {shortest}{also}), {how}."

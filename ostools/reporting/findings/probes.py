@@ -13,7 +13,7 @@ from ostools.measure.probes.failure_stage import (
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
 from ostools.mitigations.named import NONE
-from ostools.reporting.findings import MOST, first_few, present, together
+from ostools.reporting.findings import MOST, as_one_finding, first_few, present
 from ostools.reporting.findings.position import where_read, which_token
 from ostools.results import Column, Frame, Row, frame_of
 
@@ -23,8 +23,8 @@ _LENGTHS = {
     BEYOND: "extrapolated lengths",
 }
 UNDECODABLE_WORDS = (
-    "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
-    "not linear, and more examples, were not tried."
+    "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes "
+    "that are not linear, and more examples, were not tried."
 )
 
 
@@ -62,10 +62,8 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     """Whether answers are wrong where the last token still tells n from n + 1; how it was asked;
     then verdicts and probes of the first dtype."""
     frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
-    mitigation, answered = (
-        str(frame["mitigation"].iloc[0]),
-        len(result.answers) > 0,
-    )  # none of a sweep
+    mitigation = str(frame["mitigation"].iloc[0])
+    has_answers = len(result.answers) > 0  # none of a sweep
     under_it = "" if mitigation == NONE else f" under {mitigation}"
     of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
     verdicts = [
@@ -74,9 +72,9 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     ]
     undecodable = UNDECODABLE_WORDS if (frame["verdict"] == UNDECODABLE).any() else ""
     return present(
-        f"{of_dtype}{error_verdict(result).sentence}" if answered else "",
-        _answer_counts(result, dtype) if answered else "",
-        together([*verdicts, undecodable]),
+        f"{of_dtype}{error_verdict(result).sentence}" if has_answers else "",
+        _answer_counts(result, dtype) if has_answers else "",
+        as_one_finding([*verdicts, undecodable]),
         "" if result.probes.frame.empty else _probe_words(result.probes, dtype, under_it),
     )
 
@@ -91,9 +89,9 @@ def _answer_counts(result: FailureStage, dtype: str) -> str:
     probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
     read_at = parameters.get("read_at")
     return (
-        f"{int(answers['correct'].sum())} of {len(answers)} answers are right{probed}. Asked in {dtype}: "
-        f"{parameters['task']}, {frame['length'].min()} to {frame['length'].max()} items. "
-        f"{which_token(read_at) if read_at else ''}"
+        f"{int(answers['correct'].sum())} of {len(answers)} answers are right{probed}. Asked in "
+        f"{dtype}: {parameters['task']}, {frame['length'].min()} to {frame['length'].max()} "
+        f"items. {which_token(read_at) if read_at else ''}"
     ).strip()
 
 
@@ -129,7 +127,10 @@ def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
         for test in TESTS
         if len(rows := frame[at_best & (frame["test"] == test)])
     ]
-    return f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
+    return (
+        f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: "
+        f"{'; '.join(tests)}."
+    )
 
 
 def _test_words(test: str, rows: Frame, alone: Column) -> str:
@@ -140,25 +141,25 @@ def _test_words(test: str, rows: Frame, alone: Column) -> str:
     interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
     if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
         interval = "(too few to say within what interval)"
-    beside = f" ({controls})" if controls else ""
-    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}{beside}"
+    in_brackets = f" ({controls})" if controls else ""
+    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}{in_brackets}"
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:
-    """For each dtype and direction: where moving along it moves the answer most, and what follows."""
+    """By dtype and direction: where moving along it moves the answer most, and what follows."""
     frame, sentences = frame_of(result), []
     one_dtype = frame["dtype"].nunique() == 1
     for (dtype, direction), rows in frame.groupby(["dtype", "direction"], sort=False):
         most = rows.loc[rows["intervention"].abs().idxmax()]
         along = "the weights of the probe" if direction == "probe" else "the direction of the data"
         follows = (
-            f"; of {most['asked']} prompts with the right answer's first token as the likeliest, {most['followed']:.0%} then "
-            "have the next answer's"
+            f"; of {most['asked']} prompts with the right answer's first token as the likeliest, "
+            f"{most['followed']:.0%} then have the next answer's"
         )
         sentences.append(
-            f"{'Along' if one_dtype else f'{dtype}, along'} {along}, until the probe says {most['predicted']:.2g} more: the "
-            f"expected answer moves most {_at(most)}, by {most['intervention']:+.2f} in the mean"
-            f"{follows if most['asked'] else ''}."
+            f"{'Along' if one_dtype else f'{dtype}, along'} {along}, until the probe says "
+            f"{most['predicted']:.2g} more: the expected answer moves most {_at(most)}, by "
+            f"{most['intervention']:+.2f} in the mean{follows if most['asked'] else ''}."
         )
     return first_few(sentences)
 

@@ -31,8 +31,9 @@ def profile_findings(result: Profile) -> list[str]:
     linearisation.
     """
     shares = [
-        f"{row['linearisation']}: the first token has {row['sink_share']:.1%} of the sum over all tokens, the last one "
-        f"{row['last_share']:.1%}; the sum is spread as over {number(row['effective_tokens'])} equal tokens."
+        f"{row['linearisation']}: the first token has {row['sink_share']:.1%} of the sum over all "
+        f"tokens, the last one {row['last_share']:.1%}; the sum is spread as over "
+        f"{number(row['effective_tokens'])} equal tokens."
         for row in result.summary.to_dict("records")
     ]
     return shape_findings(result) + first_few(shares, MOST - 2)
@@ -50,11 +51,15 @@ def bounds_findings(result: Bounds) -> list[str]:
     ):
         rows = of_text(profile)
         top, low = rows.loc[rows["value"].idxmax()], rows.loc[rows["value"].idxmin()]
-        span = f"from {number(low['value'])} at {named_token(low)} to {number(top['value'])} at {named_token(top)}"
+        span = (
+            f"from {number(low['value'])} at {named_token(low)} to {number(top['value'])} at "
+            f"{named_token(top)}"
+        )
         verdict = f": {verdicts[variant]}" if variant in verdicts else ""
         certified = (
-            f"Certified: the {top['linearisation']} {NORMS[str(top['norm'])]} of each token is at most its `{variant}`, "
-            f"which goes {span}. How much smaller it is, only a measurement says: compare(sensitivity(...), bounds(...))."
+            f"Certified: the {top['linearisation']} {NORMS[str(top['norm'])]} of each token is at "
+            f"most its `{variant}`, which goes {span}. How much smaller it is, only a measurement "
+            "says: compare(sensitivity(...), bounds(...))."
         )
         paper = f"The paper's form `{variant}` (no bound) goes {span}{verdict}."
         sentences.append(certified if top["kind"] == "certified" else paper)
@@ -69,7 +74,10 @@ def prompts_findings(result: Sensitivities) -> list[str]:
     lowest = table[table["layer"] == table["layer"].min()]
     return first_few(
         [
-            f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, mean over {len(result)} prompts: "
+            (
+                f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, "
+                f"mean over {len(result)} prompts: "
+            )
             + ", ".join(
                 f"{part} third {number(float(share.mean()))}"
                 for part, share in zip(
@@ -98,14 +106,14 @@ def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
 
 
 def head_scores_findings(result: HeadScores) -> list[str]:
-    """How many heads look at the first token, and the head that looks the most at the previous one."""
+    """Number of heads that are sinks, and the head that looks the most at the previous token."""
     summary: Frame = result.summary
     best = summary.loc[summary["previous_token"].idxmax()]
     return [
-        f"{int((summary['first_token'] > SINK).sum())} of {len(summary)} heads are sinks: their mean weight on the first token "
-        f"is above {SINK:g}.",
-        f"Layer {int(best['layer'])}, head {int(best['head'])} looks the most at the previous token: mean weight "
-        f"{best['previous_token']:.2f}.",
+        f"{int((summary['first_token'] > SINK).sum())} of {len(summary)} heads are sinks: their "
+        f"mean weight on the first token is above {SINK:g}.",
+        f"Layer {int(best['layer'])}, head {int(best['head'])} looks the most at the previous "
+        f"token: mean weight {best['previous_token']:.2f}.",
     ]
 
 
@@ -114,44 +122,55 @@ def attribution_findings(result: Attribution) -> list[str]:
     and what is held.
     """
     table, parameters, rows = frame_of(result), result.provenance.parameters, result.of_tokens
-    rest, total = table.iloc[-1], float(table["contribution"].sum())
+    remainder, total = table.iloc[-1], float(table["contribution"].sum())
     logit = (
         "the logit" if isinstance(parameters["logit"], int) else "the difference of the two logits"
     )
     sum_of = f"{logit}, {total:.4g}"
     if parameters["soft_cap"] is not None:
-        sum_of = f"{total:.4g} before the soft-cap, {logit}, {float(parameters['logit_value']):.4g}, after it"
+        sum_of = (
+            f"{total:.4g} before the soft-cap, {logit}, {float(parameters['logit_value']):.4g}, "
+            "after it"
+        )
     largest = rows.loc[rows["contribution"].astype(float).abs().idxmax()]
-    held = "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause."
+    note = (
+        "Patterns, norm scales and activations are held as they are on this prompt. A part is "
+        "not a cause."
+    )
     if not parameters["complete"]:
-        held = (
-            f"A part is the {parameters['linearisation']} gradient times the token's embedding. Such parts do not add up "
-            f"to {logit}: the remainder is what is missing. A part is not a cause."
+        note = (
+            f"A part is the {parameters['linearisation']} gradient times the token's embedding. "
+            f"Such parts do not add up to {logit}: the remainder is what is missing. A part is "
+            "not a cause."
         )
     return [
-        f"Tokens together {rows['contribution'].astype(float).sum():+.4g}, {rest['part']} "
-        f"{rest['contribution']:+.4g}: {sum_of}.",
+        f"Tokens together {rows['contribution'].astype(float).sum():+.4g}, {remainder['part']} "
+        f"{remainder['contribution']:+.4g}: {sum_of}.",
         f"The largest part is that of {named_token(largest)}: {largest['contribution']:+.4g}.",
-        held,
+        note,
     ]
 
 
 def change_findings(result: Change) -> list[str]:
-    """The median ratio of each linearisation, the tokens that changed most, what differs, and how many
-    tokens have no ratio.
+    """The median ratio of each linearisation, the tokens that changed most, what differs, and the
+    number of tokens without a ratio.
     """
     table, every = frame_of(result), result.summary
     summary: Frame = every[every["layer"] == every["layer"].min()]
     ratios = [
-        f"{row['linearisation']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median "
-        f"over {int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
+        f"{row['linearisation']}, {NORMS[str(row['norm'])]}: second / first is "
+        f"{number(row['median_ratio'])} in the median over {int(row['tokens'])} tokens; rank "
+        f"correlation of the two profiles {row['spearman']:.2f}."
         for row in summary.to_dict("records")
     ]
     left_out = int(table["ratio"].isna().sum())
     return present(
         *first_few(ratios, MOST - 3),
         _changed_most(table, summary),
-        f"The two differ in: {', '.join(result.provenance.parameters['differ']) or 'neither model nor edits'}.",
+        (
+            "The two differ in: "
+            f"{', '.join(result.provenance.parameters['differ']) or 'neither model nor edits'}."
+        ),
         f"No ratio: ratios left out, where the first norm is rounding: {left_out}."
         if left_out
         else "",
@@ -187,8 +206,8 @@ def untrained_findings(result: UntrainedBaselines) -> list[str]:
         sentences.append(
             f"The model itself: {rows['verdict'].iloc[0]}."
             if source == TRAINED
-            else f"{source}: {verdicts}; rank correlation with the model's own profile {rows['spearman'].median():.2f} in the "
-            "median over seeds."
+            else f"{source}: {verdicts}; rank correlation with the model's own profile "
+            f"{rows['spearman'].median():.2f} in the median over seeds."
         )
     return first_few(sentences)
 
@@ -198,13 +217,13 @@ def spectra_findings(result: Spectra) -> list[str]:
     the rate (B.6, B.7).
     """
     depth: Frame = result.depth
-    whole: Frame = depth[depth["blocks"] == depth["blocks"].max()]
+    deepest: Frame = depth[depth["blocks"] == depth["blocks"].max()]
     return first_few(
         [
-            f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean patterns puts "
-            f"{row['first_mass_last']:.1%} of the last token's mass on the first token; its second eigenvalue is "
-            f"{number(row['second_eigenvalue'])}."
-            for row in whole.to_dict("records")
+            f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean "
+            f"patterns puts {row['first_mass_last']:.1%} of the last token's mass on the first "
+            f"token; its second eigenvalue is {number(row['second_eigenvalue'])}."
+            for row in deepest.to_dict("records")
         ]
     )
 
@@ -216,6 +235,7 @@ def attention_variation_findings(result: AttentionVariation) -> list[str]:
     table = result.over_heads()
     rows = table[table["layer"] == table["layer"].min()].groupby("length")["total"].mean()
     return [
-        f"Layer {int(table['layer'].min())}, mean over heads: δ + own weight, the proof's bound for values of norm 1, is "
-        f"{number(float(rows.iloc[0]))} at n = {rows.index[0]} and {number(float(rows.iloc[-1]))} at n = {rows.index[-1]}."
+        f"Layer {int(table['layer'].min())}, mean over heads: δ + own weight, the proof's bound "
+        f"for values of norm 1, is {number(float(rows.iloc[0]))} at n = {rows.index[0]} and "
+        f"{number(float(rows.iloc[-1]))} at n = {rows.index[-1]}."
     ]

@@ -70,8 +70,9 @@ def _largest_and_smallest(
         else f"these two norms are a factor of {number(top['norm'] / low['norm'])} apart"
     )
     return (
-        f"{kind}, {name}: {of}{subject} responds most to {named_token(top)}, {norm_words} {number(top['norm'])}, and least "
-        f"to {named_token(low)}, {number(low['norm'])}; {spread}.{template_share(profiles[name], rows, 'norm')}"
+        f"{kind}, {name}: {of}{subject} responds most to {named_token(top)}, {norm_words} "
+        f"{number(top['norm'])}, and least to {named_token(low)}, {number(low['norm'])}; "
+        f"{spread}.{template_share(profiles[name], rows, 'norm')}"
     )
 
 
@@ -84,8 +85,9 @@ def _frozen_share(profiles: Mapping[str, Frame], kind: str) -> str:
     shares = profiles["frozen"]["norm"].to_numpy() / profiles["full"]["norm"].to_numpy()
     low, middle, high = (number(float(value)) for value in np.quantile(shares, (0, 0.5, 1)))
     return (
-        f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in the "
-        f"median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
+        f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} "
+        f"times the real one in the median over tokens (from {low} to {high}). A bound of the "
+        "frozen derivative does not bound the real one."
     )
 
 
@@ -100,13 +102,14 @@ def _block_words(parameters: Mapping[str, Any], profile: Frame) -> str:
         rows, near = profile.set_index("position", drop=False), experts["within_rounding"]
         tokens = ", ".join(named_token(rows.loc[position]) for position in near[:_MOST_NAMED])
         rounding = (
-            f" Within rounding of another choice of experts: {tokens}{', ...' * (len(near) > _MOST_NAMED)}. Another order of "
-            "additions may choose otherwise there, and give another derivative."
+            " Within rounding of another choice of experts: "
+            f"{tokens}{', ...' * (len(near) > _MOST_NAMED)}. Another order of additions may "
+            "choose otherwise there, and give another derivative."
         )
         unknown = " How near a token is to another choice is not measured: no torch.topk makes it."
         how_near = unknown if experts["nearest"] is None else rounding if near else ""
-        held = "Experts: the derivative holds every router's choice as it is at this prompt."
-        notes.append(held + how_near)
+        choices = "Experts: the derivative holds every router's choice as it is at this prompt."
+        notes.append(choices + how_near)
     return " ".join(notes)
 
 
@@ -125,13 +128,14 @@ def certificate_words(result: Sensitivity) -> str:
     rows: Frame = result.frame[result.frame["frobenius_upper"] > result.frame["frobenius_lower"]]
     half = (rows["frobenius_upper"] - rows["frobenius_lower"]) / (2 * rows["frobenius_norm"])
     sampling = (
-        f" Sampling, another error: each norm is estimated from a few random directions, and may be off by "
-        f"{_share(float(half.median()))} to either side in the median (95%); {int((half > WIDE).sum())} of {len(rows)} by "
-        f"more than {WIDE:.0%}."
+        " Sampling, another error: each norm is estimated from a few random directions, and may "
+        f"be off by {_share(float(half.median()))} to either side in the median (95%); "
+        f"{int((half > WIDE).sum())} of {len(rows)} by more than {WIDE:.0%}."
     )
     return (
-        f"Arithmetic: the norms of all tokens together may be off by up to {within} (95%); the network, moved a "
-        f"little, moves as its derivative says, to {error}.{sampling if len(rows) else ''}"
+        f"Arithmetic: the norms of all tokens together may be off by up to {within} (95%); the "
+        "network, moved a little, moves as its derivative says, to "
+        f"{error}.{sampling if len(rows) else ''}"
     )
 
 
@@ -158,7 +162,10 @@ def shape_findings(result: Profile) -> list[str]:
         reason = str(row["verdict"]).removeprefix("not tested: ")
         return [
             "Whether the middle of the prompt counts for less than its ends was not tested.",
-            f"The reason: {reason}. `ostools sensitivity profile --prompt TEXT` tests a longer prompt.",
+            (
+                f"The reason: {reason}. `ostools sensitivity profile --prompt TEXT` tests a "
+                "longer prompt."
+            ),
         ]
     start, end = (
         "{} times (95% interval {} to {})".format(
@@ -169,8 +176,8 @@ def shape_findings(result: Profile) -> list[str]:
     kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
     return [
         shape_sentence(str(row["verdict"]), "the prompt"),
-        f"{kind}, {row.name} derivative: the last third of the tokens has {end} the norm of the middle third; the "
-        f"first third has {start}.",
+        f"{kind}, {row.name} derivative: the last third of the tokens has {end} the norm of the "
+        f"middle third; the first third has {start}.",
     ]
 
 
@@ -193,14 +200,22 @@ def _bounds_words(certified: Frame) -> str:
     lower = "lower end of the " * (row["method"] != "exact" and row["norm"] == "operator")
     broken = certified.loc[certified["holds"].isin([False]), "variant"]
     if len(broken):
-        defect = "A certified bound that fails is a defect of this software or of the run: please report it"
+        defect = (
+            "A certified bound that fails is a defect of this software or of the run: please "
+            "report it"
+        )
         return f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}. {defect}."
     undecided = int(certified["holds"].isna().sum())
-    hold = f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold"
+    hold = (
+        f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds "
+        "hold"
+    )
     return (
-        f"{hold if undecided else 'Every certified bound holds'}; the tightest, `{row['variant']}`, is {factor(median)} times "
-        f"the {lower}{METHOD_KINDS[str(row['method'])]} norm in the median over tokens"
-        f"{', true and of no use as a size' * (median >= LOOSE)} ({row['linearisation']} derivative)."
+        f"{hold if undecided else 'Every certified bound holds'}; the tightest, "
+        f"`{row['variant']}`, is {factor(median)} times the "
+        f"{lower}{METHOD_KINDS[str(row['method'])]} norm in the median over "
+        f"tokens{', true and of no use as a size' * (median >= LOOSE)} ({row['linearisation']} "
+        "derivative)."
     )
 
 
@@ -212,8 +227,8 @@ def _forms_words(forms: Frame) -> list[str]:
     )
     words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
     rule = (
-        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, "
-        f"and a size within a factor of {RIGHT_FACTOR:g}."
+        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over "
+        f"at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}."
     )
     return [
         f"Forms that are not bounds: {state if len(tested) else 'none was tested'}.",

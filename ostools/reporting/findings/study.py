@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 from ostools.measure.study.study import Study
 from ostools.measure.study.verdicts import (
@@ -45,13 +44,18 @@ def study_findings(result: Study) -> list[str]:
     limit = baseline = ""
     if len(answers):
         limit = at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
-        baseline = f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right."
+        baseline = (
+            f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are "
+            "right."
+        )
     outcomes = "; ".join(
         f"{row['mitigation']} (answers: {_OUTCOMES.get(row['answers'], row['answers'])})"
         for row in rows
     )
     sentences = present(
-        f"{f'Answers: {limit}. ' if limit else ''}{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
+        (f"Answers: {limit}. " if limit else "")
+        + ("; ".join(changes) or "No mitigation is shown to help or to hurt")
+        + ".",
         f"Tried on {result.provenance.parameters['task']}: {outcomes}.{baseline}",
         where_read(result.provenance.parameters),
         *(row.get("sentence", "") for row in rows),
@@ -59,7 +63,7 @@ def study_findings(result: Study) -> list[str]:
     return first_few(sentences)
 
 
-def _changes(row: Mapping[Any, Any], effects: Frame) -> list[str]:
+def _changes(row: Mapping[Hashable, object], effects: Frame) -> list[str]:
     """What a mitigation changes, by its verdicts, with the effect and its interval."""
     words = {
         HELPS: "helps ({}: {})",
@@ -70,7 +74,7 @@ def _changes(row: Mapping[Any, Any], effects: Frame) -> list[str]:
     sentences = []
     for about in (about for about in ABOUT if row.get(about) in words):
         effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
-        change = words[row[about]].format(
+        change = words[str(row[about])].format(
             ABOUT_WORDS[about], effect_words(effect.iloc[0].to_dict())
         )
         sentences.append(f"{row['mitigation']} {change}")

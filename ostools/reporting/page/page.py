@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
@@ -57,14 +57,14 @@ class Script:
 class Figure:
     """A chart on a page: an id, a caption, and its words for those who do not see it.
 
-    said: the sentences beside it; a note of the chart that they hold is not printed twice.
+    sentences: those beside it; a note of the chart that they hold is not printed twice.
     """
 
     name: str
     chart: alt.TopLevelMixin
     caption: str
     alt_text: str
-    said: str = ""
+    sentences: str = ""
 
     @cached_property
     def spec(self) -> Looks:
@@ -82,7 +82,7 @@ class Figure:
         text.
         """
         lines = self.spec.get("title", {}).get("subtitle", ())
-        return [line for line in lines if line not in self.said]
+        return [line for line in lines if line not in self.sentences]
 
     @property
     def data(self) -> Markup:
@@ -106,7 +106,7 @@ def drawing() -> Script:
     return Script((TEMPLATES / "draw.js").read_text(encoding="utf-8"))
 
 
-def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] = ()) -> str:
+def render(template: str, values: Mapping[str, object], scripts: Sequence[Script] = ()) -> str:
     """A page out of a template, every value escaped; `scripts` run after the charts are drawn."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # no dry run needs them
 
@@ -122,13 +122,13 @@ def render(template: str, values: Mapping[str, Any], scripts: Sequence[Script] =
     all_scripts = (library(), drawing(), *scripts)
     hashes = " ".join(dict.fromkeys(script.policy for script in all_scripts))
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "font-src data:; base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(template).render(**values, policy=policy, scripts=all_scripts)
 
 
-def _visible_lines(value: Any) -> Any:
+def _visible_lines(value: object) -> object:
     """A text with control and direction characters and halves of characters spelled out, line by
     line; what is HTML already stays. Names and errors that were read from files may hold any.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,10 @@ from ostools.reporting.style.theme import display_token
 from ostools.results import Chart, Frame, Result
 from ostools.results.table_head import TableHead
 
-FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
+DETECTED, NOT_DETECTED, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
 OVER_SQUASHING, NO_SHAPE = "U: over-squashing", "none"
 """The words of a field of the strip; or that of a shape."""
+ShownResult = TypeVar("ShownResult", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _cell(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """A `verdict` in a sentence, `text` with its figures, and the section with more, under `link`."""
+    """A `verdict` in a sentence, `text` with its figures, and the section with more (`link`)."""
 
     verdict: str
     text: str
@@ -82,14 +83,14 @@ class StripField:
     def tone(self) -> str:
         """The colour class of the word; the word itself says it too."""
         if self.good_if_found:
-            return "no" if self.state == FOUND else "open"
-        bad, good = (FOUND, OVER_SQUASHING), (NOT_FOUND, NO_SHAPE)
+            return "no" if self.state == DETECTED else "open"
+        bad, good = (DETECTED, OVER_SQUASHING), (NOT_DETECTED, NO_SHAPE)
         return "yes" if self.state in bad else "no" if self.state in good else "open"
 
 
 @dataclass(frozen=True)
 class ScriptView:
-    """An interactive view that a script draws into the element of that id; `label` names it aloud."""
+    """An interactive view that a script draws into `element`; `label` names it aloud."""
 
     element: str
     label: str
@@ -142,33 +143,45 @@ class Section:
 
 
 def block(
-    result: Result,
+    result: ShownResult,
     name: str,
     caption: str,
     sentences: Sequence[str] | None = None,
     *,
-    chart: Callable[[Any], Chart] | None = None,
+    chart: Callable[[ShownResult], Chart] | None = None,
     in_detail: bool = True,
-    **fields: Any,
+    title: str = "",
+    quote: str = "",
+    leads: str = "",
+    notes: Sequence[str] = (),
+    tables: Sequence[Table] = (),
+    more: Sequence[Part] = (),
 ) -> Part:
     """A result's chart, its findings (or these sentences), and its tables folded away
     (`in_detail`).
 
-    fields: of the part. A chart that cannot be drawn is replaced by the reason.
+    A chart that cannot be drawn is replaced by the reason.
     """
     sentences = result.findings() if sentences is None else sentences
     detail = [Part("In detail", tables=tables_of(result))] if in_detail else []
-    fields |= {"findings": sentences, "more": [*fields.get("more", ()), *detail]}
+    figure = None
     try:
         chart_drawn = result.plot() if chart is None else chart(result)
+        # For who hears the page: the finding and its numbers.
+        words = " ".join(sentences[:2]) or f"{len(result.frame)} rows"
+        figure = Figure(name, chart_drawn, caption, f"{caption}. {words}", " ".join(sentences))
     except (InputError, LookupError, ValueError) as error:
-        reason = f"{caption} could not be drawn: {reason_of(error)}"
-        fields["notes"] = [reason, *fields.get("notes", ())]
-        return Part(**fields)
-    # For who hears the page: the finding and its numbers.
-    said = " ".join(sentences[:2]) or f"{len(result.frame)} rows"
-    words = f"{caption}. {said}"
-    return Part(figure=Figure(name, chart_drawn, caption, words, " ".join(sentences)), **fields)
+        notes = [f"{caption} could not be drawn: {reason_of(error)}", *notes]
+    return Part(
+        title,
+        quote,
+        figure=figure,
+        findings=sentences,
+        tables=tables,
+        notes=notes,
+        more=[*more, *detail],
+        leads=leads,
+    )
 
 
 def reason_of(error: Exception) -> str:

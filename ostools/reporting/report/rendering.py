@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
@@ -23,7 +22,7 @@ from ostools.reporting.findings.collapse import by_first_hidden, nearest_to_nois
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import (
-    FOUND,
+    DETECTED,
     OVER_SQUASHING,
     UNTESTED,
     Part,
@@ -49,7 +48,7 @@ _LEAD = (
 
 def render_report(measured: Measurements, command: str) -> str:
     """The page of one model."""
-    model: Any = measured.provenance.model
+    model = measured.provenance.model
     sections = {"run": run_section(measured), **sections_of(measured)}
     title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
     size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
@@ -75,9 +74,13 @@ def first_screen(measured: Measurements, sections: Mapping[str, Section]) -> Par
     The headline of `LEAD` stands first, else the first of a section that found something.
     """
     fields = verdicts(measured)
-    decided = [field.section for field in fields if field.state in (FOUND, OVER_SQUASHING)]
+    sections_with_findings = [
+        field.section for field in fields if field.state in (DETECTED, OVER_SQUASHING)
+    ]
     lines = [line for section in sections.values() for line in section.headlines]
-    leading = [line for name in (LEAD, *decided) for line in lines if line.section == name][:1]
+    leading = [
+        line for name in (LEAD, *sections_with_findings) for line in lines if line.section == name
+    ][:1]
     lines = sorted(lines, key=lambda line: line not in leading)
     missing = _missing(measured, sections)
     if not lines and not missing:
@@ -107,11 +110,11 @@ def verdicts(measured: Measurements) -> list[StripField]:
     its command.
     """
     by_name = {name for name, reason in measured.left_out if "--sections" in reason}
-    tried = {*measured.provenance.parameters.get("sections", ())} - by_name
+    measured_names = {*measured.provenance.parameters.get("sections", ())} - by_name
     fields = [section.verdict(measured) for section in SECTIONS.values() if section.question[0]]
     return [
         replace(field, rule=f"{field.rule} `ostools report --sections {field.section}` tests it")
-        if field.state == UNTESTED and field.section not in tried
+        if field.state == UNTESTED and field.section not in measured_names
         else field
         for field in fields
     ]
@@ -139,7 +142,9 @@ def overview(measured: Measurements) -> list[Figure]:
         words = " ".join(contrast_words(measured.position))
         figures.append(("position", chart, "Sensitivity by position in natural text", words))
     if answers:
-        words = "; ".join(f"{task_of(one)}: {answer_counts(one)[0]} right" for one in answers)
+        words = "; ".join(
+            f"{task_of(result)}: {answer_counts(result)[0]} right" for result in answers
+        )
         caption = "Right answers by length (dotted: the best constant answer)"
         figures.append(("evaluate", right_chart(answers, *SMALL), caption, f"{words}."))
     return [

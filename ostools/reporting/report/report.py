@@ -11,7 +11,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ostools import tasks
 from ostools.ground.errors import InputError
@@ -77,8 +76,8 @@ def report(
     measured on one. Raises it too if nothing at all could be measured.
     """
     if run is not None:
-        given = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
-        if names := [name for name, value in given.items() if value is not None]:
+        values = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
+        if names := [name for name, value in values.items() if value is not None]:
             raise InputError(
                 f"report: run={str(run)!r} measures nothing; leave out {', '.join(names)}"
             )
@@ -90,8 +89,8 @@ def report(
     target = checked_output(out, (".html",), option="out")
     names = None
     if sections is not None:  # in the report's order, each once
-        named = checked_names("section", sections, SECTIONS)
-        names = [name for name in SECTIONS if name in named]
+        checked_sections = checked_names("section", sections, SECTIONS)
+        names = [name for name in SECTIONS if name in checked_sections]
     checked = None if lengths is None else checked_lengths(lengths)
     measured = _measured(model, prompt, names, checked, quick, progress)
     from ostools.reporting.report.rendering import render_report  # what draws is imported then
@@ -164,7 +163,7 @@ def report_memory(
     sections: Collection[str] | None,
     quick: bool = False,
 ) -> int:
-    """Bytes of the largest section of a report; None: those that are measured where none is named."""
+    """Bytes of the largest section of a report; None: of those that are measured by default."""
     plan = _plan(model.shape, model.pos(prompt), lengths, sections, quick)
     sizes = [size for name in plan.names for size in SECTIONS[name].memory(model, plan)]
     return max(sizes, default=0)
@@ -187,17 +186,17 @@ def _plan(
     shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool
 ) -> ReportPlan:
     dear = only_by_name(shape, pos, quick)
-    chosen = [
+    names = [
         name for name in SECTIONS if (name not in dear if sections is None else name in sections)
     ]
-    return ReportPlan(tuple(chosen), tuple(lengths), pos, extent_of(shape, quick))
+    return ReportPlan(tuple(names), tuple(lengths), pos, extent_of(shape, quick))
 
 
 # --- the command that makes it again
 
 
 def _command(
-    model: Mapping[str, Any],
+    model: Mapping[str, object],
     out: str | Path,
     prompt: str | Prompt | None,
     sections: list[str] | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ostools.ground.words import computed_on, title_of
 from ostools.reporting.page.section import Part, Section
@@ -12,17 +11,26 @@ from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
 
 CAVEATS = (
-    "Measured norms are exact derivatives. Estimated norms come from random probes and have intervals.",
-    "The certified bounds drawn here are bounds of the derivative with attention patterns and norm scales frozen. Those are "
-    "the assumptions of Theorem 5.1. They do not bound the real derivative.",
-    "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
-    "that where it was measured, on random decoders. Whether a distance falls is therefore measured here.",
-    "A U, in the strip at the top: over natural passages that are rotated by thirds, both outer thirds have larger norms than "
-    "the middle one, and both 95% intervals over passages exclude zero. That is the paper's over-squashing. Recency: the last "
-    "third alone. Primacy: the first alone. None: the test shows neither. One prompt's profile confounds place and content.",
-    "Norms say how far y can move. They do not say whether an answer depends on a token: a small norm may be enough, and a "
-    "large one may not be used.",
-    "Intervals of answers (Wilson, 95%) are over the prompts that were drawn. A greedy answer to one prompt has no interval.",
+    (
+        "Measured norms are exact derivatives. Estimated norms come from random probes and have "
+        "intervals."
+    ),
+    "The certified bounds drawn here are bounds of the derivative with attention patterns and "
+    "norm scales frozen. Those are the assumptions of Theorem 5.1. They do not bound the real "
+    "derivative.",
+    "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. "
+    "Rotary positions did not do that where it was measured, on random decoders. Whether a "
+    "distance falls is therefore measured here.",
+    "A U, in the strip at the top: over natural passages that are rotated by thirds, both outer "
+    "thirds have larger norms than the middle one, and both 95% intervals over passages exclude "
+    "zero. That is the paper's over-squashing. Recency: the last third alone. Primacy: the first "
+    "alone. None: the test shows neither. One prompt's profile confounds place and content.",
+    "Norms say how far y can move. They do not say whether an answer depends on a token: a small "
+    "norm may be enough, and a large one may not be used.",
+    (
+        "Intervals of answers (Wilson, 95%) are over the prompts that were drawn. A greedy "
+        "answer to one prompt has no interval."
+    ),
 )
 
 
@@ -43,7 +51,7 @@ def run_section(measured: Measurements) -> Section:
 
 def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
     """Where numbers of one model come from, as terms and values; what is not known is left out."""
-    model: Any = provenance.model
+    model = provenance.model
     size = "size not known"
     if "n_parameters" in model:
         size = f"{int(model['n_parameters']):,} parameters"
@@ -77,7 +85,7 @@ _SPECIAL = {
 """What a reader may expect around a text and not find."""
 
 
-def versions_of(versions: Mapping[str, Any]) -> str:
+def versions_of(versions: Mapping[str, str]) -> str:
     """Libraries and their versions, in one line."""
     return ", ".join(f"{name} {number}" for name, number in versions.items())
 

@@ -19,8 +19,8 @@ from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.probes import error_verdict
 from ostools.reporting.findings.study import measured_answers
 from ostools.reporting.page.section import (
-    FOUND,
-    NOT_FOUND,
+    DETECTED,
+    NOT_DETECTED,
     OPEN,
     UNTESTED,
     Part,
@@ -37,18 +37,21 @@ from ostools.reporting.sections.records import (
 )
 
 EVALUATION_LEAD = (
-    "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
-    "holds the right answer. By content: the value in the form, else the last number of the text."
+    "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is "
+    "read. It is right if it holds the right answer. By content: the value in the form, else the "
+    "last number of the text."
 )
 MITIGATIONS_LEAD = (
-    "The same questions with each mitigation and without it. The task is the one of the section on answers whose share of "
-    "right answers is nearest to one half: the model can do better and worse on it. A verdict needs two things: an interval "
-    "over lengths that excludes zero, and a sign-flip test. “No measurable effect”: the whole interval lies within 5 points "
-    "of answers, 0.1 nats of log p, a factor of 1.1. Else it is “not decided”."
+    "The same questions with each mitigation and without it. The task is the one of the section "
+    "on answers whose share of right answers is nearest to one half: the model can do better and "
+    "worse on it. A verdict needs two things: an interval over lengths that excludes zero, and a "
+    "sign-flip test. “No measurable effect”: the whole interval lies within 5 points of answers, "
+    "0.1 nats of log p, a factor of 1.1. Else it is “not decided”."
 )
 FAILURE_STAGE_LEAD = (
-    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
-    "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
+    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe "
+    "of the last token says the right one (unread)? Or are both wrong (undecodable)? A probe is "
+    "tested on sequences that it was not trained on."
 )
 
 
@@ -71,12 +74,12 @@ def _answers_memory(model: Unloaded, plan: ReportPlan) -> list[int]:
 
 
 def _answers_state(measured: Measurements) -> str:
-    """Found where a read answer is wrong; cut off, or something else, is neither right nor wrong."""
+    """Found where a read answer is wrong; cut off, or something else, is neither."""
     results = measured.evaluations
     if any(result.wrong for result in results):
-        return FOUND
-    unread = any(result.read < answer_counts(result)[1] for result in results)
-    return OPEN if unread else NOT_FOUND if results else UNTESTED
+        return DETECTED
+    has_unread = any(result.read < answer_counts(result)[1] for result in results)
+    return OPEN if has_unread else NOT_DETECTED if results else UNTESTED
 
 
 def _evaluation_parts(measured: Measurements) -> list[Part]:
@@ -151,7 +154,8 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
     if not likely:
         words = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items())
         raise InputError(
-            f"nothing can help or hurt the answers to these tasks: {words or 'no answer could be read'}"
+            "nothing can help or hurt the answers to these tasks: "
+            f"{words or 'no answer could be read'}"
         )
     return max(likely, key=lambda name: likely[name])
 
@@ -169,7 +173,7 @@ def _study_state(measured: Measurements) -> str:
     kinds, answers = set(measured.study.verdicts["answers"]), measured_answers(measured.study)
     if answers.empty or float(answers["baseline"].iloc[0]) == 1 or kinds <= {UNCHANGED}:
         return UNTESTED
-    return FOUND if HELPS in kinds else OPEN if UNDECIDED_ANSWERS in kinds else NOT_FOUND
+    return DETECTED if HELPS in kinds else OPEN if UNDECIDED_ANSWERS in kinds else NOT_DETECTED
 
 
 def _study_parts(measured: Measurements) -> list[Part]:
@@ -235,7 +239,7 @@ def _failure_stage_state(measured: Measurements) -> str:
     """Found where the wrong answers fall where rounding hides n from n + 1."""
     if measured.failure_stage is None:
         return UNTESTED
-    states = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}
+    states = {HIDDEN: DETECTED, APART: NOT_DETECTED, UNTOLD: OPEN, NONE_WRONG: UNTESTED}
     return states[error_verdict(measured.failure_stage).verdict]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pandas as pd
 
@@ -28,8 +28,8 @@ from ostools.reporting.findings.collapse import (
     verdicts_at_y,
 )
 from ostools.reporting.page.section import (
-    FOUND,
-    NOT_FOUND,
+    DETECTED,
+    NOT_DETECTED,
     OPEN,
     UNTESTED,
     Part,
@@ -48,25 +48,35 @@ from ostools.results import Frame, frame_of
 
 QUESTIONS = {
     "figure-5a": "ones after a counting question",
-    "figure-5b": "random digits and a one, against two ones (one draw of digits, seed 0), after a counting question",
+    "figure-5b": (
+        "random digits and a one, against two ones (one draw of digits, seed 0), after a "
+        "counting question"
+    ),
     "figure-5c": "ones after a copying question",
     "figure-5d": "ones with a comma after every third, after a copying question",
 }
 COLLAPSE_LEAD = (
-    "A sequence and the same sequence with its last token repeated once: how far apart are the two representations of the last "
-    "token, y? Where it is below the rounding noise of the difference, the dtype hides which of the two sequences it read."
+    "A sequence and the same sequence with its last token repeated once: how far apart are the "
+    "two representations of the last token, y? Where it is below the rounding noise of the "
+    "difference, the dtype hides which of the two sequences it read."
 )
 PRECISION_LEAD = (
-    "Over which lengths does rounding move the difference of the two sequences by more than their distance? Weights stored in "
-    "few bits move both sequences alike, which does not hide the pair. What counts is the rounding while the model runs, of "
-    "activations or of keys and values. A part of that rounding moves both sequences alike too. Below the noise of each "
-    "sequence the pair can therefore still be told apart, as long as its distance is above the noise of the difference."
+    "Over which lengths does rounding move the difference of the two sequences by more than "
+    "their distance? Weights stored in few bits move both sequences alike, which does not hide "
+    "the pair. What counts is the rounding while the model runs, of activations or of keys and "
+    "values. A part of that rounding moves both sequences alike too. Below the noise of each "
+    "sequence the pair can therefore still be told apart, as long as its distance is above the "
+    "noise of the difference."
 )
-_HIDDEN_WHERE = "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype"
+_HIDDEN_WHERE = (
+    "The lengths at which the float64 distance at y is below the rounding noise of the "
+    "difference in that dtype"
+)
 _MEDIANS = (
-    "L2 at y, medians over the last quarter of the lengths. exact, stored: the float64 distance with the weights as given, and "
-    "as this precision stores them; weight_shift: how far storing moves both alike; noise, pair_noise: of running in it, and "
-    "of the difference; margin: stored over pair_noise"
+    "L2 at y, medians over the last quarter of the lengths. exact, stored: the float64 distance "
+    "with the weights as given, and as this precision stores them; weight_shift: how far storing "
+    "moves both alike; noise, pair_noise: of running in it, and of the difference; margin: "
+    "stored over pair_noise"
 )
 
 
@@ -94,12 +104,12 @@ def _measure_curves(run: Measuring) -> None:
 
 def _in_formats(run: Measuring, lengths: list[int], progress: Progress | None) -> Collapse:
     """The curve of ones in every format; where one is refused (no hook), of the casts alone."""
-    options: Any = {"lengths": lengths, "progress": progress}
+    ones = partial(collapse, run.model, ONES, lengths=lengths, progress=progress)
     try:
-        return collapse(run.model, ONES, dtypes=run.plan.extent.formats, **options)
+        return ones(dtypes=run.plan.extent.formats)
     except (InputError, HookError) as error:
         run.measured.left_out.append(LeftOut("precision", f"{ONES} in every format: {error}"))
-        return collapse(run.model, ONES, dtypes=CASTS, **options)
+        return ones(dtypes=CASTS)
 
 
 def _casts_of(result: Collapse) -> Collapse:
@@ -115,12 +125,12 @@ def _state(measured: Measurements) -> str:
     cases = by_first_hidden(measured.casts or measured.collapses)
     kinds = {verdict.kind for *_, verdict in cases} - {OVERFLOWS}
     if kinds & {TO_THE_END, IN_A_RANGE}:
-        return FOUND
-    return OPEN if UNDECIDED in kinds else NOT_FOUND if kinds else UNTESTED
+        return DETECTED
+    return OPEN if UNDECIDED in kinds else NOT_DETECTED if kinds else UNTESTED
 
 
 def _summary(results: Sequence[Collapse]) -> list[Part]:
-    """All prompts together: which precision hides the pair first, and on which the distance falls."""
+    """All prompts: which precision hides the pair first, and on which the distance falls."""
     sentences = [pair_verdict(results), *collapse_summary(results)] if results else []
     return [Part(findings=sentences, leads="Collapse")] if results else []
 
@@ -133,13 +143,16 @@ def _collapse_parts(measured: Measurements) -> list[Part]:
     for result in measured.collapses:
         task, route = task_of(result), result.provenance.parameters
         computed = f"Computed by {route.get('route')}: {route.get('route_reason')}."
-        fields: Any = {
-            "caption": f"L2 distance of the two y against the number of items, {task}",
-            "title": f"{task}: {QUESTIONS[task]}",
-            "quote": f"{tasks.task(task, tasks.CollapseTask).example}…",
-            "notes": [computed] if route.get("route") else (),
-        }
-        parts.append(block(result, task, chart=lambda one: collapse_chart(one, ("y",)), **fields))
+        of_task = block(
+            result,
+            task,
+            f"L2 distance of the two y against the number of items, {task}",
+            chart=lambda curve: collapse_chart(curve, ("y",)),
+            title=f"{task}: {QUESTIONS[task]}",
+            quote=f"{tasks.task(task, tasks.CollapseTask).example}…",
+            notes=[computed] if route.get("route") else (),
+        )
+        parts.append(of_task)
     return parts
 
 

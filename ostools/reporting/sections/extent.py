@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ostools.ground.words import runs
-from ostools.measure.bounds.variants import VARIANTS
+from ostools.measure.bounds.variants import VARIANTS, MlpNorm
 from ostools.measure.study.verdicts import About
 from ostools.models.shape import Shape
 
@@ -48,6 +48,7 @@ over half an hour.
 """
 
 
+QUICK_WORDS = "This report is a quick one: without `--quick` it measures more. "
 NOT_QUICK = ("precision", "failure-stage", "mitigations")
 """The sections that a quick report has only by name."""
 
@@ -78,7 +79,7 @@ class Extent:
     study_seeds: tuple[int, ...]
     study_measures: tuple[About, ...]
     forms: tuple[str, ...]
-    mlp_norm: str
+    mlp_norm: MlpNorm
     passages: int
     cotangents: int
     untrained: bool = True
@@ -104,19 +105,20 @@ class Extent:
             return ""
         alone = "" if self.untrained else " and no untrained model beside it"
         forms = (
-            "Of the path sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product "
-            "of its matrices' norms. "
+            "Of the path sum's forms the report has Theorem 5.1's and one certified bound, which "
+            "bounds an MLP by the product of its matrices' norms. "
         )
         lengths = (
-            f" Collapse is measured{f' in {self.casts[0]} alone' if len(self.casts) == 1 else ''} at "
-            f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to {self.collapse_longest}; "
-            "`--lengths 1:256` measures all."
+            f" Collapse is measured{f' in {self.casts[0]} alone' if len(self.casts) == 1 else ''} "
+            f"at {runs(self.collapse_first)} items and at every {self.collapse_step}th length up "
+            f"to {self.collapse_longest}; `--lengths 1:256` measures all."
         )
         return (
-            f"{'This report is a quick one: without `--quick` it measures more. ' if quick else ''}Answers are measured at "
-            f"{len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, mitigations on "
-            f"{len(self.study_seeds)} sequences a length, and the position over {self.passages} passages with "
-            f"{self.cotangents} cotangents{alone}. {forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
+            f"{QUICK_WORDS if quick else ''}Answers are measured at {len(self.answer_lengths)} "
+            f"lengths of {len(self.answer_seeds)} sequences each, mitigations on "
+            f"{len(self.study_seeds)} sequences a length, and the "
+            f"position over {self.passages} passages with {self.cotangents} cotangents{alone}. "
+            f"{forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
             f"`collapse` measure more.{lengths if default_lengths else ''}"
         )
 

@@ -108,7 +108,7 @@ class Measuring:
         work: Callable[[Progress | None], Outcome],
         subject: str = "",
     ) -> Outcome | None:
-        """The outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
+        """Outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
         end = min(self.steps_done + round(100 * share), self.total)
         place = f"{1 + self.plan.names.index(section)} of {len(self.plan.names)}"
         name_part(f"section {section}, {place}")

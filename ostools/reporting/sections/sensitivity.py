@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from ostools.measure import (
     Comparison,
@@ -34,34 +34,36 @@ from ostools.reporting.sections.records import (
     ReportSection,
     dear_from,
 )
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 CHART_VARIANTS = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
 LEAD = (
-    "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
-    "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
-    "certified bounds drawn here."
+    "How much of each token v is left in the last token's representation y: norms of the "
+    "derivative ∂y/∂v. “full” is the real derivative; “frozen” holds attention patterns and norm "
+    "scales, as the theorem assumes, and only it stands beside the certified bounds drawn here."
 )
 LAYERS_LEAD = (
     "The same derivative with respect to what each block reads: where on the way is a token lost?"
 )
 ATTENTION_LEAD = (
-    "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
-    "the answer."
+    "The last token's attention in every head. It says by how much each value is multiplied. It "
+    "does not say what that does to the answer."
 )
 NO_BOUNDS = (
-    "Theorem 5.1's bounds: they take minutes on a model of this size, and those of smaller ones are tens of powers of ten "
-    "above what is measured; `ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them"
+    "Theorem 5.1's bounds: they take minutes on a model of this size, and those of smaller ones "
+    "are tens of powers of ten above what is measured; `ostools bounds --variants local "
+    "--variants theorem-5.1 --mlp-norm product` measures them"
 )
 SHAPE_NOTE = (
-    "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "
-    "only where the 95% interval of a contrast excludes zero."
+    "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to "
+    "a third. A shape is named only where the 95% interval of a contrast excludes zero."
 )
 POSITION_LEAD = (
-    "Over-squashing says that the last token hears some places of a prompt less than others. In one prompt, place and content "
-    "are confounded. Here natural passages are rotated by thirds, so that every token stands once at the start, once in the "
-    "middle and once at the end: what is left is the place alone."
+    "Over-squashing says that the last token hears some places of a prompt less than others. In "
+    "one prompt, place and content are confounded. Here natural passages are rotated by thirds, "
+    "so that every token stands once at the start, once in the middle and once at the end: what "
+    "is left is the place alone."
 )
 
 
@@ -96,13 +98,9 @@ def _measure_bounds(run: Measuring, norms: Sensitivity) -> None:
         left_out.append(LeftOut("sensitivity", NO_BOUNDS))
         return
     reasons = undescribed(run.model, list(extent.forms))
-    options: Any = {
-        "variants": [name for name in extent.forms if name not in reasons],
-        "mlp_norm": extent.mlp_norm,
-    }
-    paths = run.measure(
-        "sensitivity", 23, lambda part: bounds(run.model, run.prompt, progress=part, **options)
-    )
+    variants = [name for name in extent.forms if name not in reasons]
+    sums = partial(bounds, run.model, run.prompt, variants=variants, mlp_norm=extent.mlp_norm)
+    paths = run.measure("sensitivity", 23, lambda part: sums(progress=part))
     if paths is not None:
         run.measured.comparison = compare(norms, paths)
     for reason in dict.fromkeys(reasons.values()):
@@ -126,22 +124,23 @@ def _measure_attention(run: Measuring) -> None:
 def _measure_position(run: Measuring) -> None:
     # By a sketch: its error is small beside the intervals over hundreds of tokens.
     extent = run.plan.extent
-    options: Any = {
-        "passages": extent.passages,
-        "tokens": PASSAGE_TOKENS,
-        "method": "sketch",
-        "cotangents": extent.cotangents,
-        "untrained": extent.untrained,
-    }
-    run.measured.position = run.measure(
-        "position", 20, lambda part: position_effect(run.model, progress=part, **options)
+    effect = partial(
+        position_effect,
+        run.model,
+        passages=extent.passages,
+        tokens=PASSAGE_TOKENS,
+        method="sketch",
+        cotangents=extent.cotangents,
+        untrained=extent.untrained,
     )
+    run.measured.position = run.measure("position", 20, lambda part: effect(progress=part))
 
 
 def _position_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     """Of the longest passage, beside the untrained model where there is one."""
-    options: Any = {"method": "sketch", "cotangents": plan.extent.cotangents}
-    alone = bytes_of(sensitivity, model, PASSAGE_TOKENS + 2, **options)
+    cotangents = plan.extent.cotangents
+    longest = PASSAGE_TOKENS + 2
+    alone = bytes_of(sensitivity, model, longest, method="sketch", cotangents=cotangents)
     yield bytes_with_untrained(alone, model.shape) if plan.extent.untrained else alone
 
 
@@ -157,12 +156,15 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
         caption = (
             "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
         )
-        fields: Any = {"notes": [SHAPE_NOTE], "leads": "Sensitivity"}
-        parts.append(
-            block(
-                measured.profile, "profile-chart", caption, title="Which tokens matter?", **fields
-            )
+        of_profile = block(
+            measured.profile,
+            "profile-chart",
+            caption,
+            title="Which tokens matter?",
+            notes=[SHAPE_NOTE],
+            leads="Sensitivity",
         )
+        parts.append(of_profile)
     if comparison is not None and norms is not None:
         caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
         sentences = [*comparison.findings(), *norms.findings()]
@@ -174,12 +176,12 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
     return parts
 
 
-def _chart_variants(comparison: Comparison) -> Any:
+def _chart_variants(comparison: Comparison) -> Chart:
     """The chart without the variants that would only crowd it."""
     frame, summary = frame_of(comparison), comparison.summary
     keep = frame["kind"].isin(("measured", "estimated")) | frame["source"].isin(CHART_VARIANTS)
-    drawn = summary["variant"].isin(CHART_VARIANTS)
-    return replace(comparison, frame=frame[keep], summary=summary[drawn]).plot()
+    in_chart = summary["variant"].isin(CHART_VARIANTS)
+    return replace(comparison, frame=frame[keep], summary=summary[in_chart]).plot()
 
 
 def _layers_parts(measured: Measurements) -> list[Part]:
@@ -223,7 +225,8 @@ def _position_parts(measured: Measurements) -> list[Part]:
     caption += ", beside the same architecture before training" * bool(parameters["untrained"])
     note = (
         f"Measured here: {parameters['passages']} passages of {parameters['tokens']} tokens. "
-        "`ost.measure.position_effect(model)` measures 15 of 48. More texts show shapes that fewer do not."
+        "`ost.measure.position_effect(model)` measures 15 of 48. More texts show shapes that "
+        "fewer do not."
     )
     return [block(effect, "position-chart", caption, notes=[note], leads="Position")]
 

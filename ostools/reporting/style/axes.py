@@ -97,7 +97,7 @@ def log_channel(positive: Column, title: str | None, floor: float | None = None)
 
 
 def linear(
-    title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: Any
+    title: str | None, domain: Sequence[float | int] = (), padding: int = 0, **axis: object
 ) -> Looks:
     """The title, scale and axis of a linear axis; one without a domain fits the values, zero
     included.
@@ -107,12 +107,14 @@ def linear(
         if domain
         else alt.Scale(zero=True)
     )
-    return {"title": title, "scale": scale, "axis": alt.Axis(**axis)}
+    looks: Looks = {**axis}
+    return {"title": title, "scale": scale, "axis": alt.Axis(**looks)}
 
 
-def share(title: str, **axis: Any) -> Looks:
+def share(title: str, **axis: object) -> Looks:
     """The axis of shares: all of 0 to 1."""
-    return linear(title, (0, 1), 4, format=".0%", **{"values": [0, 0.25, 0.5, 0.75, 1]} | axis)
+    looks: Looks = {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]} | axis
+    return linear(title, (0, 1), 4, **looks)
 
 
 def length_axis(
@@ -120,20 +122,23 @@ def length_axis(
     title: str | None = LENGTH,
     field: str = "length",
     padding: int = 0,
-    **axis: Any,
+    *,
+    log: bool | None = None,
+    last: int | None = None,
+    **axis: object,
 ) -> alt.X:
     """An axis of whole numbers: logarithmic where they span a factor of ten, with ticks at 1, 2, 5,
     10, ...
 
-    axis: further properties; `log` overrides the choice, `last` the end.
+    log, last: in place of that choice, and of the greatest length. axis: further properties.
     """
-    first, last = int(lengths.min()), int(axis.pop("last", lengths.max()))
-    log = axis.pop("log", last >= 10 * first)
+    first, last = int(lengths.min()), int(lengths.max()) if last is None else int(last)
+    log = last >= 10 * first if log is None else bool(log)
     domain = [first, max(last, first + 1)]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False, padding=padding)
     ticks = [tick for tick in round_numbers() if first <= tick <= last]
     ticks = ticks if log else whole_ticks(first, last)
-    looks = {"grid": False, "format": "d", "values": ticks} | axis
+    looks: Looks = {"grid": False, "format": "d", "values": ticks} | axis
     return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**looks))
 
 
@@ -155,7 +160,7 @@ def token_axis(
     field: str = "position",
     margin: float = 0.0,
     aside: Sequence[int | float] = (),
-    **axis: Any,
+    **axis: object,
 ) -> alt.X:
     """The positions of a prompt, each with its token where there is room.
 
@@ -194,7 +199,7 @@ def names(
     channel: Any = alt.Y,
     title: str | Sequence[str] | None = None,
     field: str = "name",
-    **axis: Any,
+    **axis: object,
 ) -> Any:
     """An axis of names in this order."""
     many = len(order) > MANY_NAMES

@@ -5,7 +5,7 @@ by name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import altair as alt
 import pandas as pd
@@ -32,7 +32,9 @@ def rows(data: Frame) -> alt.Chart:
     columns = {
         str(name): tuple(_short(value) for value in data[name].tolist()) for name in data.columns
     }
-    return alt.Chart(alt.InlineData(values=cast(Any, [columns]))).transform_flatten(list(columns))
+    return alt.Chart(
+        alt.InlineData(values=cast("list[dict[str, object]]", [columns]))
+    ).transform_flatten(list(columns))
 
 
 def _short(value: object) -> object:
@@ -65,7 +67,7 @@ def panel(
     height: float | int | alt.Step,
     title: str | list[str] | alt.TitleParams = "",
     *lines: str,
-    **options: Any,
+    **options: object,
 ) -> alt.LayerChart:
     """Marks over each other, with a title (words, or a `heading`) that has `lines` below it."""
     words = title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)
@@ -74,11 +76,11 @@ def panel(
     return cast(alt.LayerChart, panel)
 
 
-def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
+def heading(text: str | list[str], lines: Sequence[str] = (), **options: object) -> alt.TitleParams:
     """A panel's own title, smaller than the chart's, with `lines` below it."""
-    words = {"subtitle": list(lines), "subtitleFontSize": 10} if lines else {}
-    looks: Looks = {"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"}
-    return alt.TitleParams(text, **(looks | words | options))
+    looks: Looks = {"subtitle": list(lines), "subtitleFontSize": 10} if lines else {}
+    looks |= {"fontSize": 11, "fontWeight": "normal", "offset": 6, "frame": "group"} | options
+    return alt.TitleParams(text, **looks)
 
 
 BOLD: Looks = {"fontSize": 12, "fontWeight": "bold"}
@@ -86,14 +88,19 @@ BOLD: Looks = {"fontSize": 12, "fontWeight": "bold"}
 
 
 def figure(
-    rows: Sequence[Sequence[Panel]], title: str, notes: Sequence[str] = (), **options: Any
+    rows: Sequence[Sequence[Panel]],
+    title: str,
+    notes: Sequence[str] = (),
+    *,
+    spacing: int = 24,
+    between: int = 20,
+    **scales: str,
 ) -> notebook.Offline:
     """Rows of panels as one chart with a title and notes below it; where zeros are drawn, a note
     says what they are.
 
-    options: `spacing` between panels of a row, `between` rows; all others are of `resolve_scale`.
+    spacing: between panels of a row. between: rows. scales: "shared" or "independent", by channel.
     """
-    spacing, between = options.pop("spacing", 24), options.pop("between", 20)
     # They name models, tasks and files, which may be called anything.
     subtitle = [theme.visible(note) for note in notes]
     zeros = any(_has_zeros(panel) for row in rows for panel in row)
@@ -101,14 +108,17 @@ def figure(
         subtitle.append(axes.ZERO_NOTE)
     words = alt.TitleParams(theme.visible(title), subtitle=subtitle)
     # Given here and not set afterwards: Altair copies a whole chart for each property that is set.
-    resolve = {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**options))} if options else {}
+    channels: Looks = {**scales}
+    resolve: Looks = (
+        {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**channels))} if scales else {}
+    )
     lines = [
         row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows
     ]
     return notebook.themed(alt.vconcat(*lines, spacing=between, title=words, **resolve))
 
 
-def _has_zeros(chart: Any) -> bool:
+def _has_zeros(chart: alt.SchemaBase) -> bool:
     kinds = ("layer", "hconcat", "vconcat", "concat")
     parts = [part for kind in kinds for part in chart._kwds.get(kind, ())]
     filters = chart._kwds.get("transform", ())
@@ -151,7 +161,7 @@ def line_at(
     return marks
 
 
-def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> alt.Color:
+def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: object) -> alt.Color:
     """The colour of each name, the theme's; `names` may say by which other name the theme knows it,
     or the colour.
 
@@ -162,34 +172,30 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> 
     colours = [
         look if look.startswith("#") else colour_by_name[name] for name, look in looks.items()
     ]
-    options: Looks = {"title": None} | legend
+    options: Looks = {"title": None, **legend}
     legend_object = None if options.pop("legend", True) is None else alt.Legend(**options)
     return alt.Color(
         f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=legend_object
     )
 
 
-def layer_hue(last: int, **legend: Any) -> alt.Color:
+def layer_hue(last: int, **legend: object) -> alt.Color:
     """The colour of each layer from 0 to `last`, from green through blue to red; about seven have
     their names.
     """
-    looks: Looks = {
-        "title": "layer",
-        "orient": "right",
-        "type": "symbol",
-        "columns": 1,
-        "format": "d",
-    }
-    legend_object = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
+    looks: Looks = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1}
+    looks |= {"format": "d", "values": axes.whole_ticks(0, last)} | legend
     return alt.Color(
         "layer:Q",
         scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)),
-        legend=legend_object,
+        legend=alt.Legend(**looks),
     )
 
 
 def dashes(
-    looks: Mapping[str, tuple[str, Sequence[float | int]]], present: Iterable[str], **legend: Any
+    looks: Mapping[str, tuple[str, Sequence[float | int]]],
+    present: Iterable[str],
+    **legend: str | int,
 ) -> alt.StrokeDash:
     """The dash of each quantity that is present; `looks`: by quantity the legend's words and the
     dash.
@@ -198,8 +204,5 @@ def dashes(
     names = [name for name in looks if name in present_names]
     scale = alt.Scale(domain=names, range=[looks[name][1] for name in names])
     words = axes.lookup(names, [looks[name][0] for name in names])
-    return alt.StrokeDash(
-        "quantity:N",
-        scale=scale,
-        legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend),
-    )
+    options: Looks = {"title": None, "columns": 1, "labelExpr": words, **legend}
+    return alt.StrokeDash("quantity:N", scale=scale, legend=alt.Legend(**options))

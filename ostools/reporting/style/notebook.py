@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from base64 import b64decode, b64encode
 from functools import partial
 from io import BytesIO
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -33,6 +35,7 @@ LARGEST = 150_000
 """Most characters that a notebook stores of a chart; where both forms are more, it gets the picture
 alone.
 """
+_DEFAULT_WIDTH = 560
 SCALE = 1.5
 """Pixels of the picture per pixel of the chart."""
 _SIZE = re.compile(r' width="([\d.]+)" height="([\d.]+)"')
@@ -46,7 +49,14 @@ class Offline(alt.TopLevelMixin):
 
     paper_width: int | None = None
 
-    def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
+    def picture(self) -> Looks:
+        """The specification as a picture has it: its title and notes no wider than its panels."""
+        spec = self.to_dict(validate=False)
+        if "title" in spec:
+            wrap_words(spec, panels_width(spec))
+        return spec
+
+    def _repr_mimebundle_(self, *args: object, **options: object) -> object:
         return chart_bundle(self, "ostools chart")
 
     def save(self, fp: Any, format: Any = None, **options: Any) -> None:
@@ -57,7 +67,7 @@ class Offline(alt.TopLevelMixin):
         if kind not in ("svg", "pdf", "png") or options:
             super().save(fp, format=format, **options)
             return
-        spec = self.to_dict(validate=False)
+        spec = self.picture()
         picture: Any = spec_to_mimebundle(spec, format="svg", mode="vega-lite")
         svg: str = picture["image/svg+xml"]
         width, height = map(float, _SIZE.findall(svg)[0])
@@ -88,9 +98,34 @@ class Finished(Offline):
     def __init__(self, spec: Looks, paper_width: int | None = None) -> None:
         self.spec, self.paper_width = spec, paper_width
 
-    def to_dict(self, *args: Any, **options: Any) -> Looks:
+    def to_dict(self, *args: object, **options: object) -> Looks:
         """The Vega-Lite specification."""
         return self.spec
+
+    def picture(self) -> Looks:
+        """The same: it is laid out."""
+        return self.spec
+
+
+_LETTER, _BOLD = 6.2, 7.4  # pixels of a letter, and of one in a chart's own title
+_AXIS = 60  # pixels that the words of a panel's axis take
+
+
+def wrap_words(spec: Looks, width: float | int) -> None:
+    """Break the title and the notes of a specification into lines of at most that width in
+    pixels."""
+    words = spec["title"]
+    words["text"] = textwrap.wrap(words["text"], int(width / _BOLD))
+    notes = (textwrap.wrap(line, int(width / _LETTER)) for line in words.get("subtitle", ()))
+    words["subtitle"] = [*chain(*notes)]
+
+
+def panels_width(spec: Looks) -> float | int:
+    """Pixels of the widest row of panels, with the words at their axes."""
+    if "vconcat" in spec:
+        return max(map(panels_width, spec["vconcat"]))
+    panels = spec.get("hconcat") or spec.get("concat", [])[: spec.get("columns")]
+    return sum(map(panels_width, panels)) or spec.get("width", _DEFAULT_WIDTH) + _AXIS
 
 
 def themed(chart: alt.LayerChart | alt.VConcatChart) -> Offline:
@@ -112,7 +147,8 @@ def chart_bundle(chart: alt.TopLevelMixin, words: str) -> Any:
     """
     if alt.renderers.active != "default":
         return alt.TopLevelMixin._repr_mimebundle_(chart)
-    spec = chart.to_dict(validate=False) | {"$schema": SCHEMA, "description": words}
+    spec = chart.picture() if isinstance(chart, Offline) else chart.to_dict(validate=False)
+    spec |= {"$schema": SCHEMA, "description": words}
     text = json.dumps(spec, allow_nan=False, separators=(",", ":"))
     picture = picture_of(spec, SCALE)
     width, height = picture_size(b64decode(picture))

@@ -9,15 +9,13 @@ and titles take several lines. A file whose words still need more room is scaled
 from __future__ import annotations
 
 import json
-import textwrap
-from itertools import chain
 
 import altair as alt
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.reporting.style import theme
-from ostools.reporting.style.notebook import PER_INCH, Finished
+from ostools.reporting.style.notebook import PER_INCH, Finished, wrap_words
 from ostools.reporting.style.theme import Looks
 
 SIZES = {"column": 3.3, "page": 6.8, "slide": 5.8}
@@ -25,7 +23,6 @@ SIZES = {"column": 3.3, "page": 6.8, "slide": 5.8}
 whose letters have 19 points where it is stretched over a slide of 13.3 inches."""
 # Pixels: what a panel's axis and its words take; the least width of a panel.
 _AXIS, _LEAST = 85, 110
-_LETTER, _BOLD = 6.2, 7.4  # pixels of a letter, and of one in a chart's own title
 _TWO_COLUMNS = 480  # pixels: from this width on a legend may have several columns
 
 
@@ -37,7 +34,8 @@ def inches(size: str | float | int) -> float:
         return SIZES[checked_name("size", size, SIZES)]
     if isinstance(size, bool) or not isinstance(size, int | float) or not 2 <= size <= 100:
         raise InputError(
-            f"size: expected 'column', 'page', 'slide' or a width in inches from 2 on, found {size!r}"
+            "size: expected 'column', 'page', 'slide' or a width in inches from 2 on, found "
+            f"{size!r}"
         )
     return float(size)
 
@@ -53,10 +51,7 @@ def sized(chart: alt.TopLevelMixin, size: str | float | int | None, title: bool 
         return Finished(spec)
     width = round(inches(size) * PER_INCH)
     if title:
-        words = spec["title"]
-        words["text"] = textwrap.wrap(words["text"], int(width / _BOLD))
-        notes = (textwrap.wrap(line, int(width / _LETTER)) for line in words.get("subtitle", ()))
-        words["subtitle"] = [*chain(*notes)]
+        wrap_words(spec, width)
 
     def narrowed(node: Looks) -> Looks:
         if isinstance(legend := node.get("legend"), dict) and width < _TWO_COLUMNS:

@@ -65,6 +65,10 @@ def template_share(every: Frame, rows: Frame, column: str) -> str:
     total, part = float(every[column].sum()), float(rows[column].sum())
     count = len(every) - len(rows)
     special = set(every["origin"]) <= {SPECIAL, TEXT} if "origin" in every else True
-    name = f"{'special ' * special}token{'s' * (count > 1)}{'' if special else ' of the chat template'}"
-    words = f" Of the sum over all {len(every)} tokens the {count} {name} {'have' if count > 1 else 'has'}"
+    name = f"{'special ' * special}token{'s' * (count > 1)}"
+    name += "" if special else " of the chat template"
+    words = (
+        f" Of the sum over all {len(every)} tokens the {count} {name} "
+        f"{'have' if count > 1 else 'has'}"
+    )
     return f"{words} {(total - part) / total:.1%}." if count and total else ""

@@ -36,7 +36,10 @@ DASHES: dict[str, list[float]] = {
 }
 
 _NAMES: dict[str, str] = {
-    "#0072b2": "full, float32, rope-10000, copy-first, no CoT, helps, unmitigated, vectors, other words of the prompt",
+    "#0072b2": (
+        "full, float32, rope-10000, copy-first, no CoT, helps, unmitigated, vectors, other words "
+        "of the prompt"
+    ),
     "#c9431e": "frozen, copy-last, weights",
     "#d1491f": "bfloat16, CoT zero-shot, wrong, hurts, items of the sequence",
     "#178a5b": "local, float16, alibi, CoT few-shot, right, larger, window, reasoning",
@@ -48,7 +51,10 @@ _NAMES: dict[str, str] = {
     "#2a86a8": "theorem-5.1",
     "#d0386b": "theorem-b5, learned, float8_e5m2, lazy",
     "#a34d1c": "theorem-b5-literal",
-    "#b07400": "first-order, replaced, probability, bfloat16-residual, sinusoidal, int8, cut off, smaller, begun answer line",
+    "#b07400": (
+        "first-order, replaced, probability, bfloat16-residual, sinusoidal, int8, cut off, "
+        "smaller, begun answer line"
+    ),
     "#7d7d7d": "float64, none, something else, no measurable effect, template, BOS and template",
     "#7a6fd0": "bfloat16-kv, rope-1000000",
     "#7d8a1f": "int4",
@@ -82,7 +88,9 @@ def colours(names: Sequence[str]) -> list[str]:
     by_name: dict[str, str] = {}
     for name in names:
         start = sum(map(ord, name)) % len(_SPARE)
-        spare = [one for one in (*_SPARE[start:], *_SPARE[:start]) if one not in by_name.values()]
+        spare = [
+            look for look in (*_SPARE[start:], *_SPARE[:start]) if look not in by_name.values()
+        ]
         by_name.setdefault(name, COLOURS.get(name) or (spare or _SPARE)[0])
     return [by_name[name] for name in names]
 
@@ -94,7 +102,7 @@ def ordered(count: int) -> list[str]:
 
 
 def display_token(token: str, length: int = TOKEN_LENGTH) -> str:
-    """A token as one short visible word: blanks and control characters spelled out, long ones cut."""
+    """A token as one short visible word: blanks and controls spelled out, long ones cut."""
     return (
         _cut("".join(_visible(character) for character in token[: length + 1]), length) or "(empty)"
     )

@@ -57,8 +57,8 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
         )
     measured = list(sections_of(sweep))
     lead = (
-        f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The quantities are those of "
-        "“Transformers need glasses!” (arXiv 2406.04267)."
+        f"{_count(sweep)}. Read from what a sweep stored; nothing was measured for this page. The "
+        "quantities are those of “Transformers need glasses!” (arXiv 2406.04267)."
     )
     again = again_section(
         shlex.join(["ostools", "report", "--run", str(directory), "--out", str(out)])
@@ -74,8 +74,10 @@ def _count(sweep: SweepReading) -> str:
     if counts["measured"] == total:
         return f"Complete: all {total} cells are measured"
     words = {"failed": "failed", "missing": "are still to be measured"}
-    rest = "".join(f", {counts[state]} {verb}" for state, verb in words.items() if counts[state])
-    return f"PARTIAL: {counts['measured']} of {total} cells are measured{rest}"
+    unmeasured = "".join(
+        f", {counts[state]} {verb}" for state, verb in words.items() if counts[state]
+    )
+    return f"PARTIAL: {counts['measured']} of {total} cells are measured{unmeasured}"
 
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
@@ -95,7 +97,10 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
         parts.append(Part("Failed, and why", tables=[table], notes=[note]))
     if missing := [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]:
         further = [f"and {len(missing) - MOST_LISTED} more"] * (len(missing) > MOST_LISTED)
-        how = "The same `ostools sweep run` command measures them. What stands below is of the cells that are there."
+        how = (
+            "The same `ostools sweep run` command measures them. What stands below is of the "
+            "cells that are there."
+        )
         which = [Part("Which", items=[*missing[:MOST_LISTED], *further])]
         parts.append(Part("Still to be measured", findings=[how], more=which))
     if broken:
@@ -107,12 +112,12 @@ def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Sectio
 def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model: what was asked, and how many cells are there."""
     keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
-    asked = [cell.keyed_cell.cell for cell in sweep.cells]
+    cells = [cell.keyed_cell.cell for cell in sweep.cells]
     frame = pd.DataFrame(
-        [{name: str(getattr(cell, name)) for name in (*keys, *values)} for cell in asked]
+        [{name: str(getattr(cell, name)) for name in (*keys, *values)} for cell in cells]
     )
     states = pd.Series([cell.state for cell in sweep.cells])
-    lengths = pd.Series([cell.lengths for cell in asked])
+    lengths = pd.Series([cell.lengths for cell in cells])
     groups = frame.groupby(keys, sort=False)
     table = groups[values].agg(lambda column: ", ".join(column.unique()))
     table["lengths"] = [runs(sorted({*chain(*lengths[rows])})) for rows in groups.groups.values()]
@@ -133,7 +138,10 @@ def _origin(sweep: SweepReading) -> Section:
     terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
     terms += [("code", ", ".join(map(str, origin["code"])))] if origin["code"] else []
     mixed = [
-        f"These cells were measured with {len(origin[name])} {words}: numbers may differ for that alone."
+        (
+            f"These cells were measured with {len(origin[name])} {words}: numbers may differ for "
+            "that alone."
+        )
         for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))
         if len(origin[name]) > 1
     ]
@@ -157,7 +165,9 @@ def _model(sweep: SweepReading, name: str) -> Part:
     by_dtype = "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items())
     shared = dict(origin_terms(provenance_of(sources[0])))
     terms = {name: shared[name] for name in ("revision", "architecture") if name in shared} | {
-        "checkpoint (sha256 of its files)": ", ".join(one or "unknown" for one in checkpoints),
+        "checkpoint (sha256 of its files)": ", ".join(
+            checkpoint or "unknown" for checkpoint in checkpoints
+        ),
         "weights (sha256) by dtype": by_dtype,
         "dtypes, device": f"{', '.join(hashes.index)} on {sources[0]['model'].get('device')}",
     }

@@ -1,11 +1,10 @@
-"""The sections of a sweep's page: a block for each stored result, its chart, sentences and tables."""
+"""Sections of a sweep's page: a block for each stored result, its chart, sentences and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.findings.collapse import verdicts_at_y
@@ -21,21 +20,24 @@ from ostools.sweep.reading import PLACE, SweepReading, provenance_of
 MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
 _DECODED = (
-    "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
-    "was not trained on. Beside it stand the same probes with shuffled labels and on the same architecture with random weights."
+    "How often linear probes of the last token say the right answer, at every place. A probe is "
+    "tested on sequences that it was not trained on. Beside it stand the same probes with "
+    "shuffled labels and on the same architecture with random weights."
 )
 _PROFILES = (
-    "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
-    "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes."
+    "How much of each token v is left in the last token's representation y: norms of the "
+    "derivative ∂y/∂v. “full” is the real derivative; “frozen” holds attention patterns and norm "
+    "scales, as the theorem assumes."
 )
 _LONGEST = "Drawn is the longest prompt of each condition, with its least seed."
 _PATHS = (
-    "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that `ost.sensitivity` "
-    f"measures: `ost.compare` holds one against the other. The paper's forms are not bounds. {_LONGEST}"
+    "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the "
+    "derivative that `ost.sensitivity` measures: `ost.compare` holds one against the other. The "
+    f"paper's forms are not bounds. {_LONGEST}"
 )
 _PATCHED = (
-    "Activations of a clean run put into a corrupt one, and the other way: the share of the gap between the two runs that goes "
-    f"with each part. {_LONGEST}"
+    "Activations of a clean run put into a corrupt one, and the other way: the share of the gap "
+    f"between the two runs that goes with each part. {_LONGEST}"
 )
 _OF_PROMPT = ("dtype", "mitigation", "seed", "length")
 
@@ -52,7 +54,17 @@ class Look:
     title: str
     lead: str = ""
     by: tuple[str, ...] = ("dtype", "mitigation", "seed")
-    cells_of_table: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    cells_of_table: Mapping[str, Callable[..., str]] = field(default_factory=dict)
+
+    def cells(self, result: Result) -> list[str]:
+        """A result's row of the table, without the columns that tell results apart."""
+        return [cell(result) for cell in self.cells_of_table.values()]
+
+    def table_of(self, nav: str, columns: list[str], rows: list[list[str]]) -> list[Table]:
+        """The table of all results, where it has cells."""
+        has_rows = self.cells_of_table and rows
+        title = f"{nav}: every result"
+        return [Table(title, [*columns, *self.cells_of_table], rows)] if has_rows else []
 
 
 def sections_of(sweep: SweepReading) -> Iterator[Section]:
@@ -69,25 +81,22 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
     columns = ["model", "task", *look.by, "options"]
     # Rows of two weights under one name are never one result.
     groups = [rows for _, rows in table.groupby([*columns, *MADE_BY], sort=False)]
-    drawn = _longest(groups, columns) if "length" in look.by else groups
     parts: list[Part] = []
     cells: list[list[str]] = []
-    for rows in drawn if not look.cells_of_table else groups:
+    for rows in _longest(groups, columns) if "length" in look.by else groups:
         title = _title(rows, table, columns)
         try:
             result = _result(sweep, measurement, rows)
-            values = [cell(result) for cell in look.cells_of_table.values()]
-            cells.append([*map(str, rows[columns].iloc[0]), *values])
+            cells.append([*map(str, rows[columns].iloc[0]), *look.cells(result)])
             if len(parts) < MOST_BLOCKS:
                 parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
         except UNREADABLE as error:
             why = f"This could not be drawn from what is stored: {reason_of(error)}"
             parts.append(Part(title=title, findings=[why]))
-    tables = [Table(f"{nav}: every result", [*columns, *look.cells_of_table], cells)]
-    notes = (
-        [f"Drawn are {len(parts)} of {len(groups)} results."] if len(parts) < len(groups) else []
+    first = Part(
+        tables=look.table_of(nav, columns, cells),
+        notes=[f"Drawn are {len(parts)} of {len(groups)} results."] * (len(parts) < len(groups)),
     )
-    first = Part(tables=tables if look.cells_of_table and cells else [], notes=notes)
     has_first = first.tables or first.notes
     return Section(name, look.title, nav, look.lead, [first, *parts] if has_first else parts)
 
@@ -95,10 +104,10 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
 def _longest(groups: list[Frame], columns: list[str]) -> list[Frame]:
     """Of each condition the rows of its longest prompt, with the least seed of those."""
     names = [name for name in (*columns, *MADE_BY) if name not in ("length", "seed")]
-    chosen: dict[tuple[Any, ...], Frame] = {}
+    longest: dict[tuple[str, ...], Frame] = {}
     for rows in sorted(groups, key=lambda rows: (-rows["length"].iloc[0], rows["seed"].iloc[0])):
-        chosen.setdefault(tuple(map(str, rows[names].iloc[0])), rows)
-    return [rows for rows in groups if any(rows is one for one in chosen.values())]
+        longest.setdefault(tuple(map(str, rows[names].iloc[0])), rows)
+    return [rows for rows in groups if any(rows is of_longest for of_longest in longest.values())]
 
 
 def _title(rows: Frame, table: Frame, columns: list[str]) -> str:

@@ -51,7 +51,7 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
     assert len(norms) == 8
     whole = reading()
     for layer, head in ((0, 1), (1, 3)):
-        row = norms.loc[f"{layer}.{head}"]
+        row = norms.loc[f"L{layer}H{head}"]
         with hooks.ablate_heads(tiny, [(layer, head)]):
             real = reading()
             with hooks.capture(tiny, "final_norm") as record:
@@ -61,7 +61,7 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
                 second = record["final_norm"][0, -1]
         assert (row["value"], row["ablated"]) == pytest.approx((whole, real), rel=1e-5)
         assert row["effect"] == pytest.approx(real - whole, rel=1e-3, abs=1e-5)
-        assert distances.loc[f"{layer}.{head}", "ablated"] == pytest.approx(
+        assert distances.loc[f"L{layer}H{head}", "ablated"] == pytest.approx(
             float((first - second).norm()), rel=1e-5
         )
     assert hooks.active_edits(tiny) == ()
@@ -95,10 +95,10 @@ def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> Non
         model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
     assert (model.W_O[1, 1] == 0).all()
     found: Any = ost.ablation(model, "copy-first", lengths=[2], targets=[(1, 1), (1, 2)])
-    silent = found.frame[found.frame["target"] == "1.1"]
+    silent = found.frame[found.frame["target"] == "L1H1"]
     assert len(silent) == 4
     assert (silent[["effect", "predicted_effect"]] == 0).all(axis=None)
-    other = found.frame[found.frame["target"] == "1.2"]
+    other = found.frame[found.frame["target"] == "L1H2"]
     assert (other[["effect", "predicted_effect"]] != 0).all(axis=None)
 
 
@@ -135,7 +135,7 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(
     columns |= {
         "measure": "answers",
         "quantity": "log_probability",
-        "target": [f"0.{head}" for head in range(8)],
+        "target": [f"L0H{head}" for head in range(8)],
     }
     columns |= {"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted}
     frame = pd.DataFrame(columns)

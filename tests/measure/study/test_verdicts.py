@@ -203,14 +203,16 @@ def test_what_changed_nothing_is_no_evidence() -> None:
             1.0,
             1.0,
             "not decided",
-            "(20 of 20 right without it, the ceiling; +0.0 points [-22.4, +22.4])",
+            "(20 of 20 right without it: no question could be gained; +0.0 points, of further "
+            "questions [-22.4, +22.4])",
         ),
         (0.0, 1.0, "hurts", ""),
         (
             0.0,
             0.0,
             "not decided",
-            "(0 of 20 right without it, the floor; +0.0 points [-22.4, +22.4])",
+            "(0 of 20 right without it: no question could be lost; +0.0 points, of further "
+            "questions [-22.4, +22.4])",
         ),
         (1.0, 0.0, "helps", ""),
     ],

@@ -66,8 +66,12 @@ def _fit(law: Looks) -> Frame:
 
 
 _ALL, _FIRST = "all tokens", "the first token alone"
-_REST = "without the first token (of norms: the median)"
-_PARTS = {_ALL: (_ALL, [1, 0]), _REST: (_REST, [6, 3]), _FIRST: (_FIRST, [1.5, 2.5])}
+_WITHOUT_FIRST = "without the first token (of norms: the median)"
+_PARTS = {
+    _ALL: (_ALL, [1, 0]),
+    _WITHOUT_FIRST: (_WITHOUT_FIRST, [6, 3]),
+    _FIRST: (_FIRST, [1.5, 2.5]),
+}
 _PANELS = {
     "normalised_entropy": ("entropy / log of the most directions", "Matrix entropy"),
     "effective_rank": ("effective rank", "Effective rank"),
@@ -80,11 +84,11 @@ def homogenization_chart(result: TokenHomogenization) -> Chart:
     sink; pale lines are shorter contexts."""
     frame: Frame = frame_of(result)
     longest = int(frame["tokens"].max())
-    beside = {UNTRAINED: "none"} if UNTRAINED in set(frame["source"]) else {}
-    hue = draw.hue("series", {MODEL: "full"} | beside)
+    control = {UNTRAINED: "none"} if UNTRAINED in set(frame["source"]) else {}
+    hue = draw.hue("series", {MODEL: "full"} | control)
     panels = [_likeness_panel(frame, column, *words, hue) for column, words in _PANELS.items()]
     at_longest: Frame = frame[frame["tokens"] == longest]
-    norms = _by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _REST})
+    norms = _by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _WITHOUT_FIRST})
     panels.append(_panel(*log_rows(norms, "L2 norm of v^(l)"), hue, "Norms of the states"))
     sink = _by_part(at_longest, {"sink_rate": _ALL}).dropna(subset=["value"])
     if len(sink):
@@ -109,7 +113,7 @@ def _by_part(frame: Frame, columns: dict[str, str]) -> Frame:
 def _likeness_panel(
     frame: Frame, column: str, axis: str, title: str, hue: alt.Color
 ) -> alt.LayerChart:
-    rows = _by_part(frame, {column: _ALL, f"rest_{column}": _REST})
+    rows = _by_part(frame, {column: _ALL, f"rest_{column}": _WITHOUT_FIRST})
     rows = rows.assign(run=rows["tokens"])
     low = min(0.0, float(rows["value"].min()))
     y = axes.linear(axis) if column == "effective_rank" else axes.linear(axis, (low, 1))

@@ -48,17 +48,17 @@ def patching_chart(result: Patching) -> Chart:
     x = axes.names(list(dict.fromkeys(cells["name"])), alt.X, title, **words)
     width = min(TOKENS_WIDTH, max(240, 22 * cells["name"].nunique()))
     height = max(90, min(11 * cells["layer"].nunique(), 340))
-    beside = 2 * width < TOKENS_WIDTH
+    side_by_side = 2 * width < TOKENS_WIDTH
     panels = []
     for direction in directions:
-        across = x if beside or direction == directions[-1] else axes.quiet(x)
+        across = x if side_by_side or direction == directions[-1] else axes.quiet(x)
         of_direction = cells[cells["direction"] == direction].drop(columns="head")
         marks = heat(of_direction, across, layers_up(), colour)
         panels.append(draw.panel(marks, width, height, _DIRECTIONS[direction]))
     part = _PARTS[result.provenance.parameters["what"]]
     title = f"Where {part} carries the logit {patched_logit(result.frame)}"
     notes = [result.findings()[len(directions)], *([_LEFT_OUT] if left_out else [])]
-    grid = [panels] if beside else [[panel] for panel in panels]
+    grid = [panels] if side_by_side else [[panel] for panel in panels]
     return draw.figure(grid, title, notes, spacing=26, between=18, color="shared")
 
 
@@ -70,8 +70,8 @@ def _cells(result: Patching) -> tuple[Frame, bool]:
     table = table[table["quantity"] != LOG_P]
     axes.require_finite(table["share"], "patching")
     heads = table["head"].notna().any()
-    moved = table.loc[table["effect"] != 0, "position"]
-    rows = table if heads or moved.empty else table[table["position"] >= moved.min()]
+    moved_places = table.loc[table["effect"] != 0, "position"]
+    rows = table if heads or moved_places.empty else table[table["position"] >= moved_places.min()]
     tokens = [theme.short_word(str(token)) for token in rows["token"]]
     places = [f"{token} {place}" for token, place in zip(tokens, rows["positions"], strict=True)]
     rows = rows.assign(value=rows["share"], name=rows["head"].astype(str) if heads else places)

@@ -71,9 +71,13 @@ def _subtitle(result: Study) -> list[str]:
     some = "Lengths beyond training are left out."
     left_out = some if True in trained else "No length is within training."
     return [
-        f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
-        f"seed{'s' if seeds > 1 else ''} each; right of the line: more of it than without the mitigation.",
-        f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
+        f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to "
+        f"{lengths[-1]}, {seeds} seed{'s' if seeds > 1 else ''} each; right of the line: more of "
+        "it than without the mitigation.",
+        (
+            f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts "
+            f"hold together at {level:.0%}."
+        ),
         *([] if trained <= {True} else [left_out]),
     ]
 
