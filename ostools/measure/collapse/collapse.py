@@ -98,35 +98,31 @@ def collapse(
     kept_layers = () if layers is None else layers_up_to(int(model.cfg.n_layers), layers)
     # All prompts are built: what does not fit is refused before the first pass.
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in seed_list]
-    asked = {
+    arguments: dict[str, object] = {
         "bos": bos,
         "chat": chat,
         **(subject.provenance if isinstance(subject, Prompt) else {}),
+        "task": pairs.name,
+        "items": pairs.items,
+        "lengths": length_list,
+        "seeds": seed_list,
+        **(pairs.provenance_columns() if isinstance(pairs, TaskOfIds) else {}),
+        "mitigation": label(acting),
+        "dtypes": [precision.name for precision in precisions],
+        "layers": kept_layers,
+        "limits": {
+            "sliding_windows": sorted(set(own_windows(model).values())),
+            "context": context_length(model),
+        },
     }
-    asked |= {"task": pairs.name, "items": pairs.items, "lengths": length_list, "seeds": seed_list}
-    if isinstance(pairs, TaskOfIds):
-        asked |= pairs.provenance_columns()
     if isinstance(pairs, RenderedPairs):
         read = pairs.prompts((length_list[0], length_list[-1]), seed_list[0])
-        asked["read_at"] = reading(model, list(read.values()))
-    asked |= {"mitigation": label(acting), "dtypes": [one.name for one in precisions]}
-    windows = sorted(set(own_windows(model).values()))
-    limits = {"sliding_windows": windows, "context": context_length(model)}
-    described = Provenance.collect(model, measurement="collapse", **asked, layers=kept_layers)
-    run = CollapseRun(model, pairs.name, sets, precisions, acting, kept_layers)
-    tables = run.tables(progress)
-    about = {
-        "route": " and ".join(route.name for route in tables.routes),
-        "route_reason": "; ".join(route.reason for route in tables.routes),
-        "difference_at_probed_lengths": tables.differences,
-        "lengths_in_passes_of_their_own": tables.own_lengths,
-        "not_finite": tables.not_finite,
-        "limits": limits,
-    }
+        arguments["read_at"] = reading(model, list(read.values()))
     longest = max((prompts.longest() for prompts in sets), key=len)
-    parameters = {**described.parameters, **about}
-    provenance = replace(described, parameters=parameters, token_ids=longest)
-    return Collapse(tables.frame, provenance, tables.reference)
+    described = Provenance.collect(model, longest, measurement="collapse", **arguments)
+    run = CollapseRun(model, pairs.name, sets, acting, kept_layers)
+    rows, about = run.rows(precisions, progress)
+    return from_rows(rows, replace(described, parameters={**described.parameters, **about}))
 
 
 def _task_or_prompt(task: Any, prompt: str | Prompt | None) -> Any:

@@ -15,8 +15,10 @@ vector the L2 distance alone is taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -29,7 +31,7 @@ from ostools.ground.memory import keep_freed_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
-from ostools.measure.passes.precisions import Precision
+from ostools.measure.passes.precisions import AS_GIVEN, Precision
 from ostools.models.precision.torch_state import float32_products
 from ostools.theory import distances
 
@@ -42,7 +44,6 @@ _LOGITS = 1 << 24
 with a chunk of logits.
 """
 LOGITS = "logits"
-_L2 = ("l2",)
 
 Columns: TypeAlias = dict[str, np.ndarray]
 Place: TypeAlias = tuple[str, int, str, str]
@@ -52,10 +53,11 @@ Place: TypeAlias = tuple[str, int, str, str]
 @dataclass(frozen=True)
 class LastTokens:
     """The last tokens of all prompts in one precision, with what turns them into logits and head
-    outputs (no heads where blocks are closed).
+    outputs (no heads where blocks are closed). `weights`: the key of the weights that it stores.
     """
 
     precision: Precision
+    weights: str
     rows: LastRows
     unembedding: Unembedding
     w_o: Float[Tensor, "head d_head d_model"]
@@ -70,22 +72,25 @@ class LastTokens:
         after all blocks.
         """
         layers = sorted(self.rows.residuals)
-        after = [
-            site for site in ("y", LOGITS, "attention") if site != "attention" or len(self.w_o)
-        ]
+        after = ["y", LOGITS, "attention"] if len(self.w_o) else ["y", LOGITS]
         return [*(("residual", layer) for layer in layers), *((site, layers[-1]) for site in after)]
 
-    def at(
-        self, site: str, index: Int[Tensor, " row"], layer: int | None = None
-    ) -> Float[Tensor, "row ..."]:
-        """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own
-        z W_O.
+    def pieces(self, site: str) -> dict[str, int]:
+        """Into how many pieces a site's vectors are cut, by what is compared there; chunks where
+        the heads divide them.
+        """
+        heads = len(self.w_o)
+        counts = {VECTOR: 1, HEAD_CHUNK: heads, HEAD_OUTPUT: heads}
+        divides = heads > 0 and self.rows.y.shape[-1] % heads == 0
+        return {per: counts[per] for per in READINGS[site] if divides or per != HEAD_CHUNK}
 
-        layer: at "residual", which v^(l); None is L.
+    def at(self, site: str, layer: int, index: Int[Tensor, " row"]) -> Float[Tensor, "row ..."]:
+        """A site's vectors in the model's dtype, at "residual" v^(layer); "attention" [row, head,
+        d_model], each head's own z W_O.
         """
         index = index.to(self.rows.y.device)
         if site == "residual":
-            return (self.rows.residual if layer is None else self.rows.residuals[layer])[index]
+            return self.rows.residuals[layer][index]
         if site == "y":
             return self.rows.y[index]
         if site == LOGITS:
@@ -95,45 +100,26 @@ class LastTokens:
             return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))
 
     def read(
-        self,
-        site: str,
-        layer: int,
-        first: Int[Tensor, " pair"],
-        second: Int[Tensor, " pair"],
-        *,
-        softmax: bool,
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """A site's vectors of v and of v*, a chunk of pairs at a time; and of logits, where `softmax`
-        is asked for, the total variation of the two softmaxes. Prompts with the same y have the same logits to the bit:
-        these are made once for both. Raises `RangeError` for logits that are not finite.
+        self, site: str, layer: int, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """A site's vectors of v and of v*, a chunk of pairs at a time. Prompts with the same y have
+        the same logits to the bit: these are made once for both. Raises `RangeError` for logits
+        that are not finite.
         """
-        step = max(1, chunk(CHUNK) // self.width(site))
-        if site != LOGITS:
-            for v, v_star in zip(first.split(step), second.split(step), strict=True):
-                vectors = self.at(site, torch.cat([v, v_star]), layer)
-                yield vectors[: len(v)], vectors[len(v) :], None
-            return
-        at_once = step * max(1, logits_rows(self.width(site)) // step)
+        width = self.width(site)
+        step = max(1, chunk(CHUNK) // width)
+        at_once = step * max(1, logits_rows(width) // step) if site == LOGITS else step
         for v, v_star in zip(first.split(at_once), second.split(at_once), strict=True):
-            y, row = torch.unique(self.at("y", torch.cat([v, v_star])), dim=0, return_inverse=True)
-            logits = self.unembedding(y)
-            if not math.isfinite(float(logits.sum(dtype=torch.float64))):
-                raise RangeError(
-                    f"collapse in {self.precision.name}: logits are not finite where y is: leave this dtype out, or check the "
-                    "model's weights"
-                )
-            known: dict[int, Tensor] = {}
-            for pair in zip(row[: len(v)].split(step), row[len(v) :].split(step), strict=True):
-                if not softmax:
-                    yield logits[pair[0]], logits[pair[1]], None
-                    continue
-                # v* of one pair is often v of the next, and has one softmax.
-                known = {
-                    key: known[key] if key in known else logits[key, None].double().softmax(-1)
-                    for key in torch.cat(pair).tolist()
-                }
-                p, q = (torch.cat([known[key] for key in rows.tolist()]) for rows in pair)
-                yield logits[pair[0]], logits[pair[1]], distances.total_variation(p, q)
+            index = torch.cat([v, v_star])
+            rows = torch.arange(len(index), device=self.rows.y.device)
+            if site == LOGITS:
+                y, rows = torch.unique(self.at("y", layer, index), dim=0, return_inverse=True)
+                vectors = self.unembedding(y)
+                _require_finite_logits(vectors, self.precision)
+            else:
+                vectors = self.at(site, layer, index)
+            pairs = zip(rows[: len(v)].split(step), rows[len(v) :].split(step), strict=True)
+            yield from ((vectors[row], vectors[row_star]) for row, row_star in pairs)
 
     def width(self, site: str) -> int:
         """Numbers that a site has per row."""
@@ -143,42 +129,53 @@ class LastTokens:
 
 
 @dataclass(frozen=True)
-class PairDistances:
-    """A run beside two float64 runs: of the weights as its precision stores them (None where the
-    run is that one, whose own rounding is not known), and of the weights as the model was given
-    (None where they are the same). `curve`: the L2 distance of whole vectors alone is wanted.
-    """
+class PairVectors:
+    """v and v* of a chunk of pairs, in pieces and in float64."""
 
-    run: LastTokens
-    exact: LastTokens | None = None
-    given: LastTokens | None = None
-    curve: bool = False
+    v: Float[Tensor, "pair piece d"]
+    v_star: Float[Tensor, "pair piece d"]
 
-    @property
-    def runs(self) -> list[LastTokens]:
-        return [run for run in (self.run, self.exact, self.given) if run is not None]
+    @classmethod
+    def cut(cls, v: Tensor, v_star: Tensor, pieces: int) -> PairVectors:
+        """Vectors [pair, d] in so many pieces; a head's output is one already."""
+        vectors = (x.double() for x in (v, v_star))
+        return cls(*(distances.head_chunks(x, pieces) if x.ndim == 2 else x for x in vectors))
+
+    @cached_property
+    def difference(self) -> Float[Tensor, "pair piece d"]:
+        return self.v - self.v_star
+
+    def relative(self, norm: str) -> Float[Tensor, "pair piece"]:
+        """||v - v*|| / ||v||; NaN where v is 0."""
+        size = distances.vector_norm(self.v, norm)
+        distance = distances.vector_norm(self.difference, norm)
+        return torch.where(size > 0, distance / size, float("nan"))
 
 
 def pair_columns(
-    comparisons: Sequence[PairDistances], first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
+    runs: Sequence[LastTokens],
+    exact: Mapping[str, LastTokens],
+    first: Int[Tensor, " pair"],
+    second: Int[Tensor, " pair"],
 ) -> list[dict[Place, Columns]]:
-    """Columns over pairs of rows, v = `first` and v* = `second`, for each (site, layer, per, norm),
-    of each comparison. Every vector is read once, whatever it is compared with.
+    """Columns of each run over pairs of rows, v = `first` and v* = `second`, for each (site, layer,
+    per, norm). `exact`: the float64 runs by the key of their weights. Every vector is read once,
+    whatever it is compared with.
     """
     keep_freed_memory()
-    runs = {id(run): run for comparison in comparisons for run in comparison.runs}
-    compared = {id(comparison.run) for comparison in comparisons if not comparison.curve}
-    tables: list[dict[Place, list[Columns]]] = [{} for _ in comparisons]
-    for site, layer in comparisons[0].run.sites:
-        readers = (
-            run.read(site, layer, first, second, softmax=key in compared)
-            for key, run in runs.items()
-        )
-        for chunks in zip(*readers, strict=True):
-            vectors = dict(zip(runs, chunks, strict=True))
-            for table, comparison in zip(tables, comparisons, strict=True):
-                for (per, norm), columns in _chunk_columns(site, vectors, comparison):
-                    table.setdefault((site, layer, per, norm), []).append(columns)
+    readers = {id(tokens): tokens for tokens in (*exact.values(), *runs)}
+    tables: list[dict[Place, list[Columns]]] = [defaultdict(list) for _ in runs]
+    for site, layer in runs[0].sites:
+        streams = (tokens.read(site, layer, first, second) for tokens in readers.values())
+        for vectors in zip(*streams, strict=True):
+            for per, pieces in runs[0].pieces(site).items():
+                pairs = (PairVectors.cut(v, v_star, pieces) for v, v_star in vectors)
+                by_reader = dict(zip(readers, pairs, strict=True))
+                for run, table in zip(runs, tables, strict=True):
+                    runs_beside = run, exact[run.weights], exact[AS_GIVEN]
+                    compared = [by_reader[id(tokens)] for tokens in runs_beside]
+                    for norm, columns in _columns_at(site, run.precision, *compared):
+                        table[site, layer, per, norm].append(columns)
     return [{place: _joined(parts) for place, parts in table.items()} for table in tables]
 
 
@@ -187,85 +184,64 @@ def _joined(parts: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _chunk_columns(
-    site: str,
-    vectors: Mapping[int, tuple[Tensor, Tensor, Tensor | None]],
-    comparison: PairDistances,
-) -> Iterator[tuple[tuple[str, str], Columns]]:
-    """The columns of one comparison at a chunk of pairs, by (per, norm)."""
-    v, v_star, variation = vectors[id(comparison.run)]
-    compared = {"distance": (v.double(), v_star.double())}
-    if (run := comparison.exact) is not None:
-        exact, exact_star, _ = vectors[id(run)]
-        compared |= {"exact": (exact, exact_star), "noise": (compared["distance"][0], exact)}
-    if (run := comparison.given) is not None:
-        compared["shift"] = compared.get("exact", compared["distance"])[0], vectors[id(run)][0]
-    of_logits = {} if variation is None else _of_logits(v, v_star, variation)
-    n_heads = int(comparison.run.w_o.shape[0])
-    norms = _L2 if comparison.curve or site == LOGITS else distances.NORMS
-    for per in _pieces_of(site, comparison, int(v.shape[-1])):
-        cut = _CUTS[per]
-        pieces = {name: (cut(x, n_heads), cut(y, n_heads)) for name, (x, y) in compared.items()}
-        for norm, columns in _norm_columns(pieces, comparison.run.precision, norms):
-            yield (per, norm), columns | of_logits
+def _columns_at(
+    site: str, precision: Precision, run: PairVectors, exact: PairVectors, original: PairVectors
+) -> Iterator[tuple[str, Columns]]:
+    if site != LOGITS:
+        yield from norm_columns(precision, run, exact, original)
+        return
+    flags = _of_logits(run)
+    for norm, columns in norm_columns(precision, run, exact, original, ["l2"]):
+        yield norm, columns | flags
 
 
-def _pieces_of(site: str, comparison: PairDistances, size: int) -> list[str]:
-    """Into what the vectors of a site, of `size` numbers, are cut; heads where they part it."""
-    n_heads = int(comparison.run.w_o.shape[0])
-    has_chunks = bool(n_heads) and size % n_heads == 0
-    pers = [per for per in READINGS[site] if per != HEAD_CHUNK or has_chunks]
-    return [per for per in pers if per == VECTOR] if comparison.curve else pers
-
-
-_CUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    VECTOR: lambda x, n_heads: x[:, None],
-    HEAD_CHUNK: distances.head_chunks,
-    HEAD_OUTPUT: lambda x, n_heads: x,
-}
-"""Vectors [pair, ...] as their pieces [pair, piece, d]."""
-
-
-def _of_logits(v: Tensor, v_star: Tensor, variation: Tensor) -> Columns:
+def _of_logits(vectors: PairVectors) -> Columns:
+    v, v_star = vectors.v[:, 0], vectors.v_star[:, 0]
     top = v.argmax(-1)
     columns = {
         "same_top_token": top == v_star.argmax(-1),
         "next_token": top,
         "identical_logits": (v == v_star).all(-1),
-        "total_variation": variation,
+        "total_variation": distances.total_variation(v.softmax(-1), v_star.softmax(-1)),
     }
     return {name: values.cpu().numpy() for name, values in columns.items()}
 
 
-def _norm_columns(
-    compared: Mapping[str, tuple[Tensor, Tensor]],
+def norm_columns(
     precision: Precision,
+    run: PairVectors,
+    exact: PairVectors,
+    original: PairVectors,
     norms: Sequence[str] = distances.NORMS,
 ) -> Iterator[tuple[str, Columns]]:
-    """The columns in every norm. `compared`: v and v*; where they are known float64's v and v* with
-    the same weights (exact), v and float64's (noise), and float64's v of the two weights (shift);
-    in float64, [pair, piece, d]."""
-    v, v_star = compared["distance"]
-    steps = precision.steps(v, v_star)
-    differences = {name: x - y for name, (x, y) in compared.items()}
-    if "exact" in differences:
-        differences["pair_noise"] = differences["distance"] - differences["exact"]
-    unknown = v.new_full(v.shape[:-1], float("nan"))
+    """The columns in every norm, beside float64's vectors with the weights that the precision
+    stores (`exact`), and with those of the model (`original`). Of `exact` itself rounding is not known.
+    """
+    steps = precision.steps(run.v, run.v_star)
+    differences = {
+        "float64_distance": exact.difference,
+        "given_distance": original.difference,
+        "weight_shift": exact.v - original.v,
+    }
+    if run is not exact:
+        differences["noise"] = run.v - exact.v
+        differences["pair_noise"] = run.difference - exact.difference
     for norm in norms:
-        sizes = {name: distances.vector_norm(x, norm) for name, x in differences.items()}
-        length, line = distances.vector_norm(v, norm), distances.vector_norm(steps, norm)
-        distance = sizes["distance"]
+        distance = distances.vector_norm(run.difference, norm)
+        line = distances.vector_norm(steps, norm)
         columns = {
-            "mean": distance.mean(-1),
             "minimum": distance.amin(-1),
             "maximum": distance.amax(-1),
-            "relative": torch.where(length > 0, distance / length, unknown).mean(-1),
+            "mean": distance.mean(-1),
             "ulps": (distance / line).mean(-1),
-            "float64_distance": sizes.get("exact", distance).mean(-1),
-            "noise": sizes.get("noise", unknown).mean(-1),
-            "pair_noise": sizes.get("pair_noise", unknown).mean(-1),
-            "weight_shift": sizes.get("shift", torch.zeros_like(distance)).mean(-1),
             "machine_line": line.mean(-1),
+            "relative": run.relative(norm).mean(-1),
+            "float64_relative": exact.relative(norm).mean(-1),
+            "given_relative": original.relative(norm).mean(-1),
+            **{
+                name: distances.vector_norm(difference, norm).mean(-1)
+                for name, difference in differences.items()
+            },
         }
         yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
 
@@ -275,19 +251,31 @@ def logits_rows(d_vocab: int) -> int:
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
-def require_finite(tokens: LastTokens, what: str, lengths: list[int], *, logits: bool) -> None:
+def _require_finite_logits(logits: Tensor, precision: Precision) -> None:
+    if not math.isfinite(float(logits.sum(dtype=torch.float64))):
+        raise RangeError(
+            f"collapse in {precision.name}: logits are not finite where y is: leave this dtype "
+            "out, or check the model's weights"
+        )
+
+
+def require_finite(tokens: LastTokens, what: str, lengths: Sequence[int], *, logits: bool) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length.
-    `lengths`: items of each row.
-    `logits`: whether to make them for this."""
-    name, dtype = tokens.precision.name, tokens.precision.dtype
+
+    lengths: items of each row. logits: whether to make them for this.
+    """
+    dtype = tokens.precision.dtype
     # Logits last: of what is not finite, the first is named.
     for site, layer in sorted(tokens.sites, key=lambda place: place[0] == LOGITS):
         if site == LOGITS and not logits:
             continue
         parts = torch.arange(len(lengths)).split(logits_rows(tokens.width(site)))
-        finite = [tokens.at(site, part, layer).isfinite().flatten(1).all(-1) for part in parts]
+        finite = [tokens.at(site, layer, part).isfinite().flatten(1).all(-1) for part in parts]
         wrong = ~torch.cat(finite)
         if bool(wrong.any()):
             length = min(lengths[int(i)] for i in wrong.nonzero()[:, 0])
-            holds = f"{str(dtype).removeprefix('torch.')} holds numbers up to {torch.finfo(dtype).max:.3g}"
-            raise RangeError(f"{what} in {name}: {site} at length {length} is not finite; {holds}")
+            name, most = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
+            raise RangeError(
+                f"{what} in {tokens.precision.name}: {site} at length {length} is not finite; "
+                f"{name} holds numbers up to {most:.3g}"
+            )

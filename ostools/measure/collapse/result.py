@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.run import COLUMNS, CURVE, REFERENCE
+from ostools.measure.collapse.run import (
+    COLUMNS,
+    ORIGINAL,
+    REFERENCE,
+    REFERENCE_COLUMNS,
+    STORED,
+)
 from ostools.measure.collapse.verdicts import (
     MEASURED,
     ONE_CURVE,
@@ -242,10 +248,8 @@ def exact_from(curve: pd.DataFrame) -> int | None:
     return int(later.min()) if len(later) else None
 
 
-_PAIR = [name for name in CURVE if name != "weights"]
-_RELATIVE = {"relative": "float64_relative"}
-_STORED = {"distance": "float64_distance"} | _RELATIVE
-_AS_GIVEN = {"distance": "given_distance", "relative": "given_relative"}
+_PAIR = ["task", "pair", "seed", "length", "site"]
+_CURVE = [*_PAIR, "weights"]
 
 
 def as_rows(result: Collapse) -> pd.DataFrame:
@@ -255,17 +259,13 @@ def as_rows(result: Collapse) -> pd.DataFrame:
 
     On the L2 rows of whole vectors; NA elsewhere, as a reference has no other.
     """
-    frame, reference = result.frame, result.reference
-    reference_rows: Any = reference[reference["weights"] == "given"].drop(columns="weights")
-    stored: Any = reference.drop(columns="distance").rename(columns=_RELATIVE)
-    rows: Any = frame.merge(stored, on=CURVE, how="left", validate="many_to_one")
-    rows = rows.merge(
-        reference_rows.rename(columns=_AS_GIVEN), on=_PAIR, how="left", validate="many_to_one"
-    )
-    of_vectors = _of_vectors(rows)
-    for name in (*_RELATIVE.values(), *_AS_GIVEN.values()):
-        rows[name] = rows[name].where(of_vectors)
-    return rows
+    reference: Frame = result.reference
+    original = reference[reference["weights"] == "given"].rename(columns=ORIGINAL)
+    stored = reference.rename(columns=STORED)[[*_CURVE, "float64_relative"]]
+    rows = frame_of(result).merge(stored, on=_CURVE, how="left", validate="many_to_one")
+    original = original[[*_PAIR, *ORIGINAL.values()]]
+    rows = rows.merge(original, on=_PAIR, how="left", validate="many_to_one")
+    return rows.assign(**{name: rows[name].where(_of_vectors(rows)) for name in REFERENCE_COLUMNS})
 
 
 def _of_vectors(rows: Frame) -> Column:
@@ -275,22 +275,24 @@ def _of_vectors(rows: Frame) -> Column:
     )
 
 
-def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
-    """The result that `as_rows` was given, or several of them as one. Raises `InputError` for rows
-    without the columns of this version.
+def from_rows(rows: Frame, provenance: Provenance) -> Collapse:
+    """The result of rows with `REFERENCE_COLUMNS`, as they are measured or as `as_rows` makes them,
+    of several results too. Raises `InputError` for rows without the columns of this version.
     """
-    if missing := {*COLUMNS, *_RELATIVE.values(), *_AS_GIVEN.values()} - {*rows.columns}:
+    if missing := {*COLUMNS, *REFERENCE_COLUMNS} - {*rows.columns}:
         raise InputError(
             f"expected the rows of a collapse, found rows of another version, without "
             f"{', '.join(sorted(missing))}: measure again"
         )
-    at: Frame = rows[_of_vectors(rows)]
-    parts = [
-        table[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()})
-        for names, table in ((_STORED, at), (_AS_GIVEN, at.assign(weights="given")))
-    ]
-    references: Frame = pd.concat(parts)
+    vectors = rows[_of_vectors(rows)]
     names = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    known = references[references["distance"].notna()][names]
-    frame = rows.drop(columns=[*_RELATIVE.values(), *_AS_GIVEN.values()]).reset_index(drop=True)
-    return Collapse(frame, provenance, known.drop_duplicates(CURVE, ignore_index=True))
+    references: Frame = pd.concat(
+        [
+            table.drop(columns="relative")
+            .rename(columns={column: name for name, column in columns.items()})
+            .dropna(subset="distance")[names]
+            for columns, table in ((ORIGINAL, vectors.assign(weights="given")), (STORED, vectors))
+        ]
+    )
+    frame = rows.drop(columns=REFERENCE_COLUMNS).reset_index(drop=True)
+    return Collapse(frame, provenance, references.drop_duplicates(_CURVE, ignore_index=True))
