@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-if TYPE_CHECKING:  # importing it takes seconds, and a prompt rewrite needs none of it
+from ostools.ground.errors import short_repr
+
+if TYPE_CHECKING:  # importing them takes seconds, and a prompt rewrite needs none of it
+    from torch import Tensor
+
     from ostools.ground.lens import TransformerBridge
 
 
@@ -39,7 +43,7 @@ def checked(mitigation: object) -> Mitigation:
         advice = (
             f": mitigations.mitigation({mitigation!r:.60})" if isinstance(mitigation, str) else ""
         )
-        raise MitigationError(f"expected a mitigation, found {_short(mitigation)}{advice}")
+        raise MitigationError(f"expected a mitigation, found {short_repr(mitigation)}{advice}")
     return mitigation
 
 
@@ -82,7 +86,7 @@ class Mitigation:
         """The block in which the forward pass has to run."""
         return nullcontext()
 
-    def verify(self, record: Mapping[str, Any]) -> None:
+    def verify(self, record: Mapping[str, Mapping[int, Tensor]]) -> None:
         """Raise `MitigationError` where what was captured breaks this mitigation's own invariant.
 
         Called for every layer of every forward pass, with that layer alone: `record["pattern"]` and
@@ -135,7 +139,7 @@ class Composed(Mitigation):
                 stack.enter_context(part.hooks(model))
             yield
 
-    def verify(self, record: Mapping[str, Any]) -> None:
+    def verify(self, record: Mapping[str, Mapping[int, Tensor]]) -> None:
         for part in self.parts:
             part.verify(record)
 
@@ -172,34 +176,34 @@ def insert(
     same whether the labels between the items are read as text or as items.
     """
     pieces = tuple(checked(mitigation).sequence(items))
-    item_set, texts = set(items), [piece for piece in pieces if not isinstance(piece, Label)]
-    shown, remaining = _short(texts), iter(texts)
-    in_order = all(item in remaining for item in items)
-    more = [piece for piece in texts if piece in item_set] != list(items)
-    new = [piece for piece in texts if piece not in item_set]
-    inside = [piece for piece in new if any(item in piece for item in item_set)]
-    problems = [
-        (not all(texts), f": expected pieces of text, none of them empty, found {shown}"),
-        (
-            not in_order or (more and key is None),
-            f" may only insert between the task's items, found {shown}",
-        ),
-        (
-            texts[:1] != list(items[:1]) or texts[-1:] != list(items[-1:]),
-            f" may insert between items only, found text outside: {shown}",
-        ),
-        (bool(inside), f" inserted {inside[:1]}, which contains an item of the task"),
-        (
-            not _labels_precede_items(pieces, item_set),
-            f": expected every label before an item, and a label that is no item, found {_short(pieces)}",
-        ),
-    ]
-    for is_wrong, problem in problems:
-        if is_wrong:
-            raise MitigationError(f"{type(mitigation).__name__}.sequence{problem}")
+    if problem := _problem_of(pieces, items, only_text=key is None):
+        raise MitigationError(f"{type(mitigation).__name__}.sequence{problem}")
     if key is not None:
         _require_key(type(mitigation).__name__, items, pieces, key)
     return pieces
+
+
+def _problem_of(pieces: Sequence[str], items: Sequence[str], only_text: bool) -> str:
+    """Why the pieces are not the items in their order with other text between; "" where they are.
+
+    only_text: inserted text may not be an item either.
+    """
+    item_set, texts = set(items), [piece for piece in pieces if not isinstance(piece, Label)]
+    remaining = iter(texts)
+    in_order = all(item in remaining for item in items)
+    has_more = [piece for piece in texts if piece in item_set] != list(items)
+    new = [piece for piece in texts if piece not in item_set]
+    if not all(texts):
+        return f": expected pieces of text, none of them empty, found {short_repr(texts)}"
+    if not in_order or (has_more and only_text):
+        return f" may only insert between the task's items, found {short_repr(texts)}"
+    if texts[:1] != list(items[:1]) or texts[-1:] != list(items[-1:]):
+        return f" may insert between items only, found text outside: {short_repr(texts)}"
+    if inside := [piece for piece in new if any(item in piece for item in item_set)]:
+        return f" inserted {inside[:1]}, which contains an item of the task"
+    if not _labels_precede_items(pieces, item_set):
+        return f": expected every label before an item, and a label that is no item, found {short_repr(pieces)}"
+    return ""
 
 
 def _labels_precede_items(pieces: Sequence[str], item_set: set[str]) -> bool:
@@ -242,9 +246,3 @@ def rewrite(mitigation: Mitigation, text: str) -> str:
             f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {new_text!r}"
         )
     return new_text
-
-
-def _short(value: object) -> str:
-    """A value as an error message may quote it: on one line, and short."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

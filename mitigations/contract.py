@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from jaxtyping import Int
@@ -45,8 +46,9 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
         pattern: Tensor, layer: int | None
     ) -> None:  # the scores come first; both are dropped then
         nonlocal verified
+        place = cast(int, layer)  # a pattern is always one layer's
         mitigation.verify(
-            {"scores": {layer: scores_by_layer.pop(layer)}, "pattern": {layer: pattern}}
+            {"scores": {place: scores_by_layer.pop(place)}, "pattern": {place: pattern}}
         )
         verified = True
 

@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _SPEC = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?::(?P<options>.*))?", re.DOTALL)
 LOADED: dict[str, str] = {}
@@ -39,7 +39,7 @@ def file_spec(spec: str) -> FileSpec | None:
     return None if match is None else FileSpec(match["path"], match["name"], match["options"] or "")
 
 
-def loaded_from(path: str, name: str) -> Any:
+def loaded_from(path: str, name: str) -> object:
     """What the file calls `name`, once it has run. Raises whatever the file raises; `OSError` where
     it cannot be read, and `AttributeError` where it has no such name.
 

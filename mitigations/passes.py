@@ -78,7 +78,7 @@ class SlidingWindow(Mitigation):
         _require_own_windows_allow(model, layer_indices, self.window, self.sinks)
         return hooks.mask_scores(model, self.sees, layers=layer_indices)
 
-    def verify(self, record: Mapping[str, Any]) -> None:
+    def verify(self, record: Mapping[str, Mapping[int, Tensor]]) -> None:
         """Check that its layers see exactly the keys of the window and the sinks, and that weights
         sum to 1.
 
@@ -197,7 +197,7 @@ class AttentionTemperature(Mitigation):
 
         return hooks.scale_scores(model, self.factors)
 
-    def verify(self, record: Mapping[str, Any]) -> None:
+    def verify(self, record: Mapping[str, Mapping[int, Tensor]]) -> None:
         """Raise `MitigationError` if a query sees a key after it, or if its weights do not sum to
         1.
         """

@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -25,6 +25,7 @@ from ostools.ground.errors import nearest
 from ostools.mitigations.own_file import file_spec, loaded_from
 
 Thing = TypeVar("Thing")
+Product = TypeVar("Product")
 Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process
 that imports it.
@@ -47,8 +48,8 @@ class Listed(NamedTuple):
 class _Option(NamedTuple):
     """An option's type and its default; `inspect.Parameter.empty` where it has to be given."""
 
-    kind: Any
-    default: Any
+    kind: object
+    default: object
 
     @property
     def needed(self) -> bool:
@@ -74,8 +75,8 @@ class Registry(Generic[Thing]):
         """The built-in names in their order, then those of other distributions. Imports none of
         them.
         """
-        others = {point.name for point in _installed(self.group, tuple(sys.path))}
-        return (*self.built_in, *sorted(others - set(self.built_in)))
+        third_party = {point.name for point in _installed(self.group, tuple(sys.path))}
+        return (*self.built_in, *sorted(third_party - set(self.built_in)))
 
     def make(self, spec: str) -> Thing:
         """The thing that `NAME:key=value,key=value` describes; a class with a field `name` gets the
@@ -87,7 +88,7 @@ class Registry(Generic[Thing]):
         """
         name, _, text = spec.partition(":")
         name = name.strip()
-        return self._made(name, self._class(name), text)
+        return self._construct(name, self._class(name), text)
 
     def make_from_file(self, spec: str) -> Thing:
         """The thing of `PATH.py:NAME` or `PATH.py:NAME:key=value,key=value`, where NAME is a class,
@@ -106,7 +107,7 @@ class Registry(Generic[Thing]):
             raise self.error(
                 f"{self.kind} {spec!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
-        thing = self._made(parts.place, maker, parts.options) if callable(maker) else maker
+        thing = self._construct(parts.place, maker, parts.options) if callable(maker) else maker
         if not isinstance(thing, self.base):
             raise self.error(
                 f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function that returns one's object, "
@@ -191,7 +192,7 @@ class Registry(Generic[Thing]):
             )
         return loaded
 
-    def _made(self, name: str, maker: Any, text: str) -> Any:
+    def _construct(self, name: str, maker: Callable[..., Product], text: str) -> Product:
         """The thing with the options of a text; a field `name` gets the name."""
         known_options = self._options(name, maker)
         options = self._given_options(name, known_options, text)
@@ -207,13 +208,13 @@ class Registry(Generic[Thing]):
 
     def _given_options(
         self, name: str, known_options: Mapping[str, _Option], text: str
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """The options of a text, read by their types, and the name where it is a field."""
-        options = {"name": name} if "name" in known_options else {}
+        options: dict[str, object] = {"name": name} if "name" in known_options else {}
         for key, value in self._pairs(name, text):
             if key not in known_options or key == "name":
-                others = tuple(known for known in known_options if known != "name")
-                advice = nearest(key, others) if others else "it has none"
+                names = tuple(option for option in known_options if option != "name")
+                advice = nearest(key, names) if names else "it has none"
                 raise self.error(f"{self.kind} {name!r} has no option {key!r}: {advice}")
             if key in options:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
@@ -237,7 +238,7 @@ class Registry(Generic[Thing]):
                 )
             yield match[1], match[2]
 
-    def _options(self, name: str, maker: Any) -> dict[str, _Option]:
+    def _options(self, name: str, maker: Callable[..., object]) -> dict[str, _Option]:
         """The options that a class takes, the fields of its dataclass; of a function its
         parameters.
         """
@@ -247,7 +248,7 @@ class Registry(Generic[Thing]):
             hints = typing.get_type_hints(maker)
         except Exception as error:  # a plugin's annotations can name what is not there
             raise self._failed(name, error, "cannot be used: ") from error
-        parameters = inspect.signature(typing.cast(Any, maker)).parameters
+        parameters = inspect.signature(maker).parameters
         return {
             key: _Option(hints.get(key, str), parameter.default)
             for key, parameter in parameters.items()
@@ -268,14 +269,14 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
-def _read(text: str, kind: Any) -> Any:
+def _read(text: str, kind: object) -> object:
     """The value of an option as its type wants it: None for "none", the text itself, or several
     values joined by +; of several types the first that takes it. Raises `ValidationError`.
     """
     choices = sorted(parts_of(kind), key=lambda choice: choice is str)  # any text is a text: last
-    several = tuple(word for word in re.split(r"[+/ ]", text.strip("()[]")) if word)
+    words = tuple(word for word in re.split(r"[+/ ]", text.strip("()[]")) if word)
     failures = []
-    for value in (None, text) if text.lower() == "none" else (text, several):
+    for value in (None, text) if text.lower() == "none" else (text, words):
         for choice in choices:
             if (
                 choice is int
@@ -290,7 +291,7 @@ def _read(text: str, kind: Any) -> Any:
     raise failures[0]
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     """An option's value as `_read` takes it."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -34,7 +34,7 @@ from ostools.reporting.style import axes, draw
 from ostools.reporting.style.notebook import picture_of
 from ostools.results import write_atomically
 from ostools.sweep.reading import AskedCell, read
-from ostools.theory.profiles import TestedValue, end_contrasts, ends_over_texts, u_shape
+from ostools.theory.profiles import TestedValue, ends_over_texts, u_shape
 from ostools.theory.statistics.intervals import FEWEST
 
 LENGTHS = {"smollm2-135m-instruct": 2048, "gemma-3-270m": 4096}
@@ -155,7 +155,8 @@ def sensitivity_table(names: Sequence[str]) -> str:
             row.append(f"{values[0] / np.median(values):.1f}")
             lines.append(f"| {' | '.join(row)} |")
         if len(windows) >= FEWEST:
-            ends = ends_over_texts(end_contrasts(np.stack([between(part) for _, part in windows])))
+            shapes = [u_shape(between(part)) for _, part in windows]
+            ends = ends_over_texts(np.array([[s.start.value, s.end.value] for s in shapes]))
             row = [
                 name,
                 "",

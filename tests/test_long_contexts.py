@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ostools as ost
-from ostools.theory.profiles import end_contrasts, ends_over_texts
+from ostools.theory.profiles import ends_over_texts, u_shape
 from scripts import long_contexts as script
 
 
@@ -35,7 +35,8 @@ def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse
     windows = [part for _, part in script.measured_windows("embedded")]
     logs = np.stack([script.between(part) for part in windows])
     assert logs.shape == (3, 30)
-    over = ends_over_texts(end_contrasts(logs))
+    contrasts = [[shape.start.value, shape.end.value] for shape in map(u_shape, logs)]
+    over = ends_over_texts(np.array(contrasts))
     assert tables["windows"].count("of part") == 3
     row = f"all 3, over windows | {script.words(over.start)} | {script.words(over.end)} | {over.verdict} |"
     assert row in tables["windows"]

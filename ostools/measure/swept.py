@@ -49,6 +49,8 @@ READ_POSITION: dict[str, Any] = {"position": (Position | None, None)}
 """The option that says where a task's prompts are read."""
 
 
+TOO_SHORT = "too_short_for"
+"""The parameter of a provenance that lists the lengths of which a text has no window."""
 TEXT_TASK = "text"
 """The task's name of a cell whose prompts are windows of a text."""
 
@@ -232,6 +234,9 @@ class Swept:
             for n, result in zip(windows, results, strict=True)
         ]
         table, provenance = pd.concat(tables, ignore_index=True), results[-1].provenance
+        if too_short := [n for n in cell.lengths if n not in windows]:
+            parameters = {**provenance.parameters, TOO_SHORT: too_short}
+            provenance = replace(provenance, parameters=parameters)
         starts = {n: start for n, (start, _) in windows.items()}
         table = table.assign(start=table["length"].replace(starts))
         return (table if "status" in table else table.assign(status=ACTIVE)), provenance

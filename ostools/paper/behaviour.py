@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Unpack, get_args
+from typing import ClassVar, Literal, Unpack, get_args
 
 import pandas as pd
 
@@ -36,7 +36,8 @@ from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
 from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.paper.drawn_result import PaperFigure
+from ostools.results import Frame, Provenance
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask, Question
 from ostools.tasks.appendix_c import Mode
@@ -75,12 +76,10 @@ _OF_ONE_TASK = (
 )
 
 
-class _AnswersFigure:
+class _AnswersFigure(PaperFigure):
     """Caption and differences from the paper, of a result that is made of answers."""
 
     subject: ClassVar[str]
-    frame: pd.DataFrame
-    provenance: Provenance
 
     @property
     def title(self) -> str:
@@ -90,8 +89,8 @@ class _AnswersFigure:
 
     @property
     def deviations(self) -> list[str]:
-        """Model and settings beside the paper's, and the answers that are in no number, a sentence
-        each. What of the paper's prompts is ours stands in docs/fidelity.md.
+        """Model and settings beside the paper's, and the answers that are in no number. What of the
+        paper's prompts is ours stands in docs/fidelity.md.
         """
         parameters, answers = self.provenance.parameters, self._answers
         lengths, missing = parameters["lengths"], int(answers["correct"].isna().sum())
@@ -108,7 +107,7 @@ class _AnswersFigure:
             sentences.append(
                 f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
             )
-        return sentences + _unread(answers, parameters["max_new_tokens"])
+        return sentences + _without_answer(answers, parameters["max_new_tokens"])
 
     @property
     def _answers(self) -> Frame:
@@ -116,7 +115,7 @@ class _AnswersFigure:
 
 
 @dataclass(frozen=True, eq=False)
-class Figure2(_AnswersFigure, Result):
+class Figure2(_AnswersFigure):
     """`frame`: one row a panel (a to c), task and length.
 
     Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status and
@@ -128,19 +127,9 @@ class Figure2(_AnswersFigure, Result):
     tables: ClassVar = (TableHead(columns="correct", groups="panel task"),)
     subject = "copying the last and the first digit of a sequence"
 
-    def chart(self) -> Chart:
-        from ostools.paper.charts.behaviour import figure_2_chart
-
-        return figure_2_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.behaviour import figure_2_findings
-
-        return [" ".join(figure_2_findings(self)), *self.deviations]
-
 
 @dataclass(frozen=True, eq=False)
-class Figure3(_AnswersFigure, Result):
+class Figure3(_AnswersFigure):
     """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone
     where nothing is drawn).
 
@@ -153,19 +142,9 @@ class Figure3(_AnswersFigure, Result):
     tables: ClassVar = (TableHead(columns="correct absolute_error", groups="task mode"),)
     subject = "absolute error of sums and counts"
 
-    def chart(self) -> Chart:
-        from ostools.paper.charts.behaviour import figure_3_chart
-
-        return figure_3_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.behaviour import figure_3_findings
-
-        return [" ".join(figure_3_findings(self)), *self.deviations]
-
 
 @dataclass(frozen=True, eq=False)
-class Figure4(_AnswersFigure, Result):
+class Figure4(_AnswersFigure):
     """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be
     read), answers (how often it was the answer), right (how often it was the right one; 0 for NA).
     `answers`: the rows of Figure 3 behind them.
@@ -179,18 +158,8 @@ class Figure4(_AnswersFigure, Result):
     def _answers(self) -> Frame:
         return self.answers
 
-    def chart(self) -> Chart:
-        from ostools.paper.charts.behaviour import figure_4_chart
 
-        return figure_4_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.behaviour import figure_4_findings
-
-        return [" ".join(figure_4_findings(self)), *self.deviations]
-
-
-def _unread(answers: Frame, limits: Mapping[str, int | None]) -> list[str]:
+def _without_answer(answers: Frame, limits: Mapping[str, int | None]) -> list[str]:
     """Sentence on the answers without a number: those that were cut, and those that came to another
     end; none where none is.
     """
@@ -296,8 +265,16 @@ def figure_4(
     Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that
     you have, at no cost.
     """
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "progress": progress, **encoding}
-    return figure_4_of(figure_3(model, lengths, seeds, panels=panels, **options), number)
+    answers = figure_3(
+        model,
+        lengths,
+        seeds,
+        panels=panels,
+        max_new_tokens=max_new_tokens,
+        progress=progress,
+        **encoding,
+    )
+    return figure_4_of(answers, number)
 
 
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
@@ -416,14 +393,14 @@ def evaluated(
     }
 
 
-def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
+def provenance_of(model: TransformerBridge | Hosted, **parameters: object) -> Provenance:
     """Provenance of answers of a model here or elsewhere."""
     if isinstance(model, Hosted):
         recorded = {*model.settings, "hosted", "unanswered"}
         return model.provenance(
             **{name: value for name, value in parameters.items() if name not in recorded}
         )
-    return Provenance.collect(model, **parameters)
+    return Provenance.collect(model, None, **parameters)
 
 
 def figure_2_tasks() -> dict[AppendixTask, Sequence[int]]:

@@ -30,7 +30,8 @@ from ostools.measure.answers.reading import HAS_ANSWER, reader_of
 from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets, token_text
-from ostools.results import Chart, Column, Frame, Provenance, Result
+from ostools.paper.drawn_result import PaperResult
+from ostools.results import Column, Frame, Provenance
 from ostools.tasks import AppendixTask, Task
 from ostools.tasks.appendix_c import few_shot
 from ostools.tasks.base import seeds_of
@@ -50,7 +51,7 @@ BY_MODEL, LINE_APPENDED, GIVEN_TEXT = (
 
 
 @dataclass(frozen=True, eq=False)
-class ChainOfThought(Result):
+class ChainOfThought(PaperResult):
     """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`).
 
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator |
@@ -60,16 +61,6 @@ class ChainOfThought(Result):
     """
 
     summary: pd.DataFrame
-
-    def chart(self) -> Chart:
-        from ostools.paper.charts.positions import chain_of_thought_chart
-
-        return chain_of_thought_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.positions import chain_of_thought_findings
-
-        return chain_of_thought_findings(self)
 
 
 @ost.measure.measurement(

@@ -36,7 +36,8 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
 from ostools.measure import Collapse, Reading
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.paper.drawn_result import PaperFigure
+from ostools.results import Frame, Provenance
 from ostools.results.table_head import TableHead
 from ostools.tasks import FIGURE_5, ItemsAs
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
@@ -44,14 +45,14 @@ from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 Panel = Literal["a", "b", "c", "d"]
 PANELS: tuple[Panel, ...] = get_args(Panel)
 PAPERS_MODEL = "Gemma 7B"
-DRAWN = Reading("residual", "head-chunk", "linf")
+FIGURE_5_READING = Reading("residual", "head-chunk", "linf")
 """What section 4 reports, with one reading of what a head of v^(L) is."""
 _KEY = ["panel", "task", "pair", "dtype", "length"]
 _INTERVAL = ["interval_low", "interval_high"]
 
 
 @dataclass(frozen=True, eq=False)
-class Figure5(Result):
+class Figure5(PaperFigure):
     """One row per panel, pair, dtype and length.
 
     Columns: panel (a to d), task, pair (theorem | one-more-digit), dtype, length (items of v),
@@ -87,16 +88,6 @@ class Figure5(Result):
             f"The paper's is of {PAPERS_MODEL}. Here: {title_of(model)}, loaded in "
             f"{model['dtype']}, {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}."
         ]
-
-    def chart(self) -> Chart:
-        from ostools.paper.charts.figure5 import figure_5_chart
-
-        return figure_5_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.figure5 import figure_5_findings
-
-        return [" ".join(figure_5_findings(self)), *self.deviations]
 
 
 @ost.measure.measurement()
@@ -167,7 +158,7 @@ def figure_5(
 
 def _summary(panel: str, result: Collapse) -> pd.DataFrame:
     """Rows of one panel: each pair, dtype and length, over heads and seeds."""
-    frame: Frame = DRAWN.of(result.measured()).assign(panel=panel)
+    frame: Frame = FIGURE_5_READING.of(result.measured()).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
     table = grouped.agg(
         seeds=("seed", "nunique"),
@@ -193,10 +184,10 @@ def _summary(panel: str, result: Collapse) -> pd.DataFrame:
 def _verdicts(curves: Mapping[str, Collapse]) -> pd.DataFrame:
     """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
     tables = [
-        result.verdicts(DRAWN.per, DRAWN.norm).assign(panel=panel)
+        result.verdicts(FIGURE_5_READING.per, FIGURE_5_READING.norm).assign(panel=panel)
         for panel, result in curves.items()
     ]
     table: Frame = pd.concat(tables, ignore_index=True)
     first = ["panel", "task", "pair", "seed", "dtype", "site"]
     names = [*first, *(name for name in table.columns if name not in first)]
-    return table.loc[table["site"] == DRAWN.site, names].reset_index(drop=True)
+    return table.loc[table["site"] == FIGURE_5_READING.site, names].reset_index(drop=True)

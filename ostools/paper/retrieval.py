@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,10 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Method, known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
+from ostools.ground.words import number
 from ostools.models import EncodingOptions
-from ostools.results import Chart, Column, Frame, Provenance, Result
+from ostools.paper.drawn_result import PaperResult
+from ostools.results import Column, Frame, Provenance
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
@@ -35,26 +37,21 @@ SEEDS = tuple(range(6))
 LEVEL = 0.95
 _MOST_POSITIONS = 11
 _OF_ANSWERS = ["length", "seed", "tokens", "key", "answer", "kind", "correct", "log_probability"]
-_COLUMNS = (
-    *(
-        "position",
-        "length",
-        "seed",
-        "tokens",
-        "key",
-        "answer",
-        "kind",
-        "found",
-        "correct",
-        "log_probability",
-    ),
-    *("carriers", "sensitivity_mean", "sensitivity_others", "method"),
-)
+_COLUMNS = [
+    "position",
+    *_OF_ANSWERS[:6],
+    "found",
+    *_OF_ANSWERS[6:],
+    "carriers",
+    "sensitivity_mean",
+    "sensitivity_others",
+    "method",
+]
 _OF_ONE_TASK = ("task", "mitigation", "elicitation", "lengths", "trained_length", "examples")
 
 
 @dataclass(frozen=True, eq=False)
-class Retrieval(Result):
+class Retrieval(PaperResult):
     """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0),
     length (records), seed, tokens (of the prompt), key (the value), answer (the first line that
     names a value; where there is none the last), kind ("answered", "something else" or "cut off"),
@@ -79,15 +76,17 @@ class Retrieval(Result):
 
     ends: pd.DataFrame
 
-    def chart(self) -> Chart:
-        from ostools.paper.charts.positions import retrieval_chart
-
-        return retrieval_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.positions import retrieval_notes
-
-        return retrieval_notes(self)
+    def ends_words(self, quantity: str) -> list[str]:
+        """Each end of a quantity in words: the difference, its interval, its verdict."""
+        rows: Frame = self.ends[self.ends["quantity"] == quantity]
+        intervals = [
+            "" if pd.isna(low) else f" [{number(low)}, {number(high)}]"
+            for low, high in zip(rows["low"], rows["high"], strict=True)
+        ]
+        return [
+            f"{row['end']} {number(row['difference'])}{interval}, {row['verdict']}"
+            for row, interval in zip(rows.to_dict("records"), intervals, strict=True)
+        ]
 
 
 @ost.measure.measurement(
@@ -133,53 +132,46 @@ def retrieval(
     little beside it.
     """
     seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
-    tables, evaluation = [], None
+    tables: list[Frame] = []
+    parameters: dict[str, object] = {}
     for place in places:
         task = RetrieveTask(position=place, records=records)
         prompts = [
             ost.measure.render_prompt(model, task, length, seed=seed, **encoding)
             for seed in seed_list
         ]
-        chosen = "chat" if prompts[0].chat else "zero-shot"
+        elicitation = "chat" if prompts[0].chat else "zero-shot"
         evaluation = ost.evaluate(
-            model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding
+            model, task, lengths=[length], seeds=seed_list, elicitation=elicitation, **encoding
         )
+        parameters = dict(evaluation.provenance.parameters)
         rows: Frame = evaluation.frame[_OF_ANSWERS]
         pairs = zip(rows["answer"], rows["seed"], strict=True)
-        named = [task.named_answer(answer, task.items(length, seed)) for answer, seed in pairs]
+        values = [task.named_answer(answer, task.items(length, seed)) for answer, seed in pairs]
         norms = []
         for prompt in prompts:
             norms.append(_norms(model, prompt, linearisation, method))
             tell(progress, len(tables) * len(seed_list) + len(norms), len(places) * len(seed_list))
         tables.append(
-            rows.assign(position=place, found=rows["key"] == named).join(pd.DataFrame(norms))
+            rows.assign(position=place, found=rows["key"] == values).join(pd.DataFrame(norms))
         )
     frame: Frame = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
     norm = known_norm(frame["method"])
     frame = frame.rename(
         columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"}
     )
-    how = {} if evaluation is None else evaluation.provenance.parameters
-    parameters = {name: value for name, value in how.items() if name not in _OF_ONE_TASK}
+    parameters = {n: value for n, value in parameters.items() if n not in _OF_ONE_TASK}
     parameters |= {"positions": places, "length": length, "seeds": seed_list, "records": records}
-    parameters |= {
-        "linearisation": linearisation,
-        "norm": norm,
-        "method": method,
-        "measurement": "retrieval",
-    }
-    return Retrieval(frame[list(_COLUMNS)], Provenance.collect(model, **parameters), _ends(frame))
+    parameters |= {"linearisation": linearisation, "norm": norm, "method": method}
+    parameters["measurement"] = "retrieval"
+    return Retrieval(frame[_COLUMNS], Provenance.collect(model, None, **parameters), _ends(frame))
 
 
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
     whole_number("retrieval: length (records)", length, 2)
     if positions is None:
-        return sorted(
-            {
-                round(place)
-                for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()
-            }
-        )
+        spread = np.linspace(0, length - 1, min(length, _MOST_POSITIONS))
+        return sorted({round(place) for place in spread.tolist()})
     return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
@@ -188,7 +180,7 @@ def _norms(
     task_prompt: ost.measure.TaskPrompt,
     linearisation: Linearisation,
     method: Method,
-) -> dict[str, Any]:
+) -> dict[str, float | int | str]:
     """Mean norms of the wanted record's tokens, and of the text's other tokens; an operator norm
     where it is measured.
     """
@@ -197,7 +189,10 @@ def _norms(
     ).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
     unwanted: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
-    row: dict[str, Any] = {"carriers": len(carriers), "method": str(profile["method"].iloc[0])}
+    row: dict[str, float | int | str] = {
+        "carriers": len(carriers),
+        "method": str(profile["method"].iloc[0]),
+    }
     for norm in ("operator", "frobenius"):
         values = profile[f"{norm}_norm"].to_numpy()[carriers]
         row |= {
@@ -209,7 +204,7 @@ def _norms(
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of `Retrieval.ends`, out of at least three positions; empty for fewer."""
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     table: Frame = frame.assign(log_sensitivity=np.log(frame["sensitivity_mean"]))
     for quantity in ("log_probability", "log_sensitivity"):
         by_seed = table.pivot(index="seed", columns="position", values=quantity)
@@ -223,8 +218,8 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _compared(differences: Column) -> dict[str, Any]:
-    row = {"seeds": len(differences), "difference": float(differences.mean())}
+def _compared(differences: Column) -> dict[str, object]:
+    row: dict[str, object] = {"seeds": len(differences), "difference": float(differences.mean())}
     if len(differences) < fewest_at(LEVEL):
         return row | {"low": np.nan, "high": np.nan, "verdict": "too few seeds"}
     samples = torch.tensor(differences.to_numpy(), dtype=torch.float64)

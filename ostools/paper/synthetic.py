@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -55,7 +55,8 @@ from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.names import distinct
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.paper.drawn_result import PaperResult
+from ostools.results import Frame, Provenance
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
@@ -84,7 +85,7 @@ scores, sums of d products, bring it to some 1e-14."""
 
 
 @dataclass(frozen=True, eq=False)
-class Figure8(Result):
+class Figure8(PaperResult):
     """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two
     last representations), relative (l2 / norm of the first), total_variation (of the attention
     weights of n and n + 1, mean over heads: sum_j |alpha_j - alpha*_j|, the copy's own weight
@@ -96,19 +97,9 @@ class Figure8(Result):
 
     fits: pd.DataFrame
 
-    def chart(self) -> Chart:
-        from ostools.paper.charts.decay import figure_8_chart
-
-        return figure_8_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.decay import figure_8_findings
-
-        return figure_8_findings(self)
-
 
 @dataclass(frozen=True, eq=False)
-class Figure9(Result):
+class Figure9(PaperResult):
     """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2),
     bound (certified, of Lemma B.2: 2 min(k, n) e (e^eps - 1) / n).
 
@@ -116,16 +107,6 @@ class Figure9(Result):
     """
 
     fits: pd.DataFrame
-
-    def chart(self) -> Chart:
-        from ostools.paper.charts.decay import figure_9_chart
-
-        return figure_9_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.decay import figure_9_findings
-
-        return figure_9_findings(self)
 
 
 @checked_arguments(InputError)
@@ -168,8 +149,8 @@ def figure_8(
         for seed in seed_list
     ]
     frame = pd.concat(tables, ignore_index=True)
-    asked = {"lengths": length_list, "seeds": seed_list, "readings": list(reading_list)}
-    provenance = Provenance.without_model(**asked, d=d, n_heads=n_heads)
+    settings = {"lengths": length_list, "seeds": seed_list, "readings": list(reading_list)}
+    provenance = Provenance.without_model(**settings, d=d, n_heads=n_heads)
     return Figure8(frame, provenance, decay_fits(frame, QUANTITIES, 16, by=["reading"]))
 
 
@@ -201,8 +182,8 @@ def _layer(reading: str, n: int, d: int, seed: int) -> _Layer:
     places = sinusoidal(n + 1, d)
     places = torch.stack([places[:-1], places[1:]])
     if reading == "vectors":
-        drawn = _gaussian(n, 3 * d, generator) / d**0.5
-        q, k, x = (part.expand(2, n, d) for part in drawn.chunk(3, dim=-1))
+        vectors = _gaussian(n, 3 * d, generator) / d**0.5
+        q, k, x = (part.expand(2, n, d) for part in vectors.chunk(3, dim=-1))
         W_O = torch.eye(d, dtype=torch.float64)
         return _Layer(x, q + places, k + places, x, W_O, W_1, W_2)
     x = _gaussian(n, d, generator) + places
@@ -222,7 +203,9 @@ def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "
     return torch.randn(-(-n // 16) * 16, width, generator=generator, dtype=torch.float64)[:n]
 
 
-def _pairs(layer: _Layer, n_heads: int, lengths: Sequence[int]) -> dict[str, list[Any]]:
+def _pairs(
+    layer: _Layer, n_heads: int, lengths: Sequence[int]
+) -> dict[str, list[int] | list[float]]:
     """Distances of the last token of every prefix and of the prefix with that token copied."""
     rows = torch.tensor(lengths) - 1
     q, k, v = (
@@ -321,7 +304,7 @@ def decay_fits(
     return pd.DataFrame(rows)
 
 
-def _fit(curve: Frame, quantity: str, floor: float) -> dict[str, Any]:
+def _fit(curve: Frame, quantity: str, floor: float) -> dict[str, object]:
     mean = curve.groupby("length")[quantity].mean()
     lengths = mean.index.to_numpy(float)
     fitted = fit_decay(lengths, mean.to_numpy(), floor=floor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,9 @@ from ostools.ground.names import Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
 from ostools.models import EncodingOptions
+from ostools.paper.drawn_result import PaperResult
 from ostools.paper.synthetic import spread_lengths
-from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results import Frame, Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
@@ -32,7 +33,7 @@ _COLUMNS = ["window", *_OF_ANSWERS[:5], "distance", "rounding", "within_training
 
 
 @dataclass(frozen=True, eq=False)
-class WindowStudy(Result):
+class WindowStudy(PaperResult):
     """One row per window, length and seed.
 
     Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active",
@@ -49,16 +50,6 @@ class WindowStudy(Result):
     """
 
     summary: pd.DataFrame
-
-    def chart(self) -> Chart:
-        from ostools.paper.charts.positions import windows_chart
-
-        return windows_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.positions import windows_findings
-
-        return windows_findings(self)
 
 
 @ost.measure.measurement(
@@ -111,29 +102,32 @@ def windows(
         sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
     sliding = [ost.mitigations.SlidingWindow(size, layers, sinks) for size in sizes]
     tables: list[pd.DataFrame] = []
-    read_at: Any = None
+    read_at: object = None
     for index, (size, window) in enumerate(zip((None, *sizes), (None, *sliding), strict=True)):
         halves = [
             part_of(progress, 2 * index + half, 2 * index + half + 1, 2 * len(sizes) + 2, units=100)
             for half in (0, 1)
         ]
-        both: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "mitigation": window}
         # Without worked examples: a window is compared on one prompt.
         answers: Frame = ost.evaluate(
             model,
             form,
+            lengths=length_list,
+            seeds=seed_list,
+            mitigation=window,
             elicitation="chat" if chat else "zero-shot",
             progress=halves[0],
-            **both,
             **encoding,
         ).frame
         pairs = ost.collapse(
             model,
             form,
+            lengths=length_list,
+            seeds=seed_list,
+            mitigation=window,
             dtypes=["float64"],
             position=position,
             progress=halves[1],
-            **both,
             **encoding,
         )
         distances = ost.measure.reference_at_y(pairs.reference)
@@ -146,13 +140,20 @@ def windows(
         tables.append(table.assign(window=size))
     frame: Frame = pd.concat(tables, ignore_index=True)
     frame = frame.astype({"window": "Int64", "correct": "boolean"})[_COLUMNS]
-    settings: dict[str, Any] = {
+    provenance = Provenance.collect(
+        model,
+        measurement="windows",
         **questions[0].prompt.provenance,
-        **{"task": ost.tasks.label(form), "lengths": length_list, "seeds": seed_list},
-        **{"chat": chat, "windows": sizes, "layers": layers, "sinks": sinks},
-        **{"longest_prompt": longest, "read_at": read_at},
-    }
-    provenance = Provenance.collect(model, measurement="windows", **settings)
+        task=ost.tasks.label(form),
+        lengths=length_list,
+        seeds=seed_list,
+        chat=chat,
+        windows=sizes,
+        layers=layers,
+        sinks=sinks,
+        longest_prompt=longest,
+        read_at=read_at,
+    )
     return WindowStudy(frame, provenance, summarise(frame))
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import pandas as pd
 
@@ -29,23 +29,14 @@ from ostools.results.files import decoded_fields, encoded_fields
 from ostools.results.files import save_table as save_table
 from ostools.results.files import table_as_json as table_as_json
 from ostools.results.files import write_atomically as write_atomically
+from ostools.results.frames import Chart as Chart
+from ostools.results.frames import Column as Column
+from ostools.results.frames import Frame as Frame
+from ostools.results.frames import Row as Row
 from ostools.results.table_head import TableHead
 
 if TYPE_CHECKING:
-    import altair as alt
-
     from ostools.ground.lens import TransformerBridge
-
-    # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type
-    # checker objects to each step. It sees `Any` here; at run time (and under beartype in the
-    # tests) the names are what they say.
-    Frame: TypeAlias = Any
-    Column: TypeAlias = Any
-    Row: TypeAlias = Any
-    Chart: TypeAlias = alt.TopLevelMixin
-else:
-    Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
-    Chart = object  # Altair is imported when something is drawn
 
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
@@ -59,14 +50,14 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _VERSIONED}
 
 
-def _arithmetic() -> dict[str, Any]:
+def _arithmetic() -> dict[str, object]:
     """In which order torch adds here: by how many threads, and by which of its CPU kernels. And
     attention's scores in 16 bits, where the dtype's name has no "-eager"."""
     import torch
 
     kernels = torch.backends.cpu.get_cpu_capability()
     order = {"threads": torch.get_num_threads(), "kernels": kernels, "agrees_within": AGREES_WITHIN}
-    return order | {"scores_in_16_bits": "float32"}
+    return {**order, "scores_in_16_bits": "float32"}
 
 
 @dataclass(frozen=True)
@@ -88,11 +79,14 @@ class Provenance:
     versions: Mapping[str, str]
     edits: tuple[str, ...] = ()
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    arithmetic: Mapping[str, Any] = field(default_factory=dict)
+    arithmetic: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def collect(
-        cls, model: TransformerBridge, token_ids: tuple[int, ...] | None = None, **parameters: Any
+        cls,
+        model: TransformerBridge,
+        token_ids: tuple[int, ...] | None = None,
+        **parameters: object,
     ) -> Provenance:
         """The provenance of a run on `model` now, with the arguments that define its numbers."""
         from ostools import hooks
@@ -108,7 +102,7 @@ class Provenance:
         return cls(described, parameters, token_ids, _versions(), edits, arithmetic=_arithmetic())
 
     @classmethod
-    def without_model(cls, **parameters: Any) -> Provenance:
+    def without_model(cls, **parameters: object) -> Provenance:
         """The provenance of a run on nothing but numbers, with the arguments (seeds, sizes) that
         define them.
         """
@@ -143,7 +137,7 @@ class Result:
     frame: pd.DataFrame
     provenance: Provenance
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
 
@@ -190,7 +184,7 @@ class Result:
         """
         return []
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> object:
         """What a notebook shows: the chart, or why there is none and the first rows; in a terminal
         one line.
         """
@@ -215,26 +209,21 @@ class Result:
             raise InputError(
                 f"size and title are of a picture: expected a name ending in {' '.join(FIXED)}, found {target}"
             )
-        return self._save_as(
-            target, ending, {} if size is None and title else {"size": size, "title": title}
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """`provenance` and `rows` as plain values; what is missing or not finite is None."""
-        return table_as_json(self.frame, self.provenance.as_dict())
-
-    def _save_as(self, target: Path, ending: str, layout: Mapping[str, Any] | None = None) -> Path:
         if ending == ".html":
             from ostools.reporting.page.page import chart_page
 
             page = chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
             return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
         if ending in PICTURES:
-            chart = self.plot(**layout or {})
+            chart = self.plot(size, title=title)
             return write_atomically(
-                target, lambda part: chart.save(str(part), format=cast(Any, ending[1:]))
+                target, lambda part: chart.save(str(part), format=cast(Literal["png"], ending[1:]))
             )
         return save_table(self.frame, self.provenance.as_dict(), target, encoded_fields(self))
+
+    def as_json(self) -> dict[str, object]:
+        """`provenance` and `rows` as plain values; what is missing or not finite is None."""
+        return table_as_json(self.frame, self.provenance.as_dict())
 
 
 def load_result(path: str | Path) -> Result:
@@ -311,9 +300,9 @@ def _built(name: str, values: Mapping[str, Any]) -> Result:
     classes = {kind.__name__: kind for kind in _below(Result)}
     if name not in classes:
         raise unknown_name("result", name, classes)
-    known = {one.name for one in fields(classes[name])}
+    names = {field.name for field in fields(classes[name])}
     # A field that the class had once, and that held nothing, is passed over.
-    values = {key: value for key, value in values.items() if key in known or value is not None}
+    values = {key: value for key, value in values.items() if key in names or value is not None}
     where = {**values["provenance"], "edits": tuple(values["provenance"]["edits"])}
     where["token_ids"] = None if where["token_ids"] is None else tuple(where["token_ids"])
     return classes[name](**{**values, "provenance": Provenance(**where)})

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -83,7 +83,7 @@ def _frame(stored: Stored, base: Stored, rows: int) -> pd.DataFrame:
     return pd.DataFrame(series_by_name, index=pd.RangeIndex(rows))
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: object) -> object:
     """Return a value as plain JSON: what JSON has itself as it is, of another kind `{kind: ...}`.
 
     Raises `TypeError` for a value that has no form here.
@@ -116,12 +116,12 @@ def _encoded_object(value: Any) -> Plain:
     raise TypeError(f"no plain form of {type(value).__name__}")
 
 
-def _decoded(value: Any, build: Build) -> Any:
+def _decoded(value: object, build: Build) -> object:
     """Return the value of `_encoded`. Raises `KeyError` for a kind that it does not write."""
     if not isinstance(value, dict):
         return value
     ((kind, stored),) = value.items()
-    readers: dict[str, Callable[[], Any]] = {
+    readers: dict[str, Callable[[], object]] = {
         "NA": lambda: pd.NA,
         "float": lambda: float(stored),
         "tuple": lambda: tuple(_decoded(part, build) for part in stored),
@@ -135,7 +135,7 @@ def _decoded(value: Any, build: Build) -> Any:
 
 
 def _result(stored: Stored, build: Build) -> object:
-    base = _decoded(stored["frame"], build)
+    base = cast(pd.DataFrame, _decoded(stored["frame"], build))
     values = decoded_fields(stored, base, build)
     return build(stored["class"], {**values, "provenance": stored["provenance"]})
 

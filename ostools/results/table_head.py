@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+
+from ostools.results.frames import Frame
 
 _LENGTHS = 16
 """Lengths of a curve that are shown."""
@@ -34,9 +35,9 @@ class TableHead:
     groups: str = ""
     title: str = ""
 
-    def of(self, result: Any) -> tuple[str, Any]:
+    def of(self, result: object) -> tuple[str, Frame]:
         """Title and rows of the table, of this result."""
-        table: Any = getattr(result, self.table)
+        table: Frame = getattr(result, self.table)
         table, title = table() if callable(table) else table, self._title(result)
         if "length" in table.columns:
             table, title = _some_lengths(table, title)
@@ -51,16 +52,16 @@ class TableHead:
             table = table[self._present(table)]
         return title, table
 
-    def _title(self, result: Any) -> str:
+    def _title(self, result: object) -> str:
         if self.title:
             return getattr(result, self.title)
         words = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", " ", type(result).__name__).capitalize()
         return words if self.table == "frame" else f"{words}, {self.table.replace('_', ' ')}"
 
-    def _present(self, table: Any) -> list[str]:
+    def _present(self, table: Frame) -> list[str]:
         return [name for name in self.columns.split() if name in table.columns]
 
-    def _grouped(self, table: Any) -> Any:
+    def _grouped(self, table: Frame) -> Frame:
         means, groups = self._present(table), self.groups.split()
         numbers = table.assign(**{name: table[name].astype("Float64") for name in means})
         grouped = numbers.groupby(groups, sort=False)
@@ -68,7 +69,7 @@ class TableHead:
             rows=(groups[0], "size"), **{name: (name, "mean") for name in means}
         ).reset_index()
 
-    def _side_by_side(self, table: Any) -> Any:
+    def _side_by_side(self, table: Frame) -> Frame:
         """The table with a column for each number and each value of `across`."""
         names = self._present(table)
         keys = [name for name in names if table[name].dtype.kind != "f"]
@@ -92,7 +93,7 @@ class TableHead:
         return wide.dropna(how="all").reset_index()
 
 
-def _some_lengths(table: Any, title: str) -> tuple[Any, str]:
+def _some_lengths(table: Frame, title: str) -> tuple[Frame, str]:
     """Rows of at most `_LENGTHS` lengths, evenly spread, the first and the last among them."""
     lengths = sorted(set(table["length"]))
     last, most = len(lengths) - 1, _LENGTHS - 1

@@ -126,11 +126,6 @@ def keyed(cell: Cell, checkpoint: str, device: str) -> KeyedCell:
     return KeyedCell(cell, digest([base, list(cell.lengths)]), base)
 
 
-def key_of(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell: its lengths, and what `base_of` holds."""
-    return keyed(cell, checkpoint, device).key
-
-
 def base_of(cell: Cell, checkpoint: str, device: str) -> str:
     """What defines the numbers of a cell but its lengths: settings, text, checkpoint, device,
     versions.
@@ -167,8 +162,8 @@ def sources(definitions: Sequence[object]) -> list[list[str]]:
 
 
 def _named_files(definition: object) -> Iterator[tuple[str, Path]]:
-    own = getattr(definition, "__dict__", {})
-    for name in getattr(definition, "__dataclass_fields__", own):
+    attributes = getattr(definition, "__dict__", {})
+    for name in getattr(definition, "__dataclass_fields__", attributes):
         value = getattr(definition, name)
         if isinstance(value, str | Path) and os.path.isfile(value):
             yield name, Path(value)

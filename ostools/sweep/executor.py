@@ -27,7 +27,7 @@ from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import arithmetic_named
 from ostools.models.shape import enough_threads
-from ostools.sweep.cells import KeyedCell, checkpoint_hash, code_version, key_of, to_load
+from ostools.sweep.cells import KeyedCell, checkpoint_hash, code_version, keyed, to_load
 from ostools.sweep.measurements import MEASUREMENTS, measure
 from ostools.sweep.sweep_file import form_of
 from ostools.tasks.repeats import RepeatedIds
@@ -57,11 +57,11 @@ class Terms:
 
     def require_same(self, keyed_cell: KeyedCell) -> None:
         """Refuse versions, plugins and files that are others, on this node, than the key says."""
-        cell, there = keyed_cell.cell, "that the sweep was planned with, found others"
+        cell, planned = keyed_cell.cell, "that the sweep was planned with, found others"
         if code_version() != self.code:
-            raise InputError(f"expected the versions {there} here")
-        if key_of(cell, self.checkpoints[cell.model], self.kind) != keyed_cell.key:
-            raise InputError(f"expected the plugins and files {there} on {os.uname().nodename}")
+            raise InputError(f"expected the versions {planned} here")
+        if keyed(cell, self.checkpoints[cell.model], self.kind) != keyed_cell:
+            raise InputError(f"expected the plugins and files {planned} on {os.uname().nodename}")
 
 
 def weights_dtype(cell: Cell) -> torch.dtype:

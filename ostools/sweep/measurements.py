@@ -19,9 +19,10 @@ from ostools.ground.arguments import full_hints
 from ostools.ground.lens import TransformerBridge
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
+from ostools.results import Result
 
 
-def listed(value: Any) -> Any:
+def listed(value: object) -> tuple[object, ...]:
     """One value where a list is meant is a list of one."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -64,7 +65,7 @@ class Measurement:
     """
 
     name: str
-    function: Callable[..., Any]
+    function: Callable[..., Result]
     swept: Swept
     options: type[Options]
 
@@ -84,7 +85,7 @@ def _measurement(record: MeasurementRecord, swept: Swept) -> Measurement:
     return Measurement(name, function, swept, options)
 
 
-def _of_a_file(hint: Any) -> Any:
+def _of_a_file(hint: object) -> object:
     """A parameter's type as a sweep file has it: a tuple for whatever may be a list, `float` where
     a whole number may stand.
     """

@@ -17,6 +17,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from types import ModuleType
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -67,7 +68,7 @@ class RayCluster(Executor):
             raise InputError(
                 "expected Ray, found none: pip install 'oversquashing-tools[ray]'"
             ) from None
-        self.ray: Any = ray
+        self.ray: ModuleType = ray
         self.address, self.cpus = address, whole_number("cpus", cpus, 1)
         self.workers = None if workers is None else whole_number("workers", workers, 1)
 
@@ -116,7 +117,7 @@ class RayCluster(Executor):
         workers = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
         idle, losses = [*workers], Counter[KeyedCell]()
         # Workers and their cells, by the references of the results.
-        working: dict[Any, tuple[Any, Job]] = {}
+        working: dict[object, tuple[Any, Job]] = {}
 
         def give_cells() -> None:
             while queue and idle:
@@ -180,7 +181,7 @@ def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
 
 
 @contextmanager
-def _connected(ray: Any, address: str | None) -> Iterator[None]:
+def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
     """Connected to the cluster, and disconnected again; a connection that was there stays.
 
     `address` None: the connection that there is, or a cluster on this machine, which ends with the
@@ -194,7 +195,7 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
             )
         yield
         return
-    options: dict[str, Any] = {"address": "local", "include_dashboard": False}
+    options: dict[str, object] = {"address": "local", "include_dashboard": False}
     if address is not None:
         options = {"address": _answering(address)}
     # No usage statistics are sent; what the command prints is a table.

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from ostools.sweep.cells import KeyedCell
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.store import MANIFEST, Failure, Store
 
+Value = TypeVar("Value")
 PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
 CONDITION = ("model", "dtype", "mitigation", "seed", "options", *MADE_BY)
@@ -75,12 +76,12 @@ class SweepReading:
         """Every row, in the order of the cells and of their lengths."""
         if not self.tables:
             return pd.DataFrame(columns=[*_CELL, *MADE_BY])
-        joined: Any = pd.concat(self.tables.values(), ignore_index=True)
+        joined: Frame = pd.concat(self.tables.values(), ignore_index=True)
         joined = joined.sort_values(by=PLACE, kind="stable", ignore_index=True)
         return joined.drop(columns=PLACE)
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, object]:
         """Everything that the numbers come from, each once: models (with the hash of their
         weights), versions, the options of the measurements, when they were made; and how much of
         what was asked is there."""
@@ -89,22 +90,22 @@ class SweepReading:
         cells = [cell.keyed_cell.cell for cell in self.cells]
         options = dict.fromkeys((cell.measurement, cell.options) for cell in cells)
 
-        def each(name: str) -> list[Any]:
+        def values_of(name: str) -> list[object]:
             return distinct(source[name] for source in sources if source.get(name))
 
         return {
             "cells": {"asked": len(cells)} | {state: len(self.of(state)) for state in STATES},
-            "models": each("model"),
-            "versions": each("versions"),
-            "checkpoints": each("checkpoint"),
-            "code": each("code"),
+            "models": values_of("model"),
+            "versions": values_of("versions"),
+            "checkpoints": values_of("checkpoint"),
+            "code": values_of("code"),
             "measurements": [{"measurement": name, **json.loads(text)} for name, text in options],
-            "edits": each("edits"),
+            "edits": values_of("edits"),
             "time": [times[0], times[-1]] if times else [],
         }
 
 
-def distinct(values: Iterable[Any]) -> list[Any]:
+def distinct(values: Iterable[Value]) -> list[Value]:
     """Each JSON value once, in the order in which they come."""
     return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
@@ -161,7 +162,7 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
     return read_texts(rows, provenance_of(source))
 
 
-def provenance_of(source: Mapping[str, Any], **changes: Any) -> Provenance:
+def provenance_of(source: Mapping[str, Any], **changes: object) -> Provenance:
     """Return the provenance of stored rows, with other parameters where `changes` says so."""
     names = ("model", "versions", "edits", "time", "arithmetic")
     fields = {name: source[name] for name in names if name in source}
@@ -206,7 +207,7 @@ def _joined(parts: Sequence[pa.Table], keyed_cells: Sequence[KeyedCell]) -> Fram
         raise InputError(
             f"expected files of one measurement with columns alike: {error}"
         ) from error
-    table: Any = joined.replace_schema_metadata({b"pandas": pandas_metadata[0][0]}).to_pandas()
+    table: Frame = joined.replace_schema_metadata({b"pandas": pandas_metadata[0][0]}).to_pandas()
     table = table.sort_values(by=[PLACE, "length"], kind="stable", ignore_index=True)
     cells = [
         {**keyed_cell.cell.columns, "options": keyed_cell.cell.options}

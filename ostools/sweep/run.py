@@ -10,7 +10,7 @@ from pathlib import Path
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
-from ostools.measure.swept import Rows
+from ostools.measure.swept import TOO_SHORT, Rows
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, keyed
 from ostools.sweep.executor import (
@@ -79,9 +79,9 @@ def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) ->
     missing = [keyed_cell for keyed_cell in keyed_cells if keyed_cell.key not in stored]
     failed = [failures[keyed_cell.key] for keyed_cell in missing if keyed_cell.key in failures]
     pending = [
-        Job(one, forecast(one.cell, located[one.cell.model], terms.device))
-        for one in missing
-        if one.key not in failures
+        Job(keyed_cell, forecast(keyed_cell.cell, located[keyed_cell.cell.model], terms.device))
+        for keyed_cell in missing
+        if keyed_cell.key not in failures
     ]
     return SweepPlan(tuple(keyed_cells), tuple(pending), tuple(failed), terms)
 
@@ -144,4 +144,6 @@ def _store(store: Store, keyed_cell: KeyedCell, rows: Rows | str, terms: Terms) 
     except Exception as error:  # of pyarrow: of many kinds
         return f"the rows cannot be stored: {in_words(error)}"
     store.add(keyed_cell, content)
+    if too_short := rows[1].parameters.get(TOO_SHORT):
+        store.say(f"{keyed_cell.cell}: the text is too short for {too_short} tokens")
     return ""

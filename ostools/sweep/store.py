@@ -143,18 +143,18 @@ class Store(OwnDirectory):
         Gives the number of cells that were measured and are replaced: their files stay, and the
         tables leave them out.
         """
-        asked: dict[str, dict[str, KeyedCell]] = defaultdict(dict)
+        cells_by_identity: dict[str, dict[str, KeyedCell]] = defaultdict(dict)
         for cell in self.planned_cells():
-            asked[cell.identity][cell.key] = cell
+            cells_by_identity[cell.identity][cell.key] = cell
         stored, replaced = {path.name[:16] for path in files_in(self.cells, _CELL)}, 0
         for cell in keyed_cells:
-            cells_before = asked[cell.identity]
+            cells_before = cells_by_identity[cell.identity]
             for key, before in [*cells_before.items()]:
                 if key != cell.key and cell.replaces(before):
                     del cells_before[key]
                     replaced += key in stored
             cells_before[cell.key] = cell
-        cells = tuple(cell for by_key in asked.values() for cell in by_key.values())
+        cells = tuple(cell for by_key in cells_by_identity.values() for cell in by_key.values())
         manifest = _MANIFEST.dump_json(Manifest(3, cells), indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_bytes(manifest))
         return replaced

@@ -7,7 +7,7 @@ An unknown key or name is refused with the nearest right one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, Union
 
@@ -21,6 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import CoreSchema
 
 from ostools import mitigations, tasks
 from ostools.ground.arguments import checked_arguments
@@ -40,7 +41,7 @@ MOST_CELLS = 100_000
 """The most cells that a sweep may ask for. At a second each, they take more than a day."""
 
 
-def _lengths(value: Any) -> Any:
+def _lengths(value: object) -> tuple[int, ...]:
     parts = listed(value)
     if not parts or not all(
         isinstance(part, int | str) and not isinstance(part, bool) for part in parts
@@ -49,7 +50,7 @@ def _lengths(value: Any) -> Any:
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
 
 
-def _measurement(value: Any) -> Any:
+def _measurement(value: object) -> object:
     spec = {"name": value} if isinstance(value, str) else value
     if (
         isinstance(spec, dict)
@@ -60,7 +61,7 @@ def _measurement(value: Any) -> Any:
     return spec
 
 
-def _schema_by_name(_: Any, handler: GetCoreSchemaHandler) -> Any:
+def _schema_by_name(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
     kinds = tuple(measurement.options for measurement in MEASUREMENTS.values())
     return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
 
@@ -102,16 +103,15 @@ class Sweep(Strict):
     def with_typed(self, added: Sequence[Mitigation | str]) -> Sweep:
         """Return the sweep with more mitigations, also ones of a file of the user's own, which
         runs. Raises `InputError` for an object that no text makes again."""
-        made = [typed(one) if isinstance(one, str) else one for one in added]
-        self._require_for_texts(made)
+        definitions = [typed(spec) if isinstance(spec, str) else spec for spec in added]
+        self._require_for_texts(definitions)
         sweep = self.model_copy()
-        sweep._typed = tuple(map(mitigations.label, made))
-        if odd := [
-            label for one, label in zip(made, sweep._typed, strict=True) if label == repr(one)
-        ]:
-            raise InputError(
-                f"mitigations: expected one that a text makes, such as './mine.py:AskAgain', found {odd[0]:.60}"
-            )
+        sweep._typed = tuple(map(mitigations.label, definitions))
+        for definition, label in zip(definitions, sweep._typed, strict=True):
+            if label == repr(definition):
+                raise InputError(
+                    f"mitigations: expected one that a text makes, such as './mine.py:AskAgain', found {label:.60}"
+                )
         return sweep
 
     @model_validator(mode="after")
@@ -130,22 +130,24 @@ class Sweep(Strict):
         for spec in self.mitigations:
             if spec != NONE:
                 mitigations.mitigation(spec)
+        self._require_for_texts([spec for spec in self.mitigations if spec != NONE])
         for measurement in self.measurements:
-            self._check(measurement)
+            self._check_dtypes_and_texts(measurement)
+            self._check_tasks(measurement)
         return self
 
-    def _check(self, measurement: Options) -> None:
-        casts = MEASUREMENTS[measurement.name].swept.casts
-        dtype_names = [name for name, kind in PRECISIONS.items() if casts or kind.part is None]
+    def _check_dtypes_and_texts(self, measurement: Options) -> None:
+        swept = MEASUREMENTS[measurement.name].swept
+        dtypes = [name for name, kind in PRECISIONS.items() if swept.casts or kind.part is None]
         for name in measurement.dtypes or self.dtypes:
-            checked_name(f"dtype of {measurement.name}", name, dtype_names)
-        if self.texts:
-            if MEASUREMENTS[measurement.name].swept.of_texts is None:
-                of_texts = [name for name, m in MEASUREMENTS.items() if m.swept.of_texts]
-                raise InputError(
-                    f"texts: expected {', '.join(of_texts)}, found {measurement.name}, which asks tasks"
-                )
-            self._require_for_texts([spec for spec in self.mitigations if spec != NONE])
+            checked_name(f"dtype of {measurement.name}", name, dtypes)
+        if self.texts and swept.of_texts is None:
+            of_texts = [name for name, m in MEASUREMENTS.items() if m.swept.of_texts]
+            raise InputError(
+                f"texts: expected {', '.join(of_texts)}, found {measurement.name}, which asks tasks"
+            )
+
+    def _check_tasks(self, measurement: Options) -> None:
         for spec in self.tasks:
             # Answers to one prompt are drawn by the number of the sample: a seed would seem to
             # act there, and would not.
@@ -221,9 +223,11 @@ class _Plain(yaml.SafeLoader):
     reads the range 4:8 as 248, in base sixty, and 010 as 8. `no` and `on` are words.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: ClassVar[dict[str, list[object]]] = {}
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise yaml.constructor.ConstructorError(
@@ -241,7 +245,7 @@ for _kind, _pattern, _first in (
     _Plain.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> object:
     """The plain values of a YAML file. Raises `InputError` with the file, the line and the column."""
     try:
         # _Plain is a SafeLoader: it makes no objects.

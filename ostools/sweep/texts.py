@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from ostools.ground.errors import InputError, in_words, short_repr
 from ostools.measure.swept import Text
@@ -13,7 +12,7 @@ from ostools.measure.swept import Text
 _PARTED = re.compile(r"\n(?:[ \t]*\n)+")
 
 
-def read_texts(texts: Any) -> tuple[Text, ...]:
+def read_texts(texts: object) -> tuple[Text, ...]:
     """Read the texts of a list, of a .jsonl file (an object a line), or of a file of plain text,
     whose texts are parted by empty lines. An object has a `text` and may have an `id`; without one
     a text's id is its place, from 0.
@@ -26,22 +25,25 @@ def read_texts(texts: Any) -> tuple[Text, ...]:
         where, items = str(texts), _items_of(Path(texts))
     if not isinstance(items, list | tuple) or not items:
         raise InputError(f"{where}: expected texts or a file of texts, found {short_repr(items)}")
-    read = []
-    for number, item in enumerate(items):
-        fields = item if isinstance(item, dict) else {"text": item}
-        text, name = fields.get("text"), fields.get("id", number)
-        is_named = isinstance(name, str | int) and not isinstance(name, bool)
-        if not isinstance(text, str) or not text.strip() or not is_named:
-            raise InputError(f"{where}: expected texts, found {short_repr(item)} at {number}")
-        read.append(Text(str(name), number, text))
+    read = tuple(_text_of(item, number, where) for number, item in enumerate(items))
     names = [text.id for text in read]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{where}: expected an id of its own for each text, found {twice!r} twice")
-    return tuple(read)
+    return read
 
 
-def _items_of(path: Path) -> list[Any]:
+def _text_of(item: object, number: int, where: str) -> Text:
+    """A text, or an object with one, as the text of that number. Raises `InputError` for another."""
+    fields = item if isinstance(item, dict) else {"text": item}
+    text, name = fields.get("text"), fields.get("id", number)
+    is_named = isinstance(name, str | int) and not isinstance(name, bool)
+    if not isinstance(text, str) or not text.strip() or not is_named:
+        raise InputError(f"{where}: expected texts, found {short_repr(item)} at {number}")
+    return Text(str(name), number, text)
+
+
+def _items_of(path: Path) -> list[object]:
     try:
         content = path.read_text(encoding="utf-8")
         if path.suffix.lower() == ".jsonl":

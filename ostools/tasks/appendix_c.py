@@ -212,8 +212,9 @@ class AppendixTask(Task):
         """Copying with drawn digits: the paper's own sequences all have the same answer, which
         examples would give away.
         """
-        drawn = {"uniform": True, "interleave": False} if self.name in _COPY_NAMES else {}
-        return replace(self, corrupt=False, **drawn)
+        if self.name in _COPY_NAMES:
+            return replace(self, corrupt=False, uniform=True, interleave=False)
+        return replace(self, corrupt=False)
 
     @property
     def reasons(self) -> bool:
@@ -310,8 +311,8 @@ class AppendixTask(Task):
     def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
         last = len(items) - 1
         copied = {"copy-last": (last,), "copy-first": (0,), "copy": tuple(range(last + 1))}
-        counted = (index for index, item in enumerate(items) if item == self._counted_item)
-        return copied[self.name] if self.name in copied else tuple(counted)
+        places = (index for index, item in enumerate(items) if item == self._counted_item)
+        return copied[self.name] if self.name in copied else tuple(places)
 
     def answer_line(self, answer: str) -> str:
         return _FORMS[self.name][1].format(answer=answer)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_seeds
@@ -123,7 +122,7 @@ class Task(AnyTask):
         return self.key(self.items(length, seed))
 
 
-def seeds_of(task: AnyTask, seeds: Any) -> list[int]:
+def seeds_of(task: AnyTask, seeds: object) -> list[int]:
     """The seeds that a task is asked with; more than the default are refused for one that draws
     nothing.
     """

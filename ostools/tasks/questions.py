@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import cast
 
 from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
@@ -142,8 +142,8 @@ def _counts(form: Task, pieces: Sequence[str], mitigation: Mitigation | None) ->
         for is_bar, group in groupby(kept_pieces, lambda piece: isinstance(piece, Bar))
         if not is_bar
     ]
-    whole = form.key([piece for part in parts for piece in part])
-    if not form.numeric or sum(int(form.key(part)) for part in parts) != int(whole):
+    total = form.key([piece for part in parts for piece in part])
+    if not form.numeric or sum(int(form.key(part)) for part in parts) != int(total):
         raise InputError(
             f"{mitigations.label(asking)}: expected a task whose answer is the sum of the counts of its parts, such as "
             f"count-ones, found {form.name}"
@@ -194,10 +194,10 @@ def prompts_jsonl(question_list: Iterable[Question]) -> str:
     return "".join(json.dumps(as_row(item)) + "\n" for item in checked_questions(question_list))
 
 
-def checked_questions(value: Any) -> tuple[Question, ...]:
+def checked_questions(value: object) -> tuple[Question, ...]:
     """The questions. Raises `InputError` for anything else."""
     is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-    items: tuple[Any, ...] = tuple(value) if is_several else (value,)
+    items = tuple(cast(Iterable[Question], value)) if is_several else (cast(Question, value),)
     if wrong := [item for item in items if not isinstance(item, Question)]:
         raise InputError(
             f"expected questions, as ost.tasks.questions gives them, found {short_repr(wrong[0])}"
@@ -205,7 +205,7 @@ def checked_questions(value: Any) -> tuple[Question, ...]:
     return items
 
 
-def as_row(question: Question) -> dict[str, Any]:
+def as_row(question: Question) -> dict[str, str | int]:
     """One line of `prompts_jsonl`."""
     return {
         "id": question.id,

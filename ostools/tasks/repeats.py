@@ -87,7 +87,7 @@ class TaskOfIds(CollapseTask):
     items: ClassVar[ItemsAs] = "ids"
 
     @abstractmethod
-    def provenance_columns(self) -> dict[str, Any]:
+    def provenance_columns(self) -> dict[str, object]:
         """For a provenance: the ids."""
 
 
@@ -119,7 +119,7 @@ class RepeatedIds(TaskOfIds):
     def example(self) -> str:
         return " ".join(map(str, self._ids(6)))
 
-    def provenance_columns(self) -> dict[str, Any]:
+    def provenance_columns(self) -> dict[str, object]:
         return {"before": list(_row(self.ids)), "item": self.item}
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
@@ -160,7 +160,7 @@ class PairsOfIds(TaskOfIds):
                     f"{ends[1]} at their ends: their distance would be that of the two tokens"
                 )
 
-    def provenance_columns(self) -> dict[str, Any]:
+    def provenance_columns(self) -> dict[str, object]:
         return {"at": {n: [list(_row(ids)) for ids in pair] for n, pair in self.at.items()}}
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:

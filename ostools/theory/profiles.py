@@ -223,15 +223,6 @@ def interval_of_mean(
     return interval.low.numpy(), interval.high.numpy()
 
 
-def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.ndarray, "window 2"]:
-    """The mean log10 of the first, and of the last third, minus the middle one, of every window:
-    the contrasts of `profiles.u_shape`, without its intervals. At least 15 tokens, five in each
-    third."""
-    blocks = means_of_blocks(log10_values)
-    start, middle, end = blocks.reshape(len(blocks), 3, -1).mean(2).T
-    return np.stack([start - middle, end - middle], axis=1)
-
-
 def ends_over_texts(contrasts: Float[np.ndarray, "text 2"]) -> EndContrasts:
     """Means over texts: whether the mean contrasts are zero, by Student's t with a degree of
     freedom less than texts.

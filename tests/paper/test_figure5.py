@@ -16,7 +16,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.models import encode
 from ostools.paper import Figure5, figure_5
-from ostools.paper.figure5 import DRAWN
+from ostools.paper.figure5 import FIGURE_5_READING
 from ostools.theory.distances import distance, head_chunks
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token
@@ -47,7 +47,7 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     assert set(apart["length"]) == {3, 9}  # where a comma comes before the next digit
     assert len(frame) == 4 * 2 * len(LENGTHS) + len(apart)
     assert not frame.duplicated(["panel", "pair", "dtype", "length"]).any()
-    seeds: Any = DRAWN.of(figure.curves["b"].measured())
+    seeds: Any = FIGURE_5_READING.of(figure.curves["b"].measured())
     means = seeds.groupby(["dtype", "length"])["mean"].mean()
     drawn = frame[frame["panel"] == "b"].set_index(["dtype", "length"])["mean"]
     pd.testing.assert_series_equal(drawn.sort_index(), means.sort_index())

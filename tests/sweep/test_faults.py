@@ -264,7 +264,7 @@ def test_what_a_plugin_raises_ends_one_cell_and_not_the_sweep(
 
         return called
 
-    monkeypatch.setattr(executor, "key_of", raised_for("copy-last", executor.key_of))
+    monkeypatch.setattr(executor, "keyed", raised_for("copy-last", executor.keyed))
     monkeypatch.setattr(Bench, "_model", raised_for("copy-first", lambda bench, cell: None))
     monkeypatch.setattr(executor, "enough_threads", lambda models: nullcontext())
     monkeypatch.setattr(executor, "measure", raised_for("count-ones", None))
@@ -280,7 +280,7 @@ def test_an_interrupt_is_no_failure_of_a_cell(
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executor, "key_of", interrupted)
+    monkeypatch.setattr(executor, "keyed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(sweep_of(SWEEP), tmp_path)
     assert not list((tmp_path / "failed").iterdir())

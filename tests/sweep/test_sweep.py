@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ostools.ground.errors import InputError
 from ostools.mitigations import MitigationError
 from ostools.sweep import Sweep, read_sweep, sweep_of
-from ostools.sweep.cells import cells_of, key_of, to_load
+from ostools.sweep.cells import cells_of, keyed, to_load
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 
@@ -95,7 +95,7 @@ def test_any_text_is_a_sweep_or_refused(
 
 
 def keys(sweep: Sweep, checkpoint: str = "a", device: str = "cpu") -> list[str]:
-    return [key_of(cell, checkpoint, device) for cell in cells_of(sweep)]
+    return [keyed(cell, checkpoint, device).key for cell in cells_of(sweep)]
 
 
 def test_a_key_is_of_everything_that_defines_a_number_and_of_nothing_else() -> None:

@@ -14,7 +14,8 @@ from ostools.ground.errors import InputError
 from ostools.measure.swept import Text
 from ostools.mitigations import MitigationError
 from ostools.sweep import over_texts, results, run, sweep_of
-from ostools.sweep.cells import cells_of, key_of
+from ostools.sweep.cells import cells_of, keyed
+from ostools.sweep.reading import read
 from ostools.sweep.texts import read_texts
 from ostools.theory.profiles import binned, interval_of_mean
 from tests.checkpoints import tiny_model
@@ -106,8 +107,16 @@ def test_the_pair_of_a_text_is_the_collapse_of_its_window_and_each_text_a_seed(
     """A text that is too short for a length has no row of it; one too short for all has failed."""
     given = [*texts(2), "ab cd ef gh", "a"]
     pairs = {"name": "collapse", "dtypes": ["float32", "bfloat16"]}
-    done = swept(written, tmp_path, pairs, texts=given, lengths=[8, 20])
+    told: list[str] = []
+    asked = {"models": str(written), "texts": given, "lengths": [8, 20], "measurements": pairs}
+    done = run(sweep_of(asked), tmp_path, say=told.append)
     assert done.measured == 6
+    short = [line for line in told if line.endswith("the text is too short for [20] tokens")]
+    assert [line.split(" on ")[0] for line in short] == ["collapse of text 2"] * 2
+    sources = [cell.source or {"parameters": {}} for cell in read(tmp_path).cells]
+    lacking = [source["parameters"].get("too_short_for") for source in sources]
+    assert lacking.count([20]) == 2
+    assert lacking.count(None) == len(lacking) - 2
     assert [line.partition(": ")[2] for line in done.failed] == [
         "InputError: expected a text of at least 8 tokens, found fewer"
     ] * 2
@@ -192,14 +201,14 @@ def test_a_mitigation_of_a_file_of_ones_own_is_measured_where_it_was_typed(
     Path("mine.py").write_text(MINE.format(factor=0.0))
     asked = {"models": str(written), "texts": texts(1), "lengths": 8, "measurements": "sensitivity"}
     sweep = sweep_of(asked, mitigations=["./mine.py:Flat"])
-    keys = [key_of(cell, "a", "cpu") for cell in cells_of(sweep)]
+    keys = [keyed(cell, "a", "cpu").key for cell in cells_of(sweep)]
     assert run(sweep, "out").failed == ()
     table: Any = results("out")
     norms = {name: rows["frobenius_norm"].tolist() for name, rows in table.groupby("mitigation")}
     assert list(norms) == ["./mine.py:Flat", "none"]
     assert norms["none"] != norms["./mine.py:Flat"]
     Path("mine.py").write_text(MINE.format(factor=0.5))
-    again = [key_of(cell, "a", "cpu") for cell in cells_of(sweep)]
+    again = [keyed(cell, "a", "cpu").key for cell in cells_of(sweep)]
     assert (again[0] == keys[0], again[1] == keys[1]) == (True, False)
     with pytest.raises((InputError, MitigationError), match="is code in a file"):
         sweep_of({**asked, "mitigations": "./mine.py:Flat"})

@@ -141,16 +141,6 @@ def test_the_interval_is_over_texts() -> None:
     assert np.isnan(profiles.interval_of_mean(texts[:2])).all()
 
 
-@pytest.mark.parametrize("pos", [15, 60, 61, 63, 64, 127])
-def test_contrasts_are_those_of_one_profile(pos: int) -> None:
-    values = np.random.default_rng(pos).normal(size=(3, pos))
-    for row, found in zip(values, profiles.end_contrasts(values), strict=True):
-        shape = profiles.u_shape(row)
-        np.testing.assert_allclose(
-            found, [shape.start.value, shape.end.value], rtol=1e-12, atol=1e-14
-        )
-
-
 def test_the_ends_are_tested_as_by_students_t() -> None:
     contrasts = np.random.default_rng(2).normal(0.3, 1, size=(12, 2))
     ends = profiles.ends_over_texts(contrasts)

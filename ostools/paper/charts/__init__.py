@@ -1,3 +1,37 @@
-"""Charts of the paper's figures and claims: `figures`, `figure5`, `decay` (laws of length),
-`positions`, `windows`.
-"""
+"""The results of this room as charts in the five forms of `ostools.reporting`, and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ostools.paper import behaviour as answer_figures
+from ostools.paper.chain_of_thought import ChainOfThought
+from ostools.paper.charts import behaviour, decay, figure5, positions
+from ostools.paper.claims.claims import Reproduction
+from ostools.paper.figure5 import Figure5
+from ostools.paper.retrieval import Retrieval
+from ostools.paper.synthetic import Figure8, Figure9
+from ostools.paper.windows import WindowStudy
+from ostools.results import Chart, Result
+
+
+class View(NamedTuple):
+    """How the results of one class are drawn, and what they say."""
+
+    chart: Callable[..., Chart]
+    findings: Callable[..., list[str]]
+
+
+VIEWS: dict[type[Result], View] = {
+    answer_figures.Figure2: View(behaviour.figure_2_chart, behaviour.figure_2_findings),
+    answer_figures.Figure3: View(behaviour.figure_3_chart, behaviour.figure_3_findings),
+    answer_figures.Figure4: View(behaviour.figure_4_chart, behaviour.figure_4_findings),
+    Figure5: View(figure5.figure_5_chart, figure5.figure_5_findings),
+    Figure8: View(decay.figure_8_chart, decay.figure_8_findings),
+    Figure9: View(decay.figure_9_chart, decay.figure_9_findings),
+    ChainOfThought: View(positions.chain_of_thought_chart, positions.chain_of_thought_findings),
+    Retrieval: View(positions.retrieval_chart, positions.retrieval_notes),
+    WindowStudy: View(positions.windows_chart, positions.windows_findings),
+    Reproduction: View(behaviour.claims_chart, behaviour.reproduction_findings),
+}

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number, title_of
-from ostools.paper.figure5 import DRAWN, Figure5
+from ostools.paper.figure5 import FIGURE_5_READING, Figure5
 from ostools.reporting.charts.collapse import (
     jumps,
     marked_limits,
@@ -168,11 +168,15 @@ def _rows(group: Frame, low: float) -> Frame:
 
 def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
     """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
-    every = result.curves[panel].verdicts_over_seeds(DRAWN.per, DRAWN.norm).items()
+    every = (
+        result.curves[panel]
+        .verdicts_over_seeds(FIGURE_5_READING.per, FIGURE_5_READING.norm)
+        .items()
+    )
     return {
         dtype: verdict
         for (kind, dtype, site, _), verdict in every
-        if (kind, site) == (pair, DRAWN.site)
+        if (kind, site) == (pair, FIGURE_5_READING.site)
     }
 
 

@@ -4,21 +4,17 @@ sizes of a sliding window.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
 import altair as alt
 import pandas as pd
 
 from ostools.ground.names import known_norm
 from ostools.ground.words import number, title_of
-from ostools.paper.chain_of_thought import BY_MODEL, LINE_APPENDED, PARTS, ChainOfThought
+from ostools.paper.chain_of_thought import PARTS, ChainOfThought
 from ostools.paper.retrieval import Retrieval
 from ostools.paper.windows import WindowStudy
 from ostools.reporting.charts.tokens import NORMS
 from ostools.reporting.findings import MOST, first_few
-from ostools.reporting.forms import bars, curve, log_rows, rules, token_rows
+from ostools.reporting.forms import Encoding, bars, curve, log_rows, rules, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
 from ostools.theory.statistics.intervals import wilson
@@ -63,7 +59,8 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
     answer, right = (
         theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right")
     )
-    sentences = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
+    source = f"Reasoning and answer line: {parameters['reasoning_source']}"
+    sentences = [f"{source}. Next comes {answer}; the right one is {right}."]
     summary: Frame = result.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"], sort=False):
         shares = ", ".join(
@@ -76,22 +73,7 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
     return first_few(sentences)
 
 
-def _source(parameters: Mapping[str, Any]) -> str:
-    """Whose the reasoning and the begun line are."""
-    source, some = parameters["reasoning_source"], bool(parameters["reasoning"])
-    if source == BY_MODEL:
-        return (
-            "The model wrote the reasoning and began the answer line"
-            if some
-            else "The model began the answer line"
-        )
-    if source == LINE_APPENDED:
-        what = "the reasoning" if some else "nothing"
-        return f"The model wrote {what}; the answer line was begun for it"
-    return "The reasoning was given" if some else "No reasoning; the answer line was begun"
-
-
-def _parts(table: Frame, parts_present: list[str], hue: Any) -> alt.LayerChart:
+def _parts(table: Frame, parts_present: list[str], hue: Encoding) -> alt.LayerChart:
     """Shares of the sum, and a line across each where it would end if every token were felt alike."""
     rows = table[["name", "tokens", "total", "mean"]].assign(
         value=table["share"], alike=table["tokens"] / table["tokens"].sum()
@@ -108,7 +90,7 @@ _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT = 540, 120
 _DIGITS = 10
 """Of more records than these, whose values are digits, two hold the same value."""
 _TARGET_RECORD, _OTHER_TOKENS = "tokens of the wanted record", "all other tokens"
-_QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
+_QUANTITIES = {"log_probability": "log p (nats)", "log_sensitivity": "log sensitivity (natural)"}
 
 
 def retrieval_chart(result: Retrieval) -> Chart:
@@ -148,41 +130,19 @@ def retrieval_notes(result: Retrieval) -> list[str]:
     frame, parameters = frame_of(result), result.provenance.parameters
     seeds, records = frame["seed"].nunique(), str(parameters["records"])
     kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(records, "from a file")
-    seeds_words = f"{seeds} seeds" if seeds > 1 else "One seed"
-    notes = [f"{seeds_words} ({kind} a record); within a seed only the wanted record moves."]
+    notes = [f"Seeds: {seeds} ({kind} a record); within a seed only the wanted record moves."]
     if records == "words" and int(frame["length"].iloc[0]) > _DIGITS:
         notes.append(
             "There are more records than digits: another may hold the wanted value too, and be what was found."
         )
     norm = f"mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i"
     estimated = ", estimated" if (frame["method"] != "exact").any() else ""
-    return [*notes, f"Sensitivity: {norm}{estimated}.", *_ends(result)][:MOST]
-
-
-def _ends(result: Retrieval) -> list[str]:
-    """A line a quantity: the first and the last position against the mean of those between."""
-    rows, notes = [dict(row) for row in result.ends.to_dict("records")], []
-    for quantity, words in _QUANTITIES.items():
-        differences = [
-            f"{row['end']} {_difference(row)}" for row in rows if row["quantity"] == quantity
-        ]
-        if differences:
-            notes.append(
-                f"{words} against the mean of the positions between: {'; '.join(differences)}."
-            )
-    return notes
-
-
-def _difference(row: dict[str, Any]) -> str:
-    """A difference of log p in nats, one of log sensitivity as a factor; its interval and verdict."""
-    factor = row["quantity"] == "log_sensitivity"
-    middle, low, high = (
-        math.exp(row[name]) if factor else row[name] for name in ("difference", "low", "high")
-    )
-    interval = f" ({number(low)} to {number(high)})" if pd.notna(low) else ""
-    return (
-        f"{f'× {number(middle)}' if factor else f'{middle:+.2g} nats'}{interval}, {row['verdict']}"
-    )
+    ends = [
+        f"{words}, at an end less the mean of the positions between: {'; '.join(ends)}."
+        for quantity, words in _QUANTITIES.items()
+        if (ends := result.ends_words(quantity))
+    ]
+    return [*notes, f"Sensitivity: {norm}{estimated}.", *ends][:MOST]
 
 
 def _record_axis(frame: Frame) -> alt.X:
@@ -265,12 +225,12 @@ def windows_findings(result: WindowStudy) -> list[str]:
     summary: Frame = result.summary
     plain = summary[summary["window"].isna()].iloc[0]
     sized = summary[summary["window"].notna()].astype({"window": int})
-    right, apart = (sized.loc[sized[name].idxmax()] for name in ("accuracy", "distance"))
+    right, farthest = (sized.loc[sized[name].idxmax()] for name in ("accuracy", "distance"))
     return [
         f"Most answers are right with a window of {right['window']:.0f} tokens, {right['accuracy']:.0%} of "
         f"{right['questions']:.0f}; without a window {plain['accuracy']:.0%}.",
-        f"The distance is largest with a window of {apart['window']:.0f}, {number(apart['distance'])}; without a window "
-        f"{number(plain['distance'])}.",
+        f"The distance is largest with a window of {farthest['window']:.0f}, {number(farthest['distance'])}; "
+        f"without a window {number(plain['distance'])}.",
     ]
 
 

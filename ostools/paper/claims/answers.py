@@ -52,8 +52,8 @@ def _panel(results: ResultsByPart, panel: str, task: str | None = None) -> Frame
     have come.
     """
     frame = results["figure-2"]["figure"].frame
-    wanted = frame["correct"].notna() & (frame["panel"] == panel)
-    return frame[wanted if task is None else wanted & (frame["task"] == task)]
+    rows = frame[frame["correct"].notna() & (frame["panel"] == panel)]
+    return rows if task is None else rows[rows["task"] == task]
 
 
 def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:

@@ -13,7 +13,8 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.paper.claims import answers, collapse, squashing, statements
 from ostools.paper.claims.claim import OUTCOMES, PaperClaim, ResultsByPart
-from ostools.results import Chart, Frame, Result, frame_of
+from ostools.paper.drawn_result import PaperResult
+from ostools.results import Frame, Result, frame_of
 
 CLAIMS: tuple[PaperClaim, ...] = (
     *answers.CLAIMS,
@@ -28,7 +29,7 @@ COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "parts", "f
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduction(Result):
+class Reproduction(PaperResult):
     """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's
     own), rule (when it agrees), outcome (agrees | holds by construction | does not agree | could
     not be tested), measured (what was found, or why nothing was), parts (what it was judged by),
@@ -48,16 +49,6 @@ class Reproduction(Result):
         """Number of claims by outcome."""
         frame: Frame = frame_of(self)
         return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
-
-    def chart(self) -> Chart:
-        from ostools.paper.charts.behaviour import claims_chart
-
-        return claims_chart(self)
-
-    def findings(self) -> list[str]:
-        from ostools.paper.charts.behaviour import reproduction_findings
-
-        return reproduction_findings(self)
 
 
 def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:

@@ -23,7 +23,7 @@ from ostools.paper.claims.claim import (
     require_data,
 )
 from ostools.paper.claims.parts import ATTENTION, LAYERS
-from ostools.paper.figure5 import DRAWN
+from ostools.paper.figure5 import FIGURE_5_READING
 from ostools.results import Column, Frame
 
 _figure_5 = partial(PaperClaim, needs=("figure-5",), figures=(5,))
@@ -64,7 +64,7 @@ def _panel(results: ResultsByPart, panel: str, dtype: str) -> Frame:
 def _seed_curves(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance by seed: a column a seed, a row a length."""
     figure = results["figure-5"]["figure"]
-    rows = _of_theorem(DRAWN.of(figure.curves[panel].frame), panel, dtype)
+    rows = _of_theorem(FIGURE_5_READING.of(figure.curves[panel].frame), panel, dtype)
     return rows.pivot(index="length", columns="seed", values="mean").sort_index()
 
 

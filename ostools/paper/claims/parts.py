@@ -146,7 +146,7 @@ def _bytes(
 ) -> Callable[[Unloaded, dict[str, Any]], int]:
     """Forecast of a part whose measurements follow each other."""
     return lambda model, options: max(
-        bytes_of(one, model, **options, **sizes) for one in measurements
+        bytes_of(measurement, model, **options, **sizes) for measurement in measurements
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from ostools.ground.words import number
 from ostools.paper.claims.claim import (
@@ -190,18 +189,14 @@ def _ends_above(
     """Verdict on `quantity` being higher at the `judged` ends than at the positions between, by
     `Retrieval.ends`.
     """
-    table = results["retrieval"]["retrieval"].ends
-    ends = table[table["quantity"] == quantity].set_index("end").to_dict("index")
+    result = results["retrieval"]["retrieval"]
+    rows = result.ends[result.ends["quantity"] == quantity]
+    ends = rows.set_index("end").to_dict("index")
     require_data(
         {"first", "last"} <= set(ends), "fewer than three positions of the wanted record were asked"
     )
-    descriptions = []
-    for end in ("first", "last"):
-        row = ends[end]
-        interval = "" if pd.isna(row["low"]) else f" [{number(row['low'])}, {number(row['high'])}]"
-        descriptions.append(f"{end} {number(row['difference'])}{interval}, {row['verdict']}")
-    seeds = int(ends["first"]["seeds"])
-    sentence = f"{words}, at an end minus at the positions between: {'; '.join(descriptions)} ({seeds} seeds)"
+    ends_words, seeds = "; ".join(result.ends_words(quantity)), int(ends["first"]["seeds"])
+    sentence = f"{words}, at an end minus at the positions between: {ends_words} ({seeds} seeds)"
     verdicts = {ends[end]["verdict"] for end in judged}
     require_data(
         "below" in verdicts or verdicts == {"above"},

@@ -39,11 +39,11 @@ class Heaping:
     p_value: float
 
 
-def heaping(right: Sequence[int], answered: Sequence[int], base: int) -> Heaping:
+def heaping(right: Sequence[int], answers: Sequence[int], base: int) -> Heaping:
     """Heaping of wrong answers at multiples of `base`, against errors permuted between neighbouring
     right answers.
 
-    Null: within a stratum (right answers 10 k + 1 to 10 k + 10) the errors, answered - right, are
+    Null: within a stratum (right answers 10 k + 1 to 10 k + 10) the errors, answers - right, are
     exchangeable: how far an answer is off depends on the neighbourhood, and not on where in it a
     round number lies. So the questions stay, and the errors of a stratum are permuted among its
     wrong answers. Within one length nothing could be: a greedy model gives one answer to one
@@ -71,17 +71,17 @@ def heaping(right: Sequence[int], answered: Sequence[int], base: int) -> Heaping
     hits).
     """
     if (
-        len(right) != len(answered)
+        len(right) != len(answers)
         or not right
-        or any(a == b for a, b in zip(right, answered, strict=True))
+        or any(a == b for a, b in zip(right, answers, strict=True))
     ):
         raise InputError(
-            f"heaping: expected wrong answers, one for each of at least one question, found {len(answered)} for {len(right)}"
+            f"heaping: expected wrong answers, one for each of at least one question, found {len(answers)} for {len(right)}"
         )
     pairs = sorted(
         (
             ((key - 1) // STRATUM, key, answer - key)
-            for key, answer in zip(right, answered, strict=True)
+            for key, answer in zip(right, answers, strict=True)
         )
     )
     shares, expected = (
@@ -94,7 +94,7 @@ def heaping(right: Sequence[int], answered: Sequence[int], base: int) -> Heaping
         expected += sum(a * b for a, b in board) / len(keys)
         permutations = math.factorial(len(keys))
         shares = np.convolve(shares, [count / permutations for count in _hits(board, len(keys))])
-    multiples = sum(answer % base == 0 for answer in answered)
+    multiples = sum(answer % base == 0 for answer in answers)
     return Heaping(base, len(right), multiples, expected, min(1.0, float(shares[multiples:].sum())))
 
 

@@ -1,0 +1,34 @@
+"""What the results of this room have in common: how they are drawn and put into sentences stands in
+`ostools.paper.charts`, which is imported when one is drawn or read.
+"""
+
+from __future__ import annotations
+
+from ostools.results import Chart, Result
+
+
+class PaperResult(Result):
+    """A result with a row in `ostools.paper.charts.VIEWS`: its chart, and its sentences."""
+
+    def chart(self) -> Chart:
+        from ostools.paper.charts import VIEWS
+
+        return VIEWS[type(self)].chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.paper.charts import VIEWS
+
+        return VIEWS[type(self)].findings(self)
+
+
+class PaperFigure(PaperResult):
+    """A figure of the paper, made with another model than the paper's."""
+
+    @property
+    def deviations(self) -> list[str]:
+        """Model and settings beside the paper's, a sentence each."""
+        raise NotImplementedError
+
+    def findings(self) -> list[str]:
+        """What the figure shows as one sentence, then how it was made."""
+        return [" ".join(super().findings()), *self.deviations]
