@@ -14,7 +14,7 @@ from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS, set_globals
 from ostools.cli.hosted import hosted_result
 from ostools.cli.options import read_arguments
-from ostools.cli.prompts import Prompts
+from ostools.cli.prompts import Prompts, split_prompts
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 
@@ -42,6 +42,7 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
 
 def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:
     function, names = command.run, command.names
+    _refuse_arguments(command, arguments)
     result = None
     if command.hosted is not None:
         result = hosted_result(command, function, arguments, values)
@@ -57,6 +58,15 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
             }
             result = function(*models, **options, **encoded)
     give(result)
+
+
+def _refuse_arguments(command: Command, arguments: Mapping[str, Any]) -> None:
+    """Refuse what the command's functions would refuse before they look at the model."""
+    from ostools.measure.measurement import refuse_arguments
+
+    plain, prompts = split_prompts(arguments)
+    for function in command.checking:
+        refuse_arguments(function, plain | {**command.fixed}, prompts)
 
 
 @contextmanager

@@ -90,6 +90,22 @@ class Retrieval(Result):
         return retrieval_notes(self)
 
 
+def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
+    whole_number("retrieval: length (records)", length, 2)
+    if positions is None:
+        return sorted(
+            {
+                round(place)
+                for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()
+            }
+        )
+    return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
+
+
+def _first_task(records: str) -> RetrieveTask:
+    return RetrieveTask(position="first", records=records)
+
+
 @ost.measure.measurement(
     command="evaluate retrieval",
     examples=(
@@ -99,6 +115,7 @@ class Retrieval(Result):
     lines_of=(ost.sensitivity,),
     memory=["rows"],
     sizes={"task": "retrieve-at-position"},
+    checks=(_checked_positions, _first_task),
 )
 def retrieval(
     model: TransformerBridge,
@@ -169,18 +186,6 @@ def retrieval(
         "measurement": "retrieval",
     }
     return Retrieval(frame[list(_COLUMNS)], Provenance.collect(model, **parameters), _ends(frame))
-
-
-def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
-    whole_number("retrieval: length (records)", length, 2)
-    if positions is None:
-        return sorted(
-            {
-                round(place)
-                for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()
-            }
-        )
-    return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
 def _norms(
