@@ -102,6 +102,7 @@ class Declared:
 
     lines_of: functions whose docstrings have the lines of parameters handed on to them.
     options_of: functions whose parameters the command's `**options` are, but those named here.
+    hands_on: other functions that get arguments of the same names.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Declared:
     examples: Sequence[str]
     lines_of: Sequence[Function] = ()
     options_of: Mapping[Function, Sequence[str]] = field(default_factory=dict)
+    hands_on: Sequence[Function] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     memory: Function | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -195,6 +197,7 @@ DECLARED = (
         examples=['--prompt "Once upon a time, a girl named Ann had a" --out use.png'],
         lines_of=[faithfulness, sensitivity, bounds],
         options_of={faithfulness: ["profiles"], encode: ["text"]},
+        hands_on=[sensitivity, bounds],
         memory=sensitivity,
     ),
     _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", evaluate, figure_2_tasks()),
@@ -280,6 +283,7 @@ def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
             for key in ("examples", "defaults", "python_only", "fixed", "hosted")
         },
         "of_questions": declared["of_questions"],
+        "checked_by": _checked_by(declared),
         "memory": "" if declared["memory"] is None else _target(declared["memory"]),
         "sizes": declared["sizes"],
     }
@@ -294,6 +298,18 @@ def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
     command = read_command(fields)
     fields["options_written"] = options_of(command, lines, by_place)
     return fields | {"common": common_of(command)}
+
+
+def _checked_by(declared: Mapping[str, Any]) -> list[str]:
+    """The functions that refuse wrong arguments of the command before a model is loaded: its own,
+    and those that it hands them to."""
+    own, others = (
+        declared["function"],
+        (*declared.get("options_of", ()), *declared.get("hands_on", ())),
+    )
+    public = [function for function in (own, *others) if "ostools.cli" not in function.__module__]
+    targets = [_target(function) for function in public]
+    return targets if declared.get("measures", True) and targets != [_target(own)] else []
 
 
 def _target(function: Function) -> str:

@@ -51,6 +51,8 @@ class Command:
     """One command, and the function of ostools that it runs.
 
     name: the words of the command line. function: "module:function", which `run` imports.
+    checked_by: functions that refuse wrong arguments before a model is loaded (`refuse_arguments`),
+        as `function` is written; none: `function` itself.
     memory: of a command that is no measurement's own the one whose memory it takes, as `function`
         is written; with these `sizes` in place of arguments.
     examples: options of its examples, a text each.
@@ -77,6 +79,7 @@ class Command:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
+    checked_by: tuple[str, ...] = ()
     memory: str = ""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     runs_model: bool = False
@@ -117,6 +120,11 @@ class Command:
     def run(self) -> Callable[..., Any]:
         """The function; its module is imported now."""
         return _imported(self.function)
+
+    @property
+    def checking(self) -> list[Callable[..., object]]:
+        """The functions that refuse wrong arguments; their modules are imported now."""
+        return [*map(_imported, self.checked_by or (self.function,))]
 
     @property
     def measurement(self) -> Callable[..., Any]:

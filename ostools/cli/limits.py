@@ -8,27 +8,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from ostools.cli import terminal
 from ostools.cli.commands import UNKNOWN, Command
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.prompts import Prompts, Value
+from ostools.cli.prompts import Value, split_prompts
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import is_out_of_memory
 from ostools.measure.measurement import RECORDS
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
-from ostools.measure.prompts import layers_up_to
+from ostools.measure.passes.output import require_position
+from ostools.measure.prompts import layers_up_to, prompt_named
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.mitigations import Mitigation, optional
 from ostools.models.devices import resolve_device
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import AUTO, arithmetic_named
-from ostools.models.tokens import EncodingOptions
+from ostools.models.tokens import EncodingOptions, require_context
 from ostools.tasks.questions import Question
 
 Memory = Callable[[Unloaded], int]
@@ -44,51 +44,62 @@ _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """
 
 
-def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
+def memory_of(command: Command, values: Mapping[str, object]) -> Memory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model:
     of its measurement (`measure.memory`), on the longest prompt as a mitigation rewrites it.
+
+    Refuses, of the model, what its configuration and its tokenizer know: layers, positions and
+    prompts that it has not.
     """
+    plain, prompts = split_prompts(values)
+    measurement = command.measurement
+    if measurement.__name__ in RECORDS:
+        count_bytes = partial(bytes_of, measurement)
+        arguments = {**plain, **command.sizes}
+    else:
+        count_bytes, arguments = measurement, {**values, **command.sizes}
     defaults = {one.name: one.default for one in command.parameters if one.default is not UNKNOWN}
-    arguments = {**defaults, **values, **command.sizes}
-    count_bytes = command.measurement
-    if count_bytes.__name__ in RECORDS:
-        count_bytes = partial(bytes_of, count_bytes)
-        arguments = {
-            name: value for name, value in arguments.items() if not isinstance(value, Prompts)
-        }
-    prompts = values.get("prompt", values.get("prompts"))
-    counts: list[Memory] = []
-    if isinstance(prompts, Prompts):
-        acting = optional(values.get("mitigation"))
-        encoding: Any = {
-            name: values[name] for name in EncodingOptions.__annotations__ if name in values
-        }
-        counts = [_tokens_of(value, acting, encoding) for value in prompts.values]
+    encoding = EncodingOptions(
+        **{name: plain[name] for name in EncodingOptions.__annotations__ if name in plain}
+    )
+    mitigation = optional(plain.get("mitigation"))
+    counts = [_tokens_of(prompt, mitigation, encoding) for prompt in prompts]
 
     def memory(model: Unloaded) -> int:
-        if (layers := values.get("layers")) is not None:  # refused before the model is loaded
+        if (layers := plain.get("layers")) is not None:
             layers_up_to(model.shape.n_layers, layers)
-        pos = max(count(model) for count in counts) if counts else None
-        return count_bytes(model, pos, **arguments)
+        position, longest = plain.get("position"), None
+        for index, count in enumerate(counts):
+            with prompt_named(prompts, index):
+                pos = count(model)
+                if isinstance(position, int):
+                    require_position(position, pos)
+            longest = max(pos, longest or 0)
+        return count_bytes(model, longest, **{**defaults, **arguments})
 
     return memory
 
 
-def _tokens_of(prompt: Value, acting: Mitigation | None, encoding: EncodingOptions) -> Memory:
+def _tokens_of(prompt: Value, mitigation: Mitigation | None, encoding: EncodingOptions) -> Memory:
     """The number of tokens of a prompt as a mitigation rewrites it, by the model; a question's with
-    its line begun.
+    its line begun. Refuses, of the model, a prompt that is longer than its context.
     """
-    if isinstance(prompt, Question):
-        form, options = prompt.task, {"seed": prompt.seed, "mitigation": acting}
 
-        def tokens(model: Unloaded) -> int:
-            longest = model.longest(form, [prompt.length], **options, **encoding)
+    def tokens(model: Unloaded) -> int:
+        if isinstance(prompt, Question):
+            options = {"seed": prompt.seed, "mitigation": mitigation}
+            longest = model.longest(prompt.task, [prompt.length], **options, **encoding)
+            require_context(longest.tokens, model.shape.context)
             return longest.tokens + longest.answer
+        count = replace(model, encoding=encoding).pos(rewritten or prompt)
+        require_context(count, model.shape.context)
+        return count
 
-        return tokens
-    text = prompt if isinstance(prompt, str) else None
-    rewritten, _ = rewritten_text("--mitigation", text, acting, "--task NAME --length N")
-    return lambda model: replace(model, encoding=encoding).pos(rewritten or prompt)
+    rewritten = None
+    if not isinstance(prompt, Question):
+        text = prompt if isinstance(prompt, str) else None
+        rewritten, _ = rewritten_text("--mitigation", text, mitigation, "--task NAME --length N")
+    return tokens
 
 
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
@@ -103,22 +114,20 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     )
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
     free = _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
-    asked = None if dtype == AUTO else arithmetic_named(dtype)[0]
-    source = locate(model, None, asked)
+    load_dtype = None if dtype == AUTO else arithmetic_named(dtype)[0]
+    source = locate(model, None, load_dtype)
     try:
         unloaded = Unloaded(
-            source,
-            asked or source.stored_dtype,
-            resolved.type,
-            GLOBALS.max_memory,
+            source, load_dtype or source.stored_dtype, resolved.type, GLOBALS.max_memory
         )
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):
         return None
     forecast = _fitted(unloaded, free, memory)
+    program = f"{in_gib(forecast.program)} of it the program itself, " if forecast.program else ""
     terminal.note(
-        f"forecast: {in_gib(forecast.memory)} of memory, {in_gib(forecast.work or 0)} of it beside "
-        "the model; its first steps measure the time"
+        f"forecast: {in_gib(forecast.memory)} of memory, {program}{in_gib(forecast.work or 0)} "
+        "beside the model; its first steps measure the time"
     )
     _require_memory(forecast, free)
     return forecast
@@ -153,7 +162,8 @@ def _require_memory(forecast: Forecast, free: Free) -> None:
     work, allowed = forecast.work or 0, GLOBALS.max_memory
     if allowed is not None and work > allowed:
         raise InsufficientMemoryError(
-            f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by --max-memory: allow more, or {_WAYS}"
+            f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by --max-memory: "
+            f"allow more, or {_WAYS}"
         )
     if forecast.needed > free.bytes:
         raise InsufficientMemoryError(
@@ -171,5 +181,7 @@ def within_limits(device: str, forecast: Forecast | None) -> Iterator[None]:
         if isinstance(error, InsufficientMemoryError) or not is_out_of_memory(error):
             raise
         expected = "" if forecast is None else f" forecast {in_gib(forecast.memory)},"
-        found = f"found {_free(resolve_device(device))} ({in_words(error)})"
-        raise InsufficientMemoryError(f"out of memory:{expected} {found}: {_WAYS}") from None
+        raise InsufficientMemoryError(
+            f"out of memory:{expected} found {_free(resolve_device(device))} ({in_words(error)}): "
+            f"{_WAYS}"
+        ) from None

@@ -39,6 +39,13 @@ class Prompts:
         return prompts[0] if len(prompts) == 1 else prompts
 
 
+def split_prompts(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Value]]:
+    """The arguments that are no prompts, and the prompts."""
+    plain = {name: value for name, value in arguments.items() if not isinstance(value, Prompts)}
+    several = [value.values for value in arguments.values() if isinstance(value, Prompts)]
+    return plain, [prompt for prompts in several for prompt in prompts]
+
+
 def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) -> Prompts | None:
     """The prompts of --prompt, --ids, --prompts, and with `questions` of --task and --length; None
     for none, where none is needed.

@@ -14,8 +14,9 @@ from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS, set_globals
 from ostools.cli.hosted import hosted_result
 from ostools.cli.options import read_arguments
-from ostools.cli.prompts import Prompts
+from ostools.cli.prompts import Prompts, split_prompts
 from ostools.ground.errors import InputError
+from ostools.ground.memory import collector_at_rest
 from ostools.ground.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ _BESIDE_A_FILE = 5
 def run(command: Command, values: Mapping[str, Any]) -> None:
     """Run a command with what was written: refused first where that can be, then measured."""
     set_globals(values)
-    arguments = read_arguments(command, values)
-    if command.draws:
-        _check_output(GLOBALS.out)
+    with collector_at_rest():
+        if command.runs_model:
+            import ostools.measure  # noqa: F401 (in a second, of which the collector takes a fifth)
+        arguments = read_arguments(command, values)
+        if command.draws:
+            _check_output(GLOBALS.out)
     if command.loads_model:
         command.run(**arguments)
         return
@@ -42,6 +46,7 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
 
 def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:
     function, names = command.run, command.names
+    _refuse_arguments(command, arguments)
     result = None
     if command.hosted is not None:
         result = hosted_result(command, function, arguments, values)
@@ -57,6 +62,15 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
             }
             result = function(*models, **options, **encoded)
     give(result)
+
+
+def _refuse_arguments(command: Command, arguments: Mapping[str, Any]) -> None:
+    """Refuse what the command's functions would refuse before they look at the model."""
+    from ostools.measure.measurement import refuse_arguments
+
+    plain, prompts = split_prompts(arguments)
+    for function in command.checking:
+        refuse_arguments(function, plain | {**command.fixed}, prompts)
 
 
 @contextmanager
@@ -106,7 +120,8 @@ def at_work(
 
     device = device or GLOBALS.device or "auto"
     dtype = dtype or GLOBALS.load_dtype or "auto"
-    forecast = None if memory is None else forecast_of(model, device, dtype, memory)
+    with collector_at_rest():
+        forecast = None if memory is None else forecast_of(model, device, dtype, memory)
     if GLOBALS.dry_run:
         _end_with(forecast)
     import torch

@@ -22,6 +22,8 @@ _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
 """Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
+_PREDICTING = 0.9
+"""The share of the steps up to which they say how long the others take."""
 _this_thread = threading.local()
 
 
@@ -54,9 +56,12 @@ def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
     )
 
 
-def _seconds_left(seconds: float, steps_done: int, total: int) -> float:
-    """Seconds until the end, where what is left goes as what was done; 0 before the first step."""
-    return seconds * (total - steps_done) / steps_done if steps_done else 0.0
+def _words_of_remainder(seconds: float, steps_done: int, total: int) -> str:
+    """How long until the end, where it goes as what was done. Nothing before the first step, and
+    in the last tenth: a last step that is slower than the others would be "1 s" for minutes."""
+    if not 0 < steps_done <= _PREDICTING * total:
+        return ""
+    return f"about {in_time(seconds * (total - steps_done) / steps_done)} left"
 
 
 class LogLines:
@@ -72,14 +77,14 @@ class LogLines:
 
     def __call__(self, steps_done: int, total: int) -> None:
         seconds, share = time.monotonic() - self._start, steps_done / max(total, 1)
-        left = _seconds_left(seconds, steps_done, total)
-        is_long = seconds >= FIRST_ESTIMATE and seconds + left > LONG
+        is_long = seconds >= FIRST_ESTIMATE and seconds * total > LONG * steps_done > 0
         if seconds >= self._next or (is_long and self._next == LONG):
             self._next = seconds + LONG
             steps = "" if total == 100 else f"{steps_done} of {total}"
             part = getattr(_this_thread, "part", "") or steps
-            rest = f", about {in_time(left)} left" if left else ""
-            self._say(f"{part}{part and ', '}{share:.0%} done after {in_time(seconds)}{rest}")
+            progress = f"{share:.0%} done after {in_time(seconds)}"
+            remainder = _words_of_remainder(seconds, steps_done, total)
+            self._say(", ".join(filter(None, (part, progress, remainder))))
 
 
 def name_part(words: str) -> None:
@@ -113,8 +118,7 @@ def bar(description: str) -> Iterator[Progress]:
         start = time.monotonic()
 
         def update(steps_done: int, total: int) -> None:
-            left = _seconds_left(time.monotonic() - start, steps_done, total)
-            words = f"about {in_time(left)} left" if left else ""
+            words = _words_of_remainder(time.monotonic() - start, steps_done, total)
             tqdm_bar.set_postfix_str(words, refresh=False)
             tqdm_bar.total = total
             tqdm_bar.update(steps_done - tqdm_bar.n)

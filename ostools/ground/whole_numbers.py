@@ -4,64 +4,78 @@ on the command line and in sweep files. One refusal for what is none, whoever as
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Annotated, TypeGuard
 
 from ostools.ground.errors import InputError, short_repr
 
 _LONGEST = 2**31 - 1
 _LAST_SEED = 2**62
 _LARGEST = 2**63 - 1  # the largest that torch takes
-_NONE = object()
 LONGEST = 1_000_000
 """The largest length that can be written."""
 _PART = re.compile(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", re.ASCII)
 
 
 def whole_numbers(
-    what: str, values: Any, least: int = 0, most: int = _LAST_SEED, example: object = None
+    what: str,
+    values: object,
+    least: int = 0,
+    most: int = _LAST_SEED,
+    example: object = None,
 ) -> list[int]:
     """Each once, in the order given; a number by itself is a list of one.
 
     Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one
     out of range.
     """
-    try:
-        numbers: list[Any] = [values] if isinstance(values, str | bytes) else list(values)
-    except TypeError:  # a number by itself, also as an array without an axis
-        numbers = [values]
+    # A number by itself may also be an array without an axis.
+    is_one = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
+    numbers = list(values) if isinstance(values, Iterable) and not is_one else [values]
     hint = "" if example is None else f"; for example {example}"
-    for number in numbers or [_NONE]:
-        _check(what, number, "whole numbers", least, most, hint)
-    return list(dict.fromkeys(map(int, numbers)))
+    if not numbers:
+        raise InputError(f"{what}: {_expected('whole numbers', least)}, found none{hint}")
+    checked = [_check(f"{what}: ", n, "whole numbers", least, most, hint) for n in numbers]
+    return list(dict.fromkeys(checked))
 
 
-def whole_number(what: str, value: Any, least: int = 0, most: int = _LARGEST) -> int:
+def whole_number(what: str, value: object, least: int = 0, most: int = _LARGEST) -> int:
     """One such number."""
-    _check(what, value, "a whole number", least, most)
+    return _check(f"{what}: ", value, "a whole number", least, most)
+
+
+def at_least(least: int) -> Callable[[object], int]:
+    """The reader of an annotation (`ground.arguments`) that takes whole numbers from `least` on."""
+    return partial(_check, "", noun="a whole number", least=least, most=_LARGEST)
+
+
+def _check(before: str, value: object, noun: str, least: int, most: int, hint: str = "") -> int:
+    """The number; an `InputError` that begins with `before` for any other value."""
+    if not is_whole(value) or value < least:
+        expected = _expected(noun, least)
+        raise InputError(f"{before}{expected}, found {short_repr(value)}{hint}")
+    if value > most:
+        raise InputError(f"{before}expected {noun} of at most {most:,}, found {short_repr(value)}")
     return int(value)
 
 
-def _check(what: str, value: Any, noun: str, least: int, most: int, hint: str = "") -> None:
-    if not is_whole(value) or value < least:
-        found = "none" if value is _NONE else short_repr(value)
-        raise InputError(f"{what}: expected {noun} of at least {least}, found {found}{hint}")
-    if value > most:
-        raise InputError(f"{what}: expected {noun} of at most {most:,}, found {short_repr(value)}")
+def _expected(noun: str, least: int) -> str:
+    return f"expected {noun} of at least {least}"
 
 
-def checked_lengths(lengths: Any) -> list[int]:
+def checked_lengths(lengths: object) -> list[int]:
     """Numbers of items, ascending and without doubles."""
     return sorted(whole_numbers("lengths", lengths, 1, _LONGEST, range(1, 257)))
 
 
-def checked_seeds(seeds: Any) -> list[int]:
+def checked_seeds(seeds: object) -> list[int]:
     """Seeds in their order, without doubles."""
     return whole_numbers("seeds", seeds, example="range(3)")
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Whether it is a whole number, also one of numpy's; true and false are numbers to Python only."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -73,18 +87,20 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
+    written = f"{what} {text[:60]!r}"
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None:
             raise InputError(
-                f"{what} {text[:60]!r}: expected a range such as 1:512 or a list such as 8,16,32, found {part[:20]!r}"
+                f"{written}: expected a range such as 1:512 or a list such as 8,16,32, found "
+                f"{part[:20]!r}"
             )
         low, high = int(match[1]), int(match[2] or match[1])
         if high < low:
-            raise InputError(f"{what} {text[:60]!r}: the range {part.strip()!r} runs backwards")
+            raise InputError(f"{written}: the range {part.strip()!r} runs backwards")
         if low < least or high > LONGEST:
             raise InputError(
-                f"{what} {text[:60]!r}: expected numbers from {least} to {LONGEST}, found {part.strip()}"
+                f"{written}: expected numbers from {least} to {LONGEST}, found {part.strip()}"
             )
         lengths.update(range(low, high + 1))
     return sorted(lengths)
@@ -99,3 +115,7 @@ def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
         else:
             runs.append([n])
     return runs
+
+
+Seed = Annotated[int, at_least(0)]
+Count = Annotated[int, at_least(1)]

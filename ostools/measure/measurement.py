@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from ostools import hooks
-from ostools.ground.arguments import checked_arguments
+from ostools.ground.arguments import checked_arguments, full_signature, read_argument
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
+from ostools.measure.position import require_question
 from ostools.measure.prompts import One, OneOrSeveral, Several, encoded, one_of_several
+from ostools.measure.task_prompt import require_seeds
 from ostools.models import Prompt
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
@@ -54,6 +56,8 @@ class MeasurementRecord:
         its arguments do not say of that. beside: the parameter that has an untrained model stand
         beside the other.
     sweep: `lambda: SWEPT`, what a sweep does with it; None where no sweep can ask it.
+    checks: functions that it calls itself of its own arguments, by their names, and that need no
+        model: `refuse_arguments` calls them before one is loaded.
     """
 
     function: Callable[..., Any]
@@ -68,6 +72,7 @@ class MeasurementRecord:
     sizes: Mapping[str, Any] = field(default_factory=dict)
     beside: str = ""
     sweep: Callable[[], Swept] | None = None
+    checks: Sequence[Callable[..., object]] = ()
 
     @property
     def name(self) -> str:
@@ -77,6 +82,33 @@ class MeasurementRecord:
 
 RECORDS: dict[str, MeasurementRecord] = {}
 """By the function's name: the measurements of every module that is imported."""
+
+
+def refuse_arguments(
+    function: Callable[..., object], arguments: Mapping[str, object], prompts: Sequence[object] = ()
+) -> None:
+    """Refuse what a call would refuse before it looks at its model: arguments that the annotations
+    do not allow, and those that do not go together. Those that are left out are at their defaults,
+    and the names that the function has not are passed over.
+
+    prompts: of the call, each a text, a task's question, or anything else of which no text is
+    known.
+    """
+    parameters = full_signature(function).parameters.values()
+    values = {one.name: one.default for one in parameters if one.default is not one.empty}
+    values |= {
+        parameter.name: read_argument(
+            function, parameter.name, arguments[parameter.name], InputError
+        )
+        for parameter in parameters
+        if parameter.name in arguments
+    }
+    values |= {name: list(prompts) for name in ("prompt", "prompts") if prompts}
+    record = RECORDS.get(function.__name__)
+    for check in (require_question, require_seeds, *(record.checks if record else ())):
+        names = inspect.signature(check).parameters
+        if names.keys() <= values.keys():
+            check(**{name: values[name] for name in names})
 
 
 @overload

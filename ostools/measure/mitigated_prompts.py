@@ -27,7 +27,7 @@ from ostools.measure.position import (
     checked_position,
     read_at,
     read_with_next,
-    require_prompt_end,
+    require_question,
 )
 from ostools.measure.prompts import as_prompt, prompt_named
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
@@ -95,8 +95,7 @@ class MitigatedPrompts:
                 read = read_at(model, task_prompt, named)
                 encoded.append(read.prompt(model))
             else:
-                if isinstance(position, str):
-                    require_prompt_end(position, "a prompt without a task")
+                require_question([prompt], position)
                 text, silent_parts = prompt, ()
                 if acting is not None:
                     text, silent_parts = rewritten(what, model, prompt, acting)

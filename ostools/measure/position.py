@@ -33,6 +33,7 @@ from ostools.models.chat import TEMPLATE
 from ostools.models.precision.scores import own_attention
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokenizer_calls import decoded, token_text
+from ostools.tasks.questions import Question
 
 ANSWER, PROMPT_END, LAST_ITEM = POSITIONS = get_args(Position)
 
@@ -100,6 +101,12 @@ def require_prompt_end(position: object, what: str) -> None:
             f"position: expected a task's prompt for {position!r}, found {what}, which is read at its last token: leave "
             "position out"
         )
+
+
+def require_question(prompt: Sequence[object] | None, position: object) -> None:
+    """Refuse a position by name of prompts that are no task's questions."""
+    if isinstance(position, str) and not all(isinstance(text, Question) for text in prompt or ()):
+        require_prompt_end(position, "a prompt without a task")
 
 
 def read_at(

@@ -58,7 +58,7 @@ def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -
 
 
 @contextmanager
-def prompt_named(prompts: Sequence[str | Prompt | Question], index: int) -> Iterator[None]:
+def prompt_named(prompts: Sequence[object], index: int) -> Iterator[None]:
     """What is refused within the block is said of that prompt, by its number and its start, where
     there are several.
     """
@@ -68,7 +68,7 @@ def prompt_named(prompts: Sequence[str | Prompt | Question], index: int) -> Iter
         if len(prompts) == 1:
             raise
         prompt = prompts[index]
-        text = prompt if isinstance(prompt, str) else prompt.text or "token ids"
+        text = prompt if isinstance(prompt, str) else getattr(prompt, "text", None) or "token ids"
         start = repr(text if len(text) <= 40 else text[:39] + "…")
         raise type(error)(f"prompt {index + 1} of {len(prompts)} ({start}): {error}") from error
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, get_args
 
+from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.mitigations import Bar, Mitigation
@@ -26,7 +27,8 @@ from ostools.models import Prompt, encode
 from ostools.models.chat import LOW, ON
 from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import EncodingOptions, offsets, tokenizer_of
-from ostools.tasks import Task
+from ostools.tasks import CollapseTask, Task
+from ostools.tasks.base import seeds_of
 from ostools.tasks.questions import Question, question
 
 Span = tuple[int, int]
@@ -114,6 +116,13 @@ def render_question(
     if task_question.pieces != items:
         _require_separate(model, task_prompt)
     return task_prompt
+
+
+def require_seeds(task: object, seeds: Sequence[int] | None) -> None:
+    """Refuse seeds of a task, given or named, that draws nothing; None: its own."""
+    form = tasks.pairs_or_task(task) if isinstance(task, str) else task
+    if seeds is not None and isinstance(form, Task | CollapseTask):
+        seeds_of(form, seeds)
 
 
 def encoding_of(prompt: Prompt) -> EncodingOptions:

@@ -33,6 +33,10 @@ LIBRARIES = 672 << 20
 """
 _OF_WORD = 1000
 """Bytes of a tokenizer for each of its words: 0.24 GB of Gemma's 262,144."""
+_SHORT, _SPECIAL = 64, 4
+"""Bytes of a text, its special tokens among them, that is forecast as one token a byte: of a large
+model that is nothing beside its weights.
+"""
 _DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 
@@ -40,12 +44,14 @@ _DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 class Forecast:
     """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among
     them (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement
-    takes beside the loaded model, None where nothing is known of it; `needed`: what this process
+    takes beside the loaded model, None where nothing is known of it; `program`: of them what Python
+    and the libraries take; `needed`: what this process
     does not hold yet, without the pages of the model's files, which the system takes back."""
 
     memory: int
     work: int | None = None
     needed: int = 0
+    program: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,9 +84,13 @@ class Unloaded:
         return _shape(self.source, self.dtype, self.kind)
 
     def pos(self, prompt: str | Sequence[int]) -> int:
-        """Tokens of a prompt, given as text or as ids."""
+        """Tokens of a prompt, given as text or as ids; of a short text at most as many, where
+        reading the tokenizer would take longer than all else."""
         if not isinstance(prompt, str):
             return len(prompt)
+        most = len(prompt.encode()) + _SPECIAL
+        if most <= _SHORT and not self.encoding.get("chat") and self.source.has_large_tokenizer:
+            return most
         return count_tokens(self._tokenizer(self.encoding.get("chat")), prompt, **self.encoding)
 
     def longest(
@@ -149,11 +159,12 @@ class Unloaded:
         """What loading it takes, and so many bytes of work beside it."""
         if self.kind != "cpu":
             return Forecast(self.held_bytes + work, work, self.held_bytes + work)
-        held = self.held_bytes + _OF_WORD * self.shape.d_vocab
+        model = self.held_bytes + _OF_WORD * self.shape.d_vocab
         # Weights are read through a mapping of the files, whose pages count as the process's own
         # until all are read.
         stored = self._weights[1]
-        return Forecast(LIBRARIES + held + max(stored, work), work, held + work)
+        memory = LIBRARIES + model + max(stored, work)
+        return Forecast(memory, work, model + work, LIBRARIES)
 
 
 @lru_cache(maxsize=4)

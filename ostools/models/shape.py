@@ -38,7 +38,7 @@ SMALL = 20_000_000
 class Shape:
     """A decoder in numbers. `gated`: its MLP has W_gate and W_up; `element`: bytes of one of its
     numbers; `cast`: they are made where they are read, of numbers of another dtype
-    (`models.view_in`)."""
+    (`models.view_in`); `context`: the longest prompt."""
 
     n_layers: int
     d_model: int
@@ -51,6 +51,7 @@ class Shape:
     element: int
     device: str
     cast: bool = False
+    context: int = 0
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Shape:
@@ -103,6 +104,7 @@ class Shape:
             gated=family is None or family.mlp != "plain",
             element=dtype.itemsize,
             device=device,
+            context=context(config),
         )
 
     @property

@@ -253,6 +253,15 @@ def _whole_numbers(ids: object) -> list[int]:
     return tensor.tolist()
 
 
+def require_context(count: int, context: int) -> None:
+    """Refuse a prompt of more tokens than the model has positions for."""
+    if count > context:
+        raise InputError(
+            f"expected at most {context} tokens (the model's context), found {count}: shorten the "
+            "prompt or use a model with a longer context"
+        )
+
+
 def one_token(model: TransformerBridge, token: str | int) -> int:
     """The id of a text that the tokenizer makes one token of, or of an id itself; others are
     refused with `InputError`.
@@ -299,11 +308,7 @@ def _prompt(
     context, d_vocab = int(model.cfg.n_ctx), int(model.W_E.shape[0])
     if not ids:
         raise InputError("expected at least one token, found none: give a longer prompt")
-    if len(ids) > context:
-        raise InputError(
-            f"expected at most {context} tokens (the model's context), found {len(ids)}: shorten the prompt or "
-            "use a model with a longer context"
-        )
+    require_context(len(ids), context)
     outside = [index for index in ids if not 0 <= index < d_vocab]
     if outside:
         raise InputError(

@@ -89,6 +89,18 @@ class Retrieval(PaperResult):
         ]
 
 
+def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
+    whole_number("retrieval: length (records)", length, 2)
+    if positions is None:
+        spread = np.linspace(0, length - 1, min(length, _MOST_POSITIONS))
+        return sorted({round(place) for place in spread.tolist()})
+    return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
+
+
+def _first_task(records: str) -> RetrieveTask:
+    return RetrieveTask(position="first", records=records)
+
+
 @ost.measure.measurement(
     command="evaluate retrieval",
     examples=(
@@ -98,6 +110,7 @@ class Retrieval(PaperResult):
     lines_of=(ost.sensitivity,),
     memory=["rows"],
     sizes={"task": "retrieve-at-position"},
+    checks=(_checked_positions, _first_task),
 )
 def retrieval(
     model: TransformerBridge,
@@ -165,14 +178,6 @@ def retrieval(
     parameters |= {"linearisation": linearisation, "norm": norm, "method": method}
     parameters["measurement"] = "retrieval"
     return Retrieval(frame[_COLUMNS], Provenance.collect(model, None, **parameters), _ends(frame))
-
-
-def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
-    whole_number("retrieval: length (records)", length, 2)
-    if positions is None:
-        spread = np.linspace(0, length - 1, min(length, _MOST_POSITIONS))
-        return sorted({round(place) for place in spread.tolist()})
-    return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
 def _norms(

@@ -4,6 +4,7 @@ without a file.
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from unittest.mock import Mock
 import pytest
 
 from ostools import hooks
+from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError
+from ostools.measure.measurement import RECORDS
 from tests.checkpoints import edit_config, write_checkpoint
 from tests.cli.asking import assert_refused
 
@@ -49,40 +52,32 @@ BEFORE_A_MODEL = [
     ("collapse --lengths 0:4 --dry-run", ["--lengths '0:4': expected numbers from 1 to", "found 0:4"]),
     ("mitigate windows --windows 0:4", ["--windows '0:4': expected numbers from 1 to", "found 0:4"]),
     ("report --out x.pdf", [".html"]),
-]  # fmt: skip
-
-BY_THE_MODEL = [
-    (
-        "sensitivity --prompt a --logit 1 --logit 0 --logit 1",
-        ["logit: expected one token or a pair"],
-    ),
-    (
-        "sensitivity --prompt a --logit 1 --method sketch",
-        ["method 'auto' or 'exact' with logit=, found 'sketch'"],
-    ),
-    (
-        "sensitivity --prompt a --logit 1 --linearisations detached",
-        ["another linearisation than 'detached'"],
-    ),
+    ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["logit: expected one token or a pair"]),
+    ("sensitivity --prompt a --logit 1 --method sketch", ["method 'auto' or 'exact' with logit=, found 'sketch'"]),
+    ("sensitivity --prompt a --logit 1 --linearisations detached", ["another linearisation than 'detached'"]),
+    ("sensitivity --prompt a --accuracy 0.1 --method exact", ["accuracy: expected an estimate"]),
+    ("sensitivity --prompt a --position last-item", ["position: expected a task's prompt for 'last-item'"]),
+    ("sensitivity profile --prompt a --cotangents 1", ["cotangents: expected a whole number of at least 2, found 1"]),
     ("bounds --prompt a --variants lokal", ["did you mean 'local'"]),
+    ("ablate faithfulness --prompt a --variants lokal", ["did you mean 'local'"]),
     ("collapse --dtypes int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
-    (
-        "attention --task copy-last --length 2 --prompt 1",
-        ["--prompt and --task exclude each other"],
-    ),
-    (
-        "evaluate --max-new-tokens 0",
-        ["max_new_tokens: expected a whole number of at least 1, found 0"],
-    ),
+    ("attention --task copy-last --length 2 --prompt 1", ["--prompt and --task exclude each other"]),
+    ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
     ("evaluate counting --task copy-last", ["unknown counting task 'copy-last'", "count-ones"]),
+    ("evaluate counting --seed -1", ["seed: expected a whole number of at least 0, found -1"]),
     ("evaluate retrieval --records uids", ["expected uuid or words, or a file, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
-    ("sensitivity --prompt a --position last-item", ["position"]),
-    ("evaluate counting --seed -1", ["expected a whole number of at least 0, found -1"]),
+    ("probe --lengths 1:3 --dry-run", ["expected at least 5 lengths", "found 3"]),
+]  # fmt: skip
+
+BY_ITS_FILES = [
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found nothing there"]),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
-    ("sensitivity --prompt a --position 400", ["position"]),
+    ("sensitivity --prompt a --position 400", ["position: expected a position from 0 to 1"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
+]
+"""What the configuration and the tokenizer say."""
+BY_THE_MODEL = [
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
 
@@ -99,15 +94,30 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), BY_THE_MODEL, ids=[line[:60] for line, _ in BY_THE_MODEL]
+    ("line", "words"), BY_ITS_FILES, ids=[line[:60] for line, _ in BY_ITS_FILES]
 )
+@pytest.mark.usefixtures("no_model")
+def test_what_its_files_say_is_refused_before_a_model_is_loaded(
+    run, tmp_path: Path, directory: str, line: str, words: list[str]
+) -> None:
+    model = () if "--model" in line else ("--model", directory)
+    assert_refused(run(*shlex.split(line), *model), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("line", "words"), BY_THE_MODEL, ids=[line for line, _ in BY_THE_MODEL])
 def test_what_the_model_cannot_take_is_one_line(
     run, tmp_path: Path, directory: str, line: str, words: list[str]
 ) -> None:
-    chat = ("--elicitation", "zero-shot") if line.startswith("evaluate --") else ()
-    model = () if "--model" in line else ("--model", directory)
-    assert_refused(run(*shlex.split(line), *chat, *model), *words)
+    assert_refused(run(*shlex.split(line), "--model", directory), *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_is_of_its_measurements_own_arguments() -> None:
+    for record in RECORDS.values():
+        for check in record.checks:
+            names = inspect.signature(check).parameters.keys()
+            assert names <= full_signature(record.function).parameters.keys(), record.name
 
 
 def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(

@@ -77,6 +77,10 @@ def test_a_log_has_a_line_a_minute_that_names_the_part(
     ]
     lines: list[str] = []
     log = LogLines(lines.append)
+    now[0] += 61
+    log(99, 100)
+    assert lines.pop() == "99% done after 61 s"
+    log = LogLines(lines.append)
     name_part("section collapse, 1 of 2")
     now[0] += 70
     log(2, 100)

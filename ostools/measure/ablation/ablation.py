@@ -26,7 +26,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.ground.whole_numbers import Count, checked_lengths
 from ostools.measure.ablation.questions import (
     MEASURES,
     AblatedPrompt,
@@ -123,7 +123,7 @@ def ablation(
     prompt: str | Prompt | None = None,
     what: What = "heads",
     targets: Iterable[Sequence[Any]] | None = None,
-    top: int = TOP,
+    top: Count = TOP,
     measures: MeasureName | Sequence[MeasureName] | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     prefilled: bool = False,
@@ -162,7 +162,6 @@ def ablation(
     for unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps
     apart, and numbers that are not finite; `HookError` for parts that the model does not have.
     """
-    whole_number("top", top, 1)
     parts = None if targets is None else checked_targets(what, targets)
     work = full_precision(model, "ablation")
     answers: AnswerOptions = {"logit": logit, "prefilled": prefilled}

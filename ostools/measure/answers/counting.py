@@ -28,7 +28,7 @@ import pandas as pd
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.ground.whole_numbers import Seed, checked_lengths
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import judge_prefilled
 from ostools.measure.answers.prefilled import prefilled_answers, require_room, running
@@ -91,11 +91,19 @@ class Counting(Result):
         return counting_findings(self)
 
 
+def counting_task(task: AppendixTask | str) -> AppendixTask:
+    """The task itself. Raises `InputError` for one whose answer is no count."""
+    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
+    checked_name("counting task", form.name, COUNTING)
+    return form
+
+
 @measurement(
     command="evaluate counting",
     examples=("--task count-ones --dtypes float32 --out counting.png",),
     memory=["answers", "logits"],
     in_chunks=True,
+    checks=(counting_task, checked_precisions),
 )
 def counting(
     model: TransformerBridge,
@@ -103,7 +111,7 @@ def counting(
     *,
     lengths: Iterable[int] = range(1, 65),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
-    seed: int = 0,
+    seed: Seed = 0,
     bos: bool | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
@@ -131,9 +139,8 @@ def counting(
     different counts do not begin alike. Source: arXiv 2406.04267, Corollary 6.2 / B.10, Appendix
     C.1.
     """
-    form = _counting_task(task)
+    form = counting_task(task)
     precisions, length_list = checked_precisions(dtypes), checked_lengths(lengths)
-    whole_number("seed", seed)
     acting = of_the_pass(
         "counting", mitigation, "ost.evaluate and ost.collapse take it with a task"
     )
@@ -251,13 +258,6 @@ def _errors(rows: Frame) -> dict[str, object]:
         "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
         "counts": len(rows),
     }
-
-
-def _counting_task(task: AppendixTask | str) -> AppendixTask:
-    """The task itself. Raises `InputError` for one whose answer is no count."""
-    form = task if isinstance(task, AppendixTask) else AppendixTask(task)
-    checked_name("counting task", form.name, COUNTING)
-    return form
 
 
 def _together(hidden: Frame) -> dict[str, object]:

@@ -21,7 +21,7 @@ from pydantic import Field
 from ostools import mitigations, tasks
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground.whole_numbers import Count, checked_lengths
 from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import (
     CYCLE,
@@ -78,8 +78,8 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
     elicitation: Elicitation | None = None,
-    max_new_tokens: int | None = None,
-    batch_size: int | None = None,
+    max_new_tokens: Count | None = None,
+    batch_size: Count | None = None,
     grade: Grade | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],

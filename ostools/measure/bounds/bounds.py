@@ -109,6 +109,7 @@ class Bounds(Result):
     memory=["blocks"],
     sweep=lambda: SWEPT,
     in_chunks=True,
+    checks=(checked_variants,),
 )
 def bounds(
     model: TransformerBridge,

@@ -42,7 +42,7 @@ from ostools.tasks.base import seeds_of
 from ostools.tasks.repeats import TaskOfIds
 
 
-@measurement(memory=["logits"], sweep=lambda: SWEPT, in_chunks=True)
+@measurement(memory=["logits"], sweep=lambda: SWEPT, in_chunks=True, checks=(checked_precisions,))
 def collapse(
     model: TransformerBridge,
     task: CollapseTask | Task | Prompt | str | None = None,

@@ -22,7 +22,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.whole_numbers import whole_number, whole_numbers
+from ostools.ground.whole_numbers import Seed, whole_numbers
 from ostools.hooks.sites import unknown_inside
 from ostools.measure.attention.heads import SINK
 from ostools.measure.measurement import measurement
@@ -111,7 +111,7 @@ def token_homogenization(
     *,
     contexts: Iterable[int] | None = None,
     untrained: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -135,7 +135,7 @@ def token_homogenization(
     4.
     """
     mitigated = MitigatedPrompts.of("token_homogenization", model, [prompt], mitigation, position)
-    tokens, seed = mitigated.prompt, whole_number("seed", seed)
+    tokens = mitigated.prompt
     sizes = _contexts(contexts, len(tokens.ids))
     ids = tuple(tokens.ids.tolist())
     provenance = Provenance.collect(

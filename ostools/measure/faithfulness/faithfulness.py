@@ -23,7 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground.whole_numbers import Count, Seed
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.faithfulness.deletion import (
@@ -103,8 +103,8 @@ def faithfulness(
     *,
     logit: str | int | Sequence[str | int] | None = None,
     ways: Way | Sequence[Way] | None = None,
-    draws: int = 4,
-    seed: int = 0,
+    draws: Count = 4,
+    seed: Seed = 0,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Faithfulness:
@@ -136,7 +136,6 @@ def faithfulness(
     if ways is None:
         ways = WAYS[:2] if is_closed(model) else WAYS
     way_names = distinct("ways", ways)
-    numbers = {"draws": whole_number("draws", draws, 1), "seed": whole_number("seed", seed)}
     acting = mitigations.optional(mitigation)
     whole_ids, ids, provenance = _checked_run(model, sources, position, acting)
     with mitigations.running(model, acting):
@@ -161,7 +160,8 @@ def faithfulness(
     answer = {"logit": target[0] if len(target) == 1 else target, "token": MINUS.join(texts)}
     answer |= {} if position is None else {"position": position}
     answer |= {"log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)), "ways": way_names}
-    parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name), **numbers}
+    parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name)}
+    parameters |= {"draws": draws, "seed": seed}
     tokens: Frame = frame_of(sources[0])[named_by(frame_of(sources[0]))]
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")

@@ -31,7 +31,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground.whole_numbers import Count, Seed
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised, differentiated
@@ -104,9 +104,9 @@ def linear_range(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    draws: int = 2,
+    draws: Count = 2,
     tolerance: float = 0.1,
-    seed: int = 0,
+    seed: Seed = 0,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
@@ -129,7 +129,7 @@ def linear_range(
     The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others
     stay. Raises `InputError` within `hooks.frozen`, whose derivative is another one.
     """
-    counts = {"draws": whole_number("draws", draws, 1), "seed": whole_number("seed", seed)}
+    counts = {"draws": draws, "seed": seed}
     if not 0 < tolerance < 1:
         raise InputError(
             f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example 0.1"

@@ -23,7 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import METHOD_KINDS, Linearisation, Method, Position
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground.whole_numbers import Count, Seed
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
@@ -130,12 +130,12 @@ def influence_by_distance(
     model: TransformerBridge,
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
-    queries: int | None = 16,
+    queries: Count | None = 16,
     linearisation: Linearisation = "full",
     method: Method = "sketch",
     cotangents: int = COTANGENTS,
     controls: Control | Sequence[Control] = (),
-    seed: int = 0,
+    seed: Seed = 0,
     max_memory: int | None = None,
     position: Position | None = None,
     progress: Progress | None = None,
@@ -160,8 +160,6 @@ def influence_by_distance(
     Cost: `queries` sensitivities of a text's beginnings, for each control once more. Source:
     docs/theory.md 2.
     """
-    seed = whole_number("seed", seed)
-    count = None if queries is None else whole_number("queries", queries, 1)
     is_one = isinstance(prompt, str | Prompt | Question)
     texts: Any = [prompt] if is_one else prompt
     prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
@@ -173,13 +171,13 @@ def influence_by_distance(
         str(number): {"token_ids": text.ids.tolist()}
         for number, text in enumerate(prompts, start=1)
     }
-    about: dict[str, Any] = {"linearisation": linearisation, "queries": count, "controls": names}
+    about: dict[str, Any] = {"linearisation": linearisation, "queries": queries, "controls": names}
     provenance = Provenance.collect(model, **about, prompts=of_prompts, **options)
     tables = []
     for index, (source, (subject, subject_prompts)) in enumerate(subjects.items()):
         share = part_of(progress, index, index + 1, len(subjects), units=100) or False
         settings: Any = options | {"linearisations": [linearisation], "progress": share}
-        tables.append(_pairs(subject, subject_prompts, count, settings).assign(source=source))
+        tables.append(_pairs(subject, subject_prompts, queries, settings).assign(source=source))
     table: Frame = pd.concat(tables, ignore_index=True)
     return InfluenceByDistance.of(
         table[["prompt", "source", *table.columns.drop(["prompt", "source"])]], provenance

@@ -15,7 +15,7 @@ Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Unpack
+from typing import Annotated, ClassVar, NamedTuple, Unpack
 
 import pandas as pd
 import torch
@@ -27,7 +27,7 @@ from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground.whole_numbers import Count, Seed, at_least
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.certificate import Claim, certify
@@ -126,9 +126,9 @@ def hops(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    most: int = 3,
-    cotangents: int = 16,
-    seed: int = 0,
+    most: Count = 3,
+    cotangents: Annotated[int, at_least(2)] = 16,
+    seed: Seed = 0,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
@@ -155,9 +155,7 @@ def hops(
     """
     require_open(model, "hops")
     mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation, position)
-    whole_number("most", most, 1)
-    whole_number("seed", seed)
-    if whole_number("cotangents", cotangents, 2) > model.cfg.d_model:
+    if cotangents > model.cfg.d_model:
         raise InputError(
             f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}"
         )

@@ -30,7 +30,7 @@ from ostools.ground.names import (
     distinct,
 )
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground.whole_numbers import Seed, at_least
 from ostools.hooks.sites import is_closed, unknown_inside
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import (
@@ -144,6 +144,43 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
         return prompts_findings(self)
 
 
+def method_for(method: Method, cotangents: int, accuracy: float | None) -> tuple[Method, float]:
+    """The method, an estimate where an accuracy is asked for, and the accuracy of an estimate."""
+    if accuracy is None:
+        return method, ACCURACY
+    if method not in ("auto", "estimate") or cotangents != COTANGENTS:
+        raise InputError(
+            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} "
+            "beside it: leave both out"
+        )
+    if not 0 < accuracy < 1:
+        raise InputError(
+            f"accuracy: expected a share between 0 and 1, such as 0.1, found {accuracy:g}"
+        )
+    return "estimate", float(accuracy)
+
+
+def require_exact_logit(
+    logit: str | int | Sequence[str | int] | None,
+    method: str,
+    linearisations: str | Sequence[str] | None,
+) -> None:
+    """Raises `InputError` for what is not measured of a logit, and for more than two tokens."""
+    if logit is None:
+        return
+    one_or_two(logit)
+    if method in ("sketch", "estimate"):
+        raise InputError(
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' "
+            f"with logit=, found {method!r}"
+        )
+    if linearisations is not None and "detached" in distinct("linearisations", linearisations):
+        raise InputError(
+            "sensitivity: expected another linearisation than 'detached' with logit=: use "
+            "attribution(model, prompt, logit=...), which has its parts"
+        )
+
+
 @measurement(
     command="sensitivity",
     examples=(
@@ -156,6 +193,7 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
     memory=["rows"],
     sweep=lambda: SWEPT,
     in_chunks=True,
+    checks=(method_for, require_exact_logit),
     one=Sensitivity,
     several=Sensitivities,
 )
@@ -166,14 +204,14 @@ def sensitivity(
     linearisations: Linearisation | Sequence[Linearisation] | None = None,
     layers: Literal["all"] | Iterable[int] = (0,),
     method: Method = "auto",
-    cotangents: int = COTANGENTS,
+    cotangents: Annotated[int, at_least(2)] = COTANGENTS,
     accuracy: float | None = None,
     max_memory: int | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     position: int | Position | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
-    shuffled: int | None = None,
+    shuffled: Seed | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Sensitivity | Sensitivities:
@@ -217,17 +255,16 @@ def sensitivity(
         shuffled: a seed: the text's tokens stand in random order, a control that leaves no syntax.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
-    if linearisations is not None:
-        names = distinct("linearisations", linearisations)
-    else:
+    method, half_width = method_for(method, cotangents, accuracy)
+    require_exact_logit(logit, method, linearisations)
+    if linearisations is None:
         is_known = not unknown_inside(model, "patterns", "norms")
-        names = DEFAULT_LINEARISATIONS if is_known else ("full",)
-    if not 2 <= cotangents <= model.cfg.d_model:
+        linearisations = DEFAULT_LINEARISATIONS if is_known else ("full",)
+    names = distinct("linearisations", linearisations)
+    if cotangents > model.cfg.d_model:
         raise InputError(
             f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}"
         )
-    method, half_width = _method(method, cotangents, accuracy)
-    seed = whole_number("seed", seed)
     layers = layers_up_to(int(model.cfg.n_layers), layers)
     options = JacobianOptions(
         names, layers, method, cotangents, max_memory, seed, accuracy=half_width
@@ -236,7 +273,7 @@ def sensitivity(
     prompts: Any = [prompt] if is_one else prompt
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
     if shuffled is not None:
-        mitigated = _shuffled(mitigated, whole_number("shuffled", shuffled))
+        mitigated = _shuffled(mitigated, shuffled)
     results = _of_each(model, mitigated, options, position, logit, progress)
     return (
         results[0]
@@ -255,39 +292,6 @@ def _shuffled(mitigated: MitigatedPrompts, seed: int) -> MitigatedPrompts:
             "asked"
         )
     return replace(mitigated, prompts=tuple(prompt.shuffled(seed) for prompt in mitigated.prompts))
-
-
-def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Method, float]:
-    """The method, an estimate where an accuracy is asked for, and the accuracy of an estimate."""
-    if accuracy is None:
-        return method, ACCURACY
-    if method not in ("auto", "estimate") or cotangents != COTANGENTS:
-        raise InputError(
-            f"accuracy: expected an estimate, found method={method!r} and cotangents={cotangents} "
-            "beside it: leave both out"
-        )
-    if not 0 < accuracy < 1:
-        raise InputError(
-            f"accuracy: expected a share between 0 and 1, such as 0.1, found {accuracy:g}"
-        )
-    return "estimate", float(accuracy)
-
-
-def _require_exact_logit(
-    logit: str | int | Sequence[str | int], method: str, linearisations: Sequence[str]
-) -> None:
-    """Raises `InputError` for what is not measured of a logit, and for more than two tokens."""
-    one_or_two(logit)
-    if method in ("sketch", "estimate"):
-        raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or "
-            f"'exact' with logit=, found {method!r}"
-        )
-    if "detached" in linearisations:
-        raise InputError(
-            "sensitivity: expected another linearisation than 'detached' with logit=: use "
-            "attribution(model, prompt, logit=...), which has its parts"
-        )
 
 
 def _of_each(
@@ -315,7 +319,6 @@ def _of_each(
             for tokens in prompts
         ]
         if logit is not None:
-            _require_exact_logit(logit, options.method, options.names)
             output = Output.of(work, logit)
             options = replace(options, output=output)
             provenance = _with(

@@ -161,6 +161,15 @@ def read_up_to(position: int | None, pos: int) -> int:
     return pos if position is None else position % pos + 1
 
 
+def require_position(position: int, pos: int) -> None:
+    """Refuse a position that a prompt of `pos` tokens has not."""
+    if not is_whole(position) or not -pos <= position < pos:
+        raise InputError(
+            f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, "
+            f"found {position!r}"
+        )
+
+
 def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> Prompt:
     """Cut the prompt after `position`, from the end where negative; its last token has the logits
     that it has in the whole.
@@ -170,11 +179,7 @@ def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> P
     tokens: equal logits do not prove equal derivatives there.
     """
     pos = len(prompt.ids)
-    if not is_whole(position) or not -pos <= position < pos:
-        raise InputError(
-            f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, "
-            f"found {position!r}"
-        )
+    require_position(position, pos)
     end = read_up_to(position, pos)
     if end == pos:
         return prompt

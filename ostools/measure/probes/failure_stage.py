@@ -31,6 +31,7 @@ from ostools.measure.probes.probe import (
     Decodability,
     ProbeTask,
     probe,
+    require_groups,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
 from ostools.measure.swept import Swept
@@ -126,6 +127,7 @@ class FailureStage(Result):
     beside="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
+    checks=(checked_precisions, require_groups),
 )
 def failure_stage(
     model: TransformerBridge,

@@ -97,6 +97,7 @@ class ProbeIntervention(Result):
     lines_of=(probe,),
     memory=["probes"],
     in_chunks=True,
+    checks=(checked_precisions,),
 )
 def probe_intervention(
     model: TransformerBridge,

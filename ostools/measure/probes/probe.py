@@ -32,6 +32,7 @@ from ostools.measure.probes.scores import (
     Captured,
     captured,
     of_length,
+    require_enough,
     rows_of,
     said_by_probes,
     splits,
@@ -105,6 +106,18 @@ class Decodability(Result):
         return probe_findings(self)
 
 
+def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
+    """The seeds given; else 24, of a task that draws nothing one."""
+    return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
+
+
+def require_groups(task: Task | str, lengths: Iterable[int], seeds: Sequence[int] | None) -> None:
+    """Refuse too few lengths, or sequences, for a probe's intervals."""
+    form, length_list = tasks.task(task), checked_lengths(lengths)
+    groups = seeds_asked(form, seeds) if form.random else length_list
+    require_enough(length_list, groups, form.random)
+
+
 @measurement(
     command="probe",
     examples=("--task count-ones-bernoulli --dtypes bfloat16 --out probe.png",),
@@ -113,6 +126,7 @@ class Decodability(Result):
     beside="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
+    checks=(checked_precisions, require_groups),
 )
 def probe(
     model: TransformerBridge,
@@ -153,6 +167,7 @@ def probe(
     too few lengths or sequences to give intervals, and for numbers that are not finite. Source:
     arXiv 1610.01644, 1909.03368 (selectivity).
     """
+    require_groups(task, lengths, seeds)
     probe_task = ProbeTask.of(
         model, task, lengths, seeds, mitigation, checked_position(position), **encoding
     )
@@ -213,11 +228,6 @@ def in_layers(representations: Captured, layers: Sequence[int]) -> Captured:
         for place, rows in representations.items()
         if place.site not in dropped or place.layer + dropped[place.site] in layers
     }
-
-
-def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
-    """The seeds given; else 24, of a task that draws nothing one."""
-    return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ each prompt the last token alone is kept, d_model numbers a site and d_vocab log
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,27 +129,30 @@ class Split:
     held_out: Int[np.ndarray, " tested"]
 
 
+def require_enough(lengths: Collection[int], groups: Collection[int], is_random: bool) -> None:
+    """Raises `InputError` for too few lengths, or groups of a probe's prompts, to give intervals.
+    `is_random`: groups are drawn sequences (seeds); else each length is a group of its own.
+    """
+    if (count := len({*lengths})) < FEWEST_LENGTHS:
+        raise InputError(
+            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those "
+            f"of training, found {count}; for example range(4, 33, 4)"
+        )
+    if (count := len({*groups})) < FEWEST_GROUPS:
+        what, example = ("seeds", "range(12)") if is_random else ("lengths", "range(1, 33)")
+        raise InputError(
+            f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {count}: "
+            f"of fewer there is no interval; for example {what}={example}"
+        )
+
+
 def splits(
     lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], is_random: bool
 ) -> list[Split]:
-    """Every probe's prompts. `is_random`: groups are drawn sequences (seeds); else each length is a
-    group of its own.
-
-    Raises `InputError` for too few groups or lengths.
-    """
+    """Every probe's prompts, of as many as `require_enough` asks for."""
     distinct_lengths, rank = np.unique(lengths, return_inverse=True)
     distinct_groups, group = np.unique(groups, return_inverse=True)
-    if len(distinct_lengths) < FEWEST_LENGTHS:
-        raise InputError(
-            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those of training, found "
-            f"{len(distinct_lengths)}; for example range(4, 33, 4)"
-        )
-    if len(distinct_groups) < FEWEST_GROUPS:
-        what, example = ("seeds", "range(12)") if is_random else ("lengths", "range(1, 33)")
-        raise InputError(
-            f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {len(distinct_groups)}: of fewer "
-            f"there is no interval; for example {what}={example}"
-        )
+    require_enough(distinct_lengths.tolist(), distinct_groups.tolist(), is_random)
     inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
     upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
     masks: list[tuple[str, np.ndarray, np.ndarray]] = []

@@ -26,7 +26,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Method
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground.whole_numbers import Count, Seed
 from ostools.measure import sensitivity
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
@@ -118,13 +118,13 @@ def position_effect(
     model: TransformerBridge,
     *,
     texts: Sequence[str] | None = None,
-    passages: int | None = None,
+    passages: Count | None = None,
     tokens: int = 48,
     method: Method = "auto",
     cotangents: int = COTANGENTS,
     untrained: bool = True,
     shuffled: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: Progress | None = None,
 ) -> PositionEffect:
     """Measure ||d y / d v_i^(0)||_F at every token of passages in three rotations, and test thirds
@@ -146,7 +146,6 @@ def position_effect(
     no multiple of three, an active edit together with `untrained`, and norms of zero (a token out
     of every window's reach has no logarithm).
     """
-    seed = whole_number("seed", seed)
     passage_list = _checked_passages(texts, passages)
     if untrained:
         require_no_edits("position_effect", model, "an untrained model would not have it")
@@ -182,7 +181,7 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
         available = [passage for passage in PASSAGES if passage.kind in NATURAL]
     else:
         available = [Passage("own", text) for text in texts]
-    passage_count = len(available) if count is None else whole_number("passages", count)
+    passage_count = len(available) if count is None else count
     if not FEWEST_PASSAGES <= passage_count <= len(available):
         at_most = f" and at most {len(available)}" if len(available) >= FEWEST_PASSAGES else ""
         raise InputError(
@@ -211,7 +210,7 @@ def _rotated(
             "position_effect: expected a model with a tokenizer, found none: passages are texts"
         )
     before, _ = special_tokens(model.tokenizer)
-    if whole_number("tokens", tokens) < 6 or tokens % 3:
+    if tokens < 6 or tokens % 3:
         raise InputError(
             f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
         )

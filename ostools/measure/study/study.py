@@ -19,7 +19,7 @@ from ostools import tasks
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position, checked_list, distinct
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.ground.whole_numbers import Count, checked_lengths
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
@@ -109,7 +109,7 @@ def study(
     elicitation: Elicitation | None = None,
     position: Position | None = None,
     level: float = 0.95,
-    sensitivity_lengths: int = 12,
+    sensitivity_lengths: Count = 12,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Study:
@@ -188,5 +188,5 @@ def study(
 
 def _spread(lengths: list[int], count: int) -> list[int]:
     """At most `count` of the lengths, evenly spread, the last among them."""
-    count = min(whole_number("sensitivity_lengths", count, 1), len(lengths))
+    count = min(count, len(lengths))
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})

@@ -98,6 +98,14 @@ class Checkpoint:
         """
         return any((self.directory / file).exists() for file in _TOKENIZER_FILES)
 
+    @property
+    def has_large_tokenizer(self) -> bool:
+        """Whether its tokenizer.json is so large that reading it takes the better part of a second:
+        Gemma's has 33 MB.
+        """
+        file = self.directory / "tokenizer.json"
+        return file.is_file() and file.stat().st_size > 1 << 22
+
     def _without_code(self, file: str) -> Mapping[str, Any]:
         """A JSON file, which asks for no code of the checkpoint's own."""
         settings = read_json(self.directory / file)
