@@ -240,7 +240,7 @@ class Registry(Generic[Thing]):
 
     def _options(self, name: str, maker: Callable[..., object]) -> dict[str, _Option]:
         """The options that a class takes, the fields of its dataclass; of a function its
-        parameters.
+        parameters. A class of several names says by `takes` which of them a name has.
         """
         if not any((dataclasses.is_dataclass(maker), inspect.isfunction(maker))):
             return {}
@@ -249,9 +249,11 @@ class Registry(Generic[Thing]):
         except Exception as error:  # a plugin's annotations can name what is not there
             raise self._failed(name, error, "cannot be used: ") from error
         parameters = inspect.signature(maker).parameters
+        takes = getattr(maker, "takes", lambda *_: True)
         return {
             key: _Option(hints.get(key, str), parameter.default)
             for key, parameter in parameters.items()
+            if takes(name, key)
         }
 
     def _failed(self, name: str, error: Exception, how: str = "") -> ValueError:

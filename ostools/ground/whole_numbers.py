@@ -97,7 +97,9 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
             )
         low, high = int(match[1]), int(match[2] or match[1])
         if high < low:
-            raise InputError(f"{written}: the range {part.strip()!r} runs backwards")
+            raise InputError(
+                f"{written}: expected a range from the smaller number, found {part.strip()!r}: write {high}:{low}"
+            )
         if low < least or high > LONGEST:
             raise InputError(
                 f"{written}: expected numbers from {least} to {LONGEST}, found {part.strip()}"

@@ -211,12 +211,12 @@ def checked_output(
     """The path, if a result can be written there; called before anything is computed. Raises
     `InputError` otherwise, which names what it was asked by: an argument, or an option."""
     target = checked_path(path, option)
-    if target.suffix.lower() not in endings:
-        raise InputError(
-            f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}"
-        )
     if os.path.isdir(target):
         raise InputError(f"{option} {target}: expected a file, found a directory")
+    if target.suffix.lower() not in endings:
+        raise InputError(
+            f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.name!r}"
+        )
     if not os.path.isdir(target.parent):
         raise InputError(
             f"{option} {target}: the directory {target.parent} does not exist; make it first"

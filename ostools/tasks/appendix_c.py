@@ -169,6 +169,11 @@ class AppendixTask(Task):
     tidy: bool = False
     corrupt: bool = False
 
+    @staticmethod
+    def takes(name: str, option: str) -> bool:
+        """Whether the task of that name has the option."""
+        return option == "name" or name in _OPTIONS[option][0]
+
     def __post_init__(self) -> None:
         checked_name("task", self.name, _FORMS)
         for option, (names, _) in _OPTIONS.items():

@@ -358,7 +358,7 @@ def _runs(
     for number, other in zip(clean.numbers[0].tolist(), corrupt.numbers[0].tolist(), strict=True):
         if not abs(number - other) > rounding:
             raise InputError(
-                f"patch: expected clean and corrupt runs that differ in {' - '.join(texts)}, found {number:.6g} and "
+                f"patch: expected clean and corrupt runs that differ in {' - '.join(map(repr, texts))}, found {number:.6g} and "
                 f"{other:.6g}, within rounding: of no gap there is no share"
             )
     return clean, corrupt

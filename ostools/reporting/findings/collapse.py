@@ -191,11 +191,11 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     words = "Whether a precision hides the pair was not tested."
     if count:
         task, dtype, verdict = cases[0]
-        words = (
-            f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}. "
-            f"There is a range of lengths in {count} of {len(measured)} cases (a prompt in a "
-            "precision)."
-        )
+        words = f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}."
+        if len(measured) > 1:
+            words += (
+                f" {count} of {len(measured)} cases (a prompt in a precision) have such a range."
+            )
     elif undecided := [case for case in measured if case[2].kind == UNDECIDED]:
         task, dtype, verdict = undecided[0]
         words = f"On {task} in {dtype} the pair is {verdict.words}."
@@ -278,10 +278,11 @@ def _dtypes(result: Collapse) -> list[str]:
     rows = rows[rows["pair"] == main_pair(result)]
     ends = rows.groupby("dtype")["length"].transform(lambda lengths: lengths.quantile(0.75))
     medians = rows[rows["length"] >= ends].groupby("dtype", sort=False)["ulps"].median()
+    several = len(verdicts) > 1  # of one dtype the first sentence has the verdict
     return [
-        f"In {dtype}{f' the pair is {verdicts[dtype].words};' if dtype in verdicts else ''} the "
-        f"median distance over the last quarter of the lengths is {number(steps)} representable "
-        f"steps of {dtype.partition('-')[0]}."
+        f"In {dtype}{f' the pair is {verdicts[dtype].words};' * several if dtype in verdicts else ''} "
+        f"the median distance over the last quarter of the lengths, rounding included, is "
+        f"{number(steps)} representable steps of {dtype.partition('-')[0]}."
         for dtype, steps in medians.items()
     ]
 

@@ -71,8 +71,8 @@ def test_the_headline_of_a_collapse() -> None:
         (
             0.33,
             "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 31 on, up to 128, the last "
-            "length tried (all 98 lengths tried). There is a range of lengths in "
-            "1 of 2 cases (a prompt in a precision).",
+            "length tried (all 98 lengths tried). 1 of 2 cases (a prompt in "
+            "a precision) have such a range.",
         ),
         (
             0.01,
