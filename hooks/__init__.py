@@ -13,7 +13,7 @@ from ostools.hooks.edit import (
     replace_pattern,
     scale_scores,
 )
-from ostools.hooks.errors import HookError, RangeError
+from ostools.hooks.errors import FormatError, HookError
 from ostools.hooks.freeze import activation_of, activation_ratio, frozen
 from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
 from ostools.hooks.lock import clear, locked
@@ -27,10 +27,10 @@ __all__ = [
     "SIXTEEN_BITS",
     "Edge",
     "Edit",
+    "FormatError",
     "Head",
     "HookError",
     "Norm",
-    "RangeError",
     "Record",
     "Site",
     "Sublayer",

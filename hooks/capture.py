@@ -115,4 +115,5 @@ def head_outputs(
     `hook_result` of TransformerLens has the same numbers, but needs a switch that changes how the
     forward pass sums.
     """
-    return torch.einsum("bphe,hed->bphd", z, residual_scale(model) * model.blocks[layer].attn.W_O)
+    w_o = residual_scale(model) * model.blocks[layer].attn.W_O
+    return torch.einsum("bphe,hed->bphd", z, w_o.to(z.dtype))

@@ -9,5 +9,5 @@ class HookError(ValueError):
     """
 
 
-class RangeError(HookError):
+class FormatError(HookError):
     """A number is beyond what a format holds, or is not finite."""

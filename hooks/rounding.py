@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.capture import capture
-from ostools.hooks.errors import HookError, RangeError
+from ostools.hooks.errors import FormatError, HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.register import Order, attached
@@ -156,7 +156,7 @@ def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
     # Written so that NaN fails too.
     size = x.detach().abs().amax() if x.numel() else torch.zeros(())
     if not bool(size <= largest) or not bool(size.isfinite()):
-        raise RangeError(
+        raise FormatError(
             f"{what}: expected finite numbers up to {largest:.5g} to store as {format}, found "
             f"{float(size):.5g}; use a format with a wider range"
         )

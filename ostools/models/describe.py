@@ -26,7 +26,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
-from ostools.models.lazy_cast import stored_part
+from ostools.models.lazy_cast import LazyCast, stored_part
 from ostools.models.tokenizer_calls import frame
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
@@ -225,7 +225,7 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     parameters = dict(model.named_parameters())
     # The largest first: what lies inside of one is a view of it.
     for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
-        storage = stored_part(parameter)
+        storage = _stored(parameter)
         start = storage.data_ptr()
         end = start + storage.numel() * storage.element_size()
         spans = covered.setdefault(storage.untyped_storage().data_ptr(), [])
@@ -271,7 +271,13 @@ def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str
     for weights that are gone. Within `checked_once` these counters are enough.
     """
     state_by_model = _CHECKED.get()
-    state = [_state_of(name, weight) for name, weight in weights.items()]
+    # What changes with a write to a weight; None for one without a counter of them.
+    state = [
+        None
+        if weight.is_inference()
+        else (name, _stored(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
+        for name, weight in weights.items()
+    ]
     if state_by_model is not None and None not in state and state_by_model.get(model) == state:
         return _hashes[model][1]
     checksum = _digest_of(weights, xxhash.xxh3_128)
@@ -282,11 +288,9 @@ def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str
     return _hashes[model][1]
 
 
-def _state_of(name: str, weight: Tensor) -> tuple[object, ...] | None:
-    """What changes with a write to a weight; None for one without a counter of them."""
-    if weight.is_inference():
-        return None
-    return name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version
+def _stored(weight: Tensor) -> Tensor:
+    """Where the numbers of a weight are stored, if it is made where it is read (`LazyCast`)."""
+    return stored_part(weight) if isinstance(weight, LazyCast) else weight
 
 
 def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:

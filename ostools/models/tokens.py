@@ -161,7 +161,7 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     require_chat(**encoding)
     if not text:
         raise InputError("expected a prompt, found empty text: give it at least one character")
-    tokenizer = tokenizer_of(model)
+    tokenizer = required(model.tokenizer)
     if markers := markers_in(tokenizer, text):
         count = "1 marker" if markers == 1 else f"{markers} markers"
         note_once(

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names
+from ostools.ground.names import Linearisation, checked_names
 from ostools.ground.words import factor
 from ostools.hooks.sites import is_closed
 from ostools.measure.bounds import certified
@@ -44,7 +44,8 @@ MlpNorm = Literal["svd", "product"]
 Kind = Literal["certified", "paper"]
 
 
-LINEARISATION, NORM = "frozen", "operator"
+LINEARISATION: Linearisation = "frozen"
+NORM = "operator"
 """The derivative that every variant stands beside, and the norm of it."""
 
 
@@ -161,16 +162,12 @@ def checked_variants(variants: str | Iterable[str]) -> tuple[str, ...]:
     return checked_names("variant", names, [*VARIANTS, "windowed(1)", "windowed(2)", *windows])
 
 
-def window_of(name: str) -> int:
-    """k of `windowed(k)`; 0 of another variant."""
-    window = _WINDOWED.fullmatch(name)
-    return 0 if window is None else int(window[1])
-
-
 def variant_named(name: str) -> Variant:
     """The variant of a checked name."""
-    k = window_of(name)
-    return Variant(name, "certified", certified.local, window=k) if k else VARIANTS[name]
+    window = _WINDOWED.fullmatch(name)
+    if window is None:
+        return VARIANTS[name]
+    return Variant(name, "certified", certified.local, window=int(window[1]))
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:
@@ -215,7 +212,7 @@ class Belief:
     words: str
 
     @property
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values for the provenance, None for what is not known."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -275,14 +272,15 @@ def beliefs(
     }
     if not forms:
         return {}
-    sketch: dict[str, Any] = {
-        "linearisations": (LINEARISATION,),
-        "method": "sketch",
-        "cotangents": COTANGENTS,
-    }
     try:
         frame: Frame = sensitivity(
-            model, tokens, **sketch, max_memory=max_memory, progress=False
+            model,
+            tokens,
+            linearisations=LINEARISATION,
+            method="sketch",
+            cotangents=COTANGENTS,
+            max_memory=max_memory,
+            progress=False,
         ).frame
     except InputError as error:
         return dict.fromkeys(forms, Belief(None, math.nan, math.nan, f"not tested here: {error}"))

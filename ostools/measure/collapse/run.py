@@ -160,7 +160,7 @@ class CollapseRun:
             exact = {
                 AS_GIVEN: self._passes(REFERENCE, AS_GIVEN, self.model, self._batching(), step)
             }
-        except (RangeError, hooks.RangeError) as error:
+        except (RangeError, hooks.FormatError) as error:
             raise _broken(error) from None
         batching = exact[AS_GIVEN].batching
         for index, precision in enumerate(rounded, 1):
@@ -171,7 +171,7 @@ class CollapseRun:
                 if key not in exact:
                     exact[key] = self._passes(REFERENCE, key, passes.view, batching, None)
                 runs[precision.name] = passes
-            except (RangeError, hooks.RangeError) as error:
+            except (RangeError, hooks.FormatError) as error:
                 if not precision.narrow:
                     raise _broken(error) from None
                 not_finite[precision.name] = str(error)

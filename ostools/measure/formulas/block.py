@@ -41,8 +41,9 @@ _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 class BlockTerms:
     """One block in float64: i = query, j = key.
 
-    `sites`: what the pass gave, by their names. r1, r2: the scales of the norms before attention
-    and MLP; rp1, rp2: of those behind them; 1 where there is no such norm.
+    `sites`: what the pass gave, by their names. `residual`: v_i^(l), what enters the block. r1, r2:
+    the scales of the norms before attention and MLP; rp1, rp2: of those behind them; 1 where there
+    is no such norm.
     """
 
     def __init__(
@@ -55,6 +56,12 @@ class BlockTerms:
         self.layer, self.model, self._sites = layer, model, sites
         self.parallel = "residual_mid" not in sites
         self.norms = BlockNorms.of(layer, norms, self.parallel)
+        self.residual: Float[Tensor, "pos d_model"] = self._site("residual_pre")
+        r2_site = "norm1_scale" if self.norms.shared else "norm2_scale"
+        self.r1 = self._scale(self.norms.before_attention, "norm1_scale")
+        self.r2 = self._scale(self.norms.before_mlp, r2_site)
+        self.rp1 = self._scale(self.norms.after_attention, "post_norm1_scale")
+        self.rp2 = self._scale(self.norms.after_mlp, "post_norm2_scale")
 
     @cached_property
     def weights(self) -> BlockWeights:
@@ -68,28 +75,6 @@ class BlockTerms:
     @cached_property
     def pattern(self) -> Float[Tensor, "head query key"]:
         return self.raw_pattern.double()
-
-    @property
-    def residual(self) -> Float[Tensor, "pos d_model"]:
-        """v_i^(l): what enters the block."""
-        return self._site("residual_pre")
-
-    @cached_property
-    def r1(self) -> Float[Tensor, " pos"]:
-        return self._scale(self.norms.before_attention, "norm1_scale")
-
-    @cached_property
-    def r2(self) -> Float[Tensor, " pos"]:
-        site = "norm1_scale" if self.norms.shared else "norm2_scale"
-        return self._scale(self.norms.before_mlp, site)
-
-    @cached_property
-    def rp1(self) -> Float[Tensor, " pos"]:
-        return self._scale(self.norms.after_attention, "post_norm1_scale")
-
-    @cached_property
-    def rp2(self) -> Float[Tensor, " pos"]:
-        return self._scale(self.norms.after_mlp, "post_norm2_scale")
 
     @cached_property
     def value(self) -> Float[Tensor, "head pos d_head"]:

@@ -242,27 +242,25 @@ def _relative(pairs: Frame) -> Frame:
     return pairs.assign(norm=pairs["norm"] / pairs["norm"][pairs["distance"] == 0].median())
 
 
-def _law(pairs: Frame) -> dict[str, Any]:
+def _law(pairs: Frame) -> dict[str, object]:
     """The fit of the pairs of one source, and its interval over texts."""
     curves = _curves(pairs[pairs["position"] > 0])
     # Beyond every window nothing reaches y_j: a law of the log ends there.
     curves = curves[..., : np.append((curves == 0).any((0, 1)), True).argmax()]
     distances = float(pairs["distance"].min()) + 1.0 + np.arange(curves.shape[-1])
-    row: dict[str, Any] = {"distances": curves.shape[-1], "texts": len(curves)}
+    row: dict[str, object] = dict.fromkeys(("p", "low", "high", "beta", "gamma"), np.nan)
+    row |= {"distances": curves.shape[-1], "texts": len(curves)}
+    row |= {"evidence": np.nan, "verdict": "too few"}
     values = np.nanmedian(curves, axis=(0, 1))
     if len(values) < FEWEST:
-        return (
-            dict.fromkeys(("p", "low", "high", "beta", "gamma", "evidence"), np.nan)
-            | {"verdict": "too few"}
-            | row
-        )
+        return row
     law, decay = power_to_a_level(distances, values), fit_decay(distances, values)
     row |= {"evidence": decay.evidence, "verdict": decay.verdict}
-    if law is None:
-        return dict.fromkeys(("p", "low", "high", "beta", "gamma"), np.nan) | row
-    low, high = _over_texts(curves, distances)
-    amplitude = float(np.exp(law.log_amplitude))
-    return {"p": law.rate, "low": low, "high": high, "beta": amplitude, "gamma": law.level} | row
+    if law is not None:
+        low, high = _over_texts(curves, distances)
+        row |= {"p": law.rate, "low": low, "high": high}
+        row |= {"beta": float(np.exp(law.log_amplitude)), "gamma": law.level}
+    return row
 
 
 def _curves(pairs: Frame) -> Float[np.ndarray, "text query distance"]:

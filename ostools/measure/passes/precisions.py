@@ -80,14 +80,6 @@ class Precision:
         )
         return model if same else view_in(model, self.dtype, eager=self.eager)
 
-    def exact(self, model: TransformerBridge) -> TransformerBridge:
-        """A float64 model with the weights of `prepared`: rounding noise taken against it is that
-        of running alone.
-
-        A view of the view that `prepared` gives. Precisions of the same `weights_key` share it.
-        """
-        return PRECISIONS["float64"].prepared(self.prepared(model))
-
     def running(
         self, prepared: TransformerBridge, calibration: Sequence[int]
     ) -> AbstractContextManager[None]:
@@ -103,7 +95,7 @@ class Precision:
         return hooks.rounded(prepared, self.part, self.format, calibration=ids)
 
     def weights_key(self, model: TransformerBridge) -> str:
-        """Precisions with the same key have the same stored weights, and share `exact`.
+        """Precisions with the same key have the same stored weights, and share their exact passes.
 
         "given" where the model's weights are numbers of the format already, as those of a
         checkpoint in bfloat16 are, whatever dtype it was loaded in; else the dtype or the integer
