@@ -24,7 +24,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.models.untrained import shared_untrained_models
-from ostools.reporting.page.shell import loading, stored_at
+from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements, Measuring, ReportPlan
