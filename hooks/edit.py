@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from typing import Any, Literal
 
 import torch
@@ -91,7 +92,9 @@ def scale_scores(
             )
         return scaled
 
-    with _edited(model, "scale_scores", "scores", body, layers, heads):
+    heads = checked_heads(model, heads)
+    what = "" if callable(factor) else f"{_heads_words(heads)}by {factor:g}"
+    with _edited(model, "scale_scores", "scores", body, layers, heads, lambda layer: what):
         yield
 
 
@@ -153,7 +156,14 @@ def ablate_heads(
             out[:, :, head] = means.get((layer, head), 0.0)
         return out
 
-    with _edited(model, "ablate_heads", "z", body, heads_by_layer):
+    of_reference = ""
+    if reference is not None:  # two references are two edits
+        of_reference = f" of tokens {sha256(repr(reference.tolist()).encode()).hexdigest()[:12]}"
+
+    def what(layer: int) -> str:
+        return f"{_heads_words(heads_by_layer[layer])}by {method}{of_reference}"
+
+    with _edited(model, "ablate_heads", "z", body, heads_by_layer, what=what):
         yield
 
 
@@ -198,9 +208,11 @@ def ablate_edges(
             _require_some_key("ablate_edges", tensor, out)
         return out
 
-    with _edited(
-        model, "ablate_edges", "pattern" if method == "zero" else "scores", body, by_layer
-    ):
+    def what(layer: int) -> str:
+        return f"edges (head, query, key) {sorted(by_layer[layer])} by {method}"
+
+    site = "pattern" if method == "zero" else "scores"
+    with _edited(model, "ablate_edges", site, body, by_layer, what=what):
         yield
     if uncut:
         raise HookError(
@@ -216,19 +228,26 @@ def _edited(
     body: Callable[[Tensor, int], Tensor],
     layers: Iterable[int] | None,
     heads: Iterable[int] | None = None,
+    what: Callable[[int], str] = lambda layer: "",
 ) -> AbstractContextManager[None]:
     """The block in which `body(tensor, layer)` stands at a site of these layers, on these heads
-    alone where some are named.
+    alone where some are named. `what`: of a layer, which part is changed and how.
     """
     head_indices = checked_heads(model, heads)
 
     def at(layer: Any) -> HookBody:
         return lambda tensor: _on_heads(tensor, body(tensor, layer), head_indices)
 
+    places = points(model, site, layers)
     return attached(
-        [(point, at(layer), Order.EDIT) for layer, point in points(model, site, layers).items()],
+        [(point, at(layer), Order.EDIT) for layer, point in places.items()],
         kind,
+        {str(point.name): what(layer) for layer, point in places.items()},
     )
+
+
+def _heads_words(heads: Sequence[int] | None) -> str:
+    return "" if heads is None else f"heads {', '.join(map(str, sorted(set(heads))))} "
 
 
 def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -57,13 +58,21 @@ class Edit:
     """A change of the forward pass that is active now. `kind` says which function made it, and
     `where` on which hook.
 
-    `block` is the number of the with-block that it belongs to (0 for a foreign edit). Two edits of
-    one kind with different parameters are therefore not taken for the same.
+    `block` is the number of the with-block that it belongs to (0 for a foreign edit), `what` says
+    which part is changed and how, where that can be written. In words an edit has the one or the
+    other, so that two of one kind with different parameters are never taken for the same.
     """
 
     kind: str
     where: str
     block: int
+    what: str = ""
+
+    def __str__(self) -> str:
+        if self.what:
+            return f"{self.kind} of {self.what} at {self.where}"
+        number = f" (with-block {self.block})" if self.block else ""
+        return f"{self.kind} at {self.where}{number}"
 
 
 @dataclass(eq=False)
@@ -114,9 +123,13 @@ class _AttachedHook:
 
 
 @contextmanager
-def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterator[None]:
+def attached(
+    placements: Iterable[Placement],
+    kind: str | None = None,
+    what: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[None]:
     """Run the block with each body at its hook point, in its order there; `kind` names an edit,
-    None an observation.
+    None an observation. `what`: of an edit by the name of its point, which part it changes and how.
 
     The hooks are removed when the block ends, however it ends. An edit that no forward pass reached
     raises `HookError` at the end of the block, unless the block is already raising something else.
@@ -125,7 +138,8 @@ def attached(placements: Iterable[Placement], kind: str | None = None) -> Iterat
     block = next_block()
     try:
         for point, body, order in placements:
-            edit = None if kind is None else Edit(kind, str(point.name), block)
+            name = str(point.name)
+            edit = None if kind is None else Edit(kind, name, block, what.get(name, ""))
             hook = _AttachedHook(body, edit, order, block)
             attached_hooks.append(
                 (point, hook)

@@ -22,7 +22,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.measurement import RECORDS
 from ostools.measure.mitigated_prompts import InactiveMitigationError, rewriting
-from ostools.reporting.page.shell import stored_at
+from ostools.reporting.page.page import stored_at
 from ostools.results import Result
 
 Finished = TypeVar("Finished")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, cast, get_args
+from contextvars import ContextVar
+from typing import Any, Literal, TypeAlias, cast, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,6 +42,22 @@ Kind = Literal["initialised", "shuffled"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 _PIECE = 1 << 20
+Untrained: TypeAlias = WeakKeyDictionary[
+    TransformerBridge, dict[tuple[Kind, int], TransformerBridge]
+]
+_SHARED: ContextVar[Untrained | None] = ContextVar("untrained models", default=None)
+
+
+@contextmanager
+def shared_untrained_models() -> Iterator[None]:
+    """Within the block each untrained model is made once, for all measurements that stand beside it;
+    its own, on a model that nobody writes to meanwhile.
+    """
+    token = _SHARED.set(WeakKeyDictionary())
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
 
 
 @checked_arguments(InputError, IN_WORDS)
@@ -68,6 +86,16 @@ def untrained_model(
     they are drawn those of `drawing_bytes`.
     """
     seed = whole_number("seed", seed)
+    shared = _SHARED.get()
+    if shared is None:
+        return _untrained_model(model, kind, seed)
+    models = shared.setdefault(model, {})
+    if (kind, seed) not in models:
+        models[kind, seed] = _untrained_model(model, kind, seed)
+    return models[kind, seed]
+
+
+def _untrained_model(model: TransformerBridge, kind: Kind, seed: int) -> TransformerBridge:
     described = describe(model)  # which refuses what is no model
     family = _known_family(model)
     _require_memory(described.n_parameters, next(model.parameters()).element_size())

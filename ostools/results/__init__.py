@@ -95,10 +95,7 @@ class Provenance:
 
         parameters |= {"own_files": dict(LOADED)} if LOADED else {}
         described = asdict(describe(model))  # first, as it refuses what is no model
-        edits = tuple(
-            f"{edit.kind} at {edit.where} (block {edit.block})"
-            for edit in hooks.active_edits(model)
-        )
+        edits = tuple(str(edit) for edit in hooks.active_edits(model))
         return cls(described, parameters, token_ids, _versions(), edits, arithmetic=_arithmetic())
 
     @classmethod

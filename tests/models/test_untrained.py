@@ -21,7 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.models import Prompt, describe, untrained
 from ostools.models.describe import named_weights
 from ostools.models.families import family_of
-from ostools.models.untrained import KINDS, untrained_model
+from ostools.models.untrained import KINDS, shared_untrained_models, untrained_model
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.families import OTHERS
 from tests.sets import quick
@@ -177,6 +177,16 @@ def test_a_weight_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) 
     ):
         untrained_model(tiny_model("mixtral", seed=3))
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_report_draws_each_untrained_model_once() -> None:
+    model = tiny_model("llama", seed=3)
+    with shared_untrained_models():
+        first, second, other = (untrained_model(model, seed=seed) for seed in (5, 5, 6))
+    assert first is second is not other
+    alone = untrained_model(model, seed=5)
+    assert alone is not first
+    assert describe(alone).weight_hash == describe(first).weight_hash
 
 
 def test_one_seed_is_one_model_in_every_dtype() -> None:

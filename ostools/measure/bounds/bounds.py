@@ -106,6 +106,7 @@ class Bounds(Result):
 @measurement(
     command="bounds",
     examples=('--prompt "The capital of France is" --variants local --out bounds.png',),
+    python_only={"believe": "`compare` holds the forms against norms that are measured already"},
     memory=["blocks"],
     sweep=lambda: SWEPT,
     in_chunks=True,
@@ -121,6 +122,7 @@ def bounds(
     max_memory: int | None = None,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
+    believe: bool = True,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Bounds:
@@ -144,6 +146,8 @@ def bounds(
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change the prompt
             or a logit, or it is refused. So are hooks that the formulas do not know.
+        believe: False measures no sketch, and `believed` is missing: for `compare`, which has norms
+            of its own to hold the forms against.
         progress: called as progress(done, total), in blocks of the model.
 
     Raises `InputError` for a variant that does not describe the family (`ostools list models`), for
@@ -166,7 +170,7 @@ def bounds(
     work = full_precision(model, "bounds")
     with mitigated.acting(work):
         _require_memory(shape, names, len(ids), max_memory)
-        return _of_one(work, tokens, provenance, max_memory, progress)
+        return _of_one(work, tokens, provenance, max_memory, believe, progress)
 
 
 def _of_one(
@@ -174,6 +178,7 @@ def _of_one(
     tokens: Prompt,
     provenance: Provenance,
     max_memory: int | None,
+    believe: bool,
     progress: Progress | None,
 ) -> Bounds:
     """Path sum of one prompt, on the model in the precision in which its blocks are read: fold,
@@ -182,7 +187,8 @@ def _of_one(
     options, n = provenance.parameters, len(tokens.ids)
     last = [n - 1] if options["positions"] == "last" else list(range(n))
     values = _fold(model, tokens, options["variants"], last, options["mlp_norm"], progress)
-    verdicts = beliefs(model, tokens, {name: rows[-1] for name, rows in values.items()}, max_memory)
+    rows_of_last = {name: rows[-1] for name, rows in values.items() if believe}
+    verdicts = beliefs(model, tokens, rows_of_last, max_memory)
     tables = [
         _table(tokens, variant_named(name), last, rows).assign(
             believed=verdicts[name].believed if name in verdicts else None

@@ -134,7 +134,7 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
         return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.corpus import several_chart
+        from ostools.reporting.charts.tokens import several_chart
 
         return several_chart(self)
 

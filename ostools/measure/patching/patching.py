@@ -95,7 +95,7 @@ class Patching(Result):
         return agreement_table(frame, ("direction", "quantity"), "part")
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.patching import patching_chart
+        from ostools.reporting.charts.effects.parts import patching_chart
 
         return patching_chart(self)
 

@@ -79,7 +79,7 @@ class Study(Result):
         return study_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.study import study_findings
+        from ostools.reporting.findings.effects import study_findings
 
         return study_findings(self)
 

@@ -13,6 +13,7 @@ from ostools.ground.words import title_of
 from ostools.paper.behaviour import figure_4_of
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
+from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.page.section import (
     Part,
     Section,
@@ -21,7 +22,6 @@ from ostools.reporting.page.section import (
     frame_table,
     render_sections,
 )
-from ostools.reporting.page.shell import loading, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
 from ostools.results import Frame, Result, frame_of
 

@@ -1,5 +1,5 @@
 """Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change,
-untrained models, parts of a logit.
+untrained models, parts of a logit; and means over several prompts.
 
 One panel per norm, since an operator norm and a Frobenius norm share no axis; one level per
 linearisation or variant; path sums whose constant is unknown, of which only the shape counts, have
@@ -19,12 +19,13 @@ from ostools.ground.words import MINUS
 from ostools.measure.attention.baselines import AttentionBaselines
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.attribution import Attribution
-from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
 from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import named_by
-from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
+from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
+from ostools.reporting.forms import BAND, SQUARE, curve, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
 from ostools.reporting.style.theme import Looks
@@ -156,12 +157,6 @@ def kind_legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
     return draw.hue("series", dict(zip(labels, names["name"], strict=True))), dash
 
 
-_RATIOS = {
-    "operator": "operator norm, second / first",
-    "frobenius": "Frobenius norm, second / first",
-}
-
-
 def change_chart(result: Change) -> Chart:
     """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a
     linearisation; a grey line where nothing changed. Of several layers the lowest."""
@@ -173,14 +168,14 @@ def change_chart(result: Change) -> Chart:
             "first is rounding"
         )
     hue = draw.hue("series", list(dict.fromkeys(rows["linearisation"])))
-    norms = [norm for norm in _RATIOS if norm in set(rows["norm"])]
+    norms = [norm for norm in NORM_WORDS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
         of_norm = rows[rows["norm"] == norm]
         data = token_rows(
             of_norm, series=of_norm["linearisation"], value=of_norm["ratio"].astype(float)
         )
-        data, y = log_rows(data, _RATIOS[norm], also=[1.0])
+        data, y = log_rows(data, f"{NORM_WORDS[norm]}, second / first", also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
         last = norm == norms[-1]
         panels.append([profile(data, table, y, hue, height=220, last=last, further_marks=same)])
@@ -255,3 +250,38 @@ def attribution_chart(result: Attribution) -> Chart:
     ]
     title = f"What each token contributes to {MINUS.join(tokens)}"
     return draw.figure([[panel]], title, [*result.findings(), *notes])
+
+
+def several_chart(result: Sensitivities) -> Chart:
+    """The mean share over the even share, a line a source with the 95% interval over prompts; of
+    the lowest layer.
+    """
+    every = result.over_position()
+    table = every[every["layer"] == every["layer"].min()]
+    # A share is so many times an even one, at the middle of its bin.
+    table = table.assign(
+        series=table["kind"].map(theme.KINDS) + ": " + table["source"],
+        name=table["source"],
+        at=(table["start"] + table["end"]) / 2,
+        value=table["mean"],
+    )
+    hue, dash = kind_legend(table)
+    x = alt.X("at:Q", title="relative position", scale=alt.Scale(domain=[0, 1]))
+    panels = []
+    for norm, group in table.groupby("norm", sort=False):
+        columns = ["series", "start", "end", "at", "value", "low", "high"]
+        rows, y = log_rows(group[columns], "share / even share", ["low", "high"])
+        marks = curve(rows, x, y, hue, dash=dash, bands=[BAND], points=14, width=1.8)
+        even = draw.line_at("y", "value", 1.0)
+        panels.append(draw.panel(even + marks, 300, 240, NORM_WORDS[str(norm)]))
+    what = "Sensitivity"
+    if "logit_norm" in result.provenance.parameters:
+        what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
+    notes = (
+        f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even "
+        "share."
+    )
+    notes += f" Of layer {every['layer'].min()}." * (every["layer"].nunique() > 1)
+    notes += " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
+    title = f"{what} over {len(result)} prompts, by relative position"
+    return draw.figure([panels], title, [notes], spacing=30)

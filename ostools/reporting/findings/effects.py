@@ -1,4 +1,6 @@
-"""Sentences on effects: of ablated parts, removed tokens, and the place of a token in a text."""
+"""Sentences on effects: of ablated parts, removed tokens, the place of a token in a text, patched
+parts, and mitigations.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,21 @@ import pandas as pd
 from ostools.ground.words import number, runs
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
+from ostools.measure.study.verdicts import (
+    ABOUT,
+    ABOUT_WORDS,
+    HELPS,
+    HURTS,
+    LARGER,
+    NO_EFFECT,
+    SMALLER,
+    UNCHANGED,
+    UNDECIDED,
+    at_limit,
+)
+from ostools.measure.study.verdicts import in_words as effect_words
 from ostools.reporting.findings import MOST, as_one_finding, first_few, present, shape_sentence
+from ostools.reporting.findings.position import where_read
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row
 
@@ -18,6 +34,7 @@ if TYPE_CHECKING:
     from ostools.measure import Patching
     from ostools.measure.ablation.ablation import Ablation
     from ostools.measure.profiles.position_effect import PositionEffect
+    from ostools.measure.study.study import Study
 
 QUANTITY_WORDS = {
     "frobenius_norm": "sensitivity (Frobenius)",
@@ -208,3 +225,64 @@ def _ranges(rows: Frame) -> str:
         f"{group['share'].min():.0%} to {group['share'].max():.0%}"
         for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
     )
+
+
+# --- a study of mitigations
+
+_OUTCOMES = {
+    UNCHANGED: "inactive, it changed nothing",
+    UNDECIDED: "not decided",
+    NO_EFFECT: "no measurable effect",
+}
+
+
+def measured_answers(study: Study) -> Frame:
+    """The effects on answers that were measured."""
+    effects: Frame = study.effects
+    return effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
+
+
+def study_findings(result: Study) -> list[str]:
+    """What helps or hurts by the study's verdicts, what was tried, where it was read, and a
+    sentence on each mitigation.
+    """
+    rows, answers = result.verdicts.to_dict("records"), measured_answers(result)
+    changes = [words for row in rows for words in _changes(row, result.effects)]
+    limit = baseline = ""
+    if len(answers):
+        limit = at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
+        baseline = (
+            f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are "
+            "right."
+        )
+    outcomes = "; ".join(
+        f"{row['mitigation']} (answers: {_OUTCOMES.get(row['answers'], row['answers'])})"
+        for row in rows
+    )
+    sentences = present(
+        (f"Answers: {limit}. " if limit else "")
+        + ("; ".join(changes) or "No mitigation is shown to help or to hurt")
+        + ".",
+        f"Tried on {result.provenance.parameters['task']}: {outcomes}.{baseline}",
+        where_read(result.provenance.parameters),
+        *(row.get("sentence", "") for row in rows),
+    )
+    return first_few(sentences)
+
+
+def _changes(row: Mapping[Hashable, object], effects: Frame) -> list[str]:
+    """What a mitigation changes, by its verdicts, with the effect and its interval."""
+    words = {
+        HELPS: "helps ({}: {})",
+        HURTS: "hurts ({}: {})",
+        LARGER: "raises {}: {}",
+        SMALLER: "lowers {}: {}",
+    }
+    sentences = []
+    for about in (about for about in ABOUT if row.get(about) in words):
+        effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
+        change = words[str(row[about])].format(
+            ABOUT_WORDS[about], effect_words(effect.iloc[0].to_dict())
+        )
+        sentences.append(f"{row['mitigation']} {change}")
+    return sentences

@@ -1,3 +1,3 @@
-"""HTML that needs no network: `page` (templates, scripts inlined once), `section` (the parts of a
-report), `shell` (quoted commands).
+"""HTML that needs no network: `page` (templates, scripts inlined once, quoted commands), `section`
+(the parts of a report).
 """

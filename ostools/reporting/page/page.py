@@ -153,3 +153,15 @@ def chart_page(chart: alt.TopLevelMixin, title: str) -> str:
     words = ". ".join(line.rstrip(".") for line in (title, figure.title, *figure.notes) if line)
     figure = Figure("chart", chart, figure.title or title, f"{words}.")
     return render("chart.html.j2", {"title": title, "figure": figure})
+
+
+def stored_at(model: Mapping[str, object]) -> str:
+    """The word after `--model`; for an adopted model, the place where its user has to save it
+    first.
+    """
+    return "DIRECTORY-WHERE-IT-IS-SAVED" if model.get("origin") == "adopted" else str(model["name"])
+
+
+def loading(model: Mapping[str, object]) -> list[str]:
+    """The options that load the model of a provenance again."""
+    return ["--load-dtype", str(model["dtype"]), "--device", str(model["device"])]

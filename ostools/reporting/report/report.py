@@ -23,7 +23,8 @@ from ostools.measure.prompts import as_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
-from ostools.reporting.page.shell import loading, stored_at
+from ostools.models.untrained import shared_untrained_models
+from ostools.reporting.page.page import loading, stored_at
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements, Measuring, ReportPlan
@@ -150,8 +151,9 @@ def measure(
     # What two sections share is measured once.
     steps = {SECTIONS[name].measure: SECTIONS[name].share for name in plan.names}
     run = Measuring(model, prompt, plan, measured, progress, total=100 * sum(steps.values()))
-    for step in steps:
-        step(run)
+    with shared_untrained_models():
+        for step in steps:
+            step(run)
     name_part("")
     return measured
 

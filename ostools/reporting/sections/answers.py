@@ -16,8 +16,8 @@ from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import answer_counts, task_of
+from ostools.reporting.findings.effects import measured_answers
 from ostools.reporting.findings.probes import error_verdict
-from ostools.reporting.findings.study import measured_answers
 from ostools.reporting.page.section import (
     DETECTED,
     NOT_DETECTED,

@@ -116,7 +116,7 @@ class Extent:
         return (
             f"{QUICK_WORDS if quick else ''}Answers are measured at {len(self.answer_lengths)} "
             f"lengths of {len(self.answer_seeds)} sequences each, mitigations on "
-            f"{len(self.study_seeds)} sequences a length, and the "
+            f"{len(self.study_seeds)} sequences a length by their answers alone, and the "
             f"position over {self.passages} passages with {self.cotangents} cotangents{alone}. "
             f"{forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
             f"`collapse` measure more.{lengths if default_lengths else ''}"
@@ -147,9 +147,10 @@ REDUCED = replace(
     answer_seeds=tuple(range(6)),
     stage_seeds=tuple(range(8)),
     study_seeds=tuple(range(3)),
+    study_measures=("answers", "log_probability"),
     forms=("local", "theorem-5.1"),
     mlp_norm="product",
-    cotangents=4,
+    cotangents=2,
 )
 """A verdict on answers rests on 24 questions, and one on a mitigation on 27."""
 LEAST = replace(
@@ -161,7 +162,6 @@ LEAST = replace(
     stage_seeds=tuple(range(6)),
     study_measures=("answers",),
     forms=(),
-    cotangents=2,
     untrained=False,
 )
 """Of a very large model. A certified bound of one takes minutes, and is tens of powers of ten above
@@ -173,7 +173,6 @@ QUICK: dict[str, Any] = {
     "formats": CASTS,
     "answer_lengths": (4, 16),
     "answer_seeds": (0, 1),
-    "cotangents": 2,
     "untrained": False,
 }
 QUICKEST: dict[str, Any] = {**QUICK, "collapse_longest": 128, "passages": 3}

@@ -89,6 +89,20 @@ def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:
         assert row["words"].startswith("believed here" if row["believed"] else "not believed here")
 
 
+def test_without_a_sketch_of_its_own_a_form_is_judged_by_compare_alone() -> None:
+    model = tiny_model("gemma", seed=3)
+    prompt = Prompt.from_ids(model, [2, *range(40, 50)])
+    norms = ost.sensitivity(model, prompt, linearisations=["frozen"])
+    with_sketch, without = (
+        ost.bounds(model, prompt, variants=["local", "proof"], believe=believe)
+        for believe in (True, False)
+    )
+    assert without.frame["believed"].isna().all() and without.beliefs.empty
+    assert without.frame["value"].tolist() == with_sketch.frame["value"].tolist()
+    summaries = [ost.compare(norms, paths).summary for paths in (with_sketch, without)]
+    pd.testing.assert_frame_equal(*summaries)
+
+
 def test_of_parallel_blocks_the_papers_forms_alone_say_nothing() -> None:
     assert list(undescribed(tiny_model("neox"), ["local", "windowed(2)", "proof"])) == ["proof"]
 

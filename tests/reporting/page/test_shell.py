@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostools.ground.words import computed_on
-from ostools.reporting.page.shell import loading
+from ostools.reporting.page.page import loading
 from tests.cli.asking import accepted
 
 
