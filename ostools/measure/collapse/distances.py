@@ -201,7 +201,8 @@ def _of_logits(vectors: PairVectors) -> Columns:
     columns = {
         "same_top_token": top == v_star.argmax(-1),
         "next_token": top,
-        "identical_logits": (v == v_star).all(-1),
+        # Row by row, as the comparison ends at the first number that differs.
+        "identical_logits": torch.tensor(list(map(torch.equal, v, v_star))),
         "total_variation": distances.total_variation(v.softmax(-1), v_star.softmax(-1)),
     }
     return {name: values.cpu().numpy() for name, values in columns.items()}
