@@ -66,7 +66,7 @@ def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Ten
     """
     info = torch.finfo(dtype)
     size = magnitude.double().abs()
-    if not bool((size <= info.max).all()):
+    if size.numel() and not bool(size.amax() <= info.max):
         raise InputError(
             f"spacing of {dtype}: expected finite magnitudes up to {info.max:.4g}, found {float(size.max())}"
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Literal, TypeAlias, Unpack
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
@@ -125,17 +125,21 @@ def collapse(
     return from_rows(rows, replace(described, parameters={**described.parameters, **about}))
 
 
-def _task_or_prompt(task: Any, prompt: str | Prompt | None) -> Any:
+Subject: TypeAlias = CollapseTask | Task | Prompt | str
+"""What pairs are made of."""
+
+
+def _task_or_prompt(task: Subject | None, prompt: str | Prompt | None) -> Subject:
     """The one of the two that was given."""
-    if (task is None) == (prompt is None):
+    subject = task if prompt is None else prompt
+    if subject is None or (task is not None and prompt is not None):
         raise InputError(
-            "collapse: expected a task, such as 'figure-5a', or prompt=, whose last token is repeated, found "
-            f"{'neither' if task is None else 'both'}"
+            "collapse: expected a task, such as 'figure-5a', or prompt=, whose last token is "
+            f"repeated, found {'neither' if subject is None else 'both'}"
         )
     # The last token of a text is repeated by its id: its text could become another token beside a
     # copy.
-    repeated = RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else prompt
-    return task if repeated is None else repeated
+    return RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else subject
 
 
 SWEPT = Swept(

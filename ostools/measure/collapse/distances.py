@@ -171,10 +171,10 @@ def pair_columns(
             for per, pieces in runs[0].pieces(site).items():
                 pairs = (PairVectors.cut(v, v_star, pieces) for v, v_star in vectors)
                 by_reader = dict(zip(readers, pairs, strict=True))
+                original = by_reader[id(exact[AS_GIVEN])]
                 for run, table in zip(runs, tables, strict=True):
-                    runs_beside = run, exact[run.weights], exact[AS_GIVEN]
-                    compared = [by_reader[id(tokens)] for tokens in runs_beside]
-                    for norm, columns in _columns_at(site, run.precision, *compared):
+                    pair, stored = by_reader[id(run)], by_reader[id(exact[run.weights])]
+                    for norm, columns in _columns_at(site, run.precision, pair, stored, original):
                         table[site, layer, per, norm].append(columns)
     return [{place: _joined(parts) for place, parts in table.items()} for table in tables]
 
@@ -201,7 +201,8 @@ def _of_logits(vectors: PairVectors) -> Columns:
     columns = {
         "same_top_token": top == v_star.argmax(-1),
         "next_token": top,
-        "identical_logits": (v == v_star).all(-1),
+        # Row by row, as the comparison ends at the first number that differs.
+        "identical_logits": torch.tensor(list(map(torch.equal, v, v_star))),
         "total_variation": distances.total_variation(v.softmax(-1), v_star.softmax(-1)),
     }
     return {name: values.cpu().numpy() for name, values in columns.items()}
@@ -215,7 +216,8 @@ def norm_columns(
     norms: Sequence[str] = distances.NORMS,
 ) -> Iterator[tuple[str, Columns]]:
     """The columns in every norm, beside float64's vectors with the weights that the precision
-    stores (`exact`), and with those of the model (`original`). Of `exact` itself rounding is not known.
+    stores (`exact`), and with those of the model (`original`). Of `exact` itself rounding is not
+    known.
     """
     steps = precision.steps(run.v, run.v_star)
     differences = {

@@ -71,7 +71,8 @@ class TokenHomogenization(Result):
 
     tables: ClassVar = (
         TableHead(
-            columns="source tokens layer normalised_entropy rest_normalised_entropy rest_mean_cosine sink_rate"
+            columns="source tokens layer normalised_entropy rest_normalised_entropy "
+            "rest_mean_cosine sink_rate"
         ),
     )
 
@@ -82,8 +83,8 @@ class TokenHomogenization(Result):
         """
         if rows.duplicated(["source", "tokens", "layer"]).any():
             raise InputError(
-                "token_homogenization: expected one row a model, context and layer, found some twice: rows of several texts; "
-                "read each length by itself"
+                "token_homogenization: expected one row a model, context and layer, found some "
+                "twice: rows of several texts; read each length by itself"
             )
         return cls(rows, provenance)
 
@@ -160,7 +161,8 @@ def _contexts(contexts: Iterable[int] | None, pos: int) -> list[int]:
     )
     if not FEWEST <= sizes[-1] <= pos:
         raise InputError(
-            f"contexts: expected from {FEWEST} to the {pos} tokens of the text, found {sizes[-1]}: give a longer text"
+            f"contexts: expected from {FEWEST} to the {pos} tokens of the text, found {sizes[-1]}: "
+            "give a longer text"
         )
     return sizes
 
@@ -177,7 +179,8 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
         # an edit may cut weights.
         if not bool((pattern.sum(-1) < 1 + _ROUNDING).all()):
             raise InputError(
-                f"token_homogenization: expected rows of attention that sum to 1, found others in layer {layer}"
+                "token_homogenization: expected rows of attention that sum to 1, found others in "
+                f"layer {layer}"
             )
         return pattern[0, :, 1:, 0].double().cpu()
 
@@ -225,17 +228,22 @@ def _require_beginnings(
         error = float((alone - within).norm() / alone.norm())
         if not error <= _SAME_STATE[alone.dtype]:
             raise InputError(
-                f"token_homogenization: expected the states of the first {size} tokens to be theirs alone, found "
-                f"{error:.2g} of their size between them: the model or an edit reads how long the text is; give that beginning "
-                "as a text of its own, or contexts=[all of its tokens]"
+                f"token_homogenization: expected the states of the first {size} tokens to be "
+                f"theirs alone, found {error:.2g} of their size between them: the model or an edit "
+                "reads how long the text is; give that beginning as a text of its own, or "
+                "contexts=[all of its tokens]"
             )
 
 
 def _of_states(states: Float[Tensor, "pos d_model"]) -> dict[str, float]:
     norms = states.double().norm(dim=-1)
-    rest = {f"rest_{name}": value for name, value in likeness(states[1:])._asdict().items()}
-    sizes = {"first_norm": float(norms[0]), "rest_norm": float(norms[1:].quantile(0.5))}
-    return {**likeness(states)._asdict(), **rest, **sizes}
+    later = likeness(states[1:])._asdict()
+    return {
+        **likeness(states)._asdict(),
+        **{f"rest_{name}": value for name, value in later.items()},
+        "first_norm": float(norms[0]),
+        "rest_norm": float(norms[1:].quantile(0.5)),
+    }
 
 
 def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -72,7 +72,8 @@ class ModelEncoder:
         for index in set().union(*map(set, id_rows)) - self._known:
             if index in control_ids(tokenizer):
                 raise InputError(
-                    f"expected items that the tokenizer knows, found that it makes {self.token(index)!r} of one"
+                    "expected items that the tokenizer knows, found that it makes "
+                    f"{self.token(index)!r} of one"
                 )
         before = lead(tokenizer, self.bos)
         return [(*before, *ids) for ids in id_rows]
@@ -108,7 +109,8 @@ class PromptSet:
         of_ids = isinstance(task, TaskOfIds)
         if of_ids and bos is not None:
             raise InputError(
-                f"bos: expected text, found token ids of {task.name}, which stand as they are: leave bos out"
+                f"bos: expected text, found token ids of {task.name}, which stand as they are: "
+                "leave bos out"
             )
         context = context_length(model)
         # Each item is a token or more, so a length beyond the context needs no tokenizing.
@@ -116,8 +118,9 @@ class PromptSet:
         pairs = tuple(task.pairs(ModelEncoder(model, bos), lengths, seed)) if fits else ()
         if not pairs or max(len(pair.extended) for pair in pairs) > context:
             raise InputError(
-                f"{task.name} at length {lengths[-1]} does not fit the model's context of {context} tokens with its "
-                "question and the repeated token: ask for shorter lengths"
+                f"{task.name} at length {lengths[-1]} does not fit the model's context of "
+                f"{context} tokens with its question and the repeated token: ask for shorter "
+                "lengths"
             )
         index: dict[tuple[int, ...], int] = {}
         first = torch.tensor([index.setdefault(pair.ids, len(index)) for pair in pairs])
@@ -163,7 +166,7 @@ class PromptSet:
         }
         return [length_by_ids[ids] for ids in self.prompts]
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, object]:
         """pair, seed, length and tokens of each pair."""
         return {
             "pair": np.array([pair.kind for pair in self.pairs]),
@@ -200,11 +203,12 @@ class RenderedPairs(CollapseTask):
 
     def prompts(self, counts: Iterable[int], seed: int) -> dict[int, ReadPrompt]:
         """The prompts by their number of items."""
-        how: Any = {"seed": seed, "mitigation": self.mitigation, **self.encoding}
-        return {
-            n: read_at(self.model, render_prompt(self.model, self.form, n, **how), self.position)
+        model, form, options = self.model, self.form, self.encoding
+        rendered = {
+            n: render_prompt(model, form, n, seed=seed, mitigation=self.mitigation, **options)
             for n in counts
         }
+        return {n: read_at(model, prompt, self.position) for n, prompt in rendered.items()}
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         """The pairs at every length; `encoding` says how the texts are encoded, not the encoder."""
@@ -215,9 +219,10 @@ class RenderedPairs(CollapseTask):
             if ends[0] != ends[1]:
                 texts = (repr(token_text(self.model.tokenizer, end)) for end in ends)
                 raise OtherEndError(
-                    f"{self.form.name} at {self.position!r}: expected the prompts of {n} and {n + 1} items to end in the same "
-                    f"token, found {' and '.join(texts)}: their distance would be that of the tokens; 'figure-5a' and "
-                    "'figure-5c' compare prompts that end in their sequence"
+                    f"{self.form.name} at {self.position!r}: expected the prompts of {n} and "
+                    f"{n + 1} items to end in the same token, found {' and '.join(texts)}: their "
+                    "distance would be that of the tokens; 'figure-5a' and 'figure-5c' "
+                    "compare prompts that end in their sequence"
                 )
         yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
 
@@ -244,18 +249,20 @@ def as_pairs(
     if isinstance(task, RenderedPairs):
         if encoding and encoding != task.encoding:
             raise InputError(
-                f"{', '.join(encoding)}: {task.name} is rendered already, with options of its own: leave it out"
+                f"{', '.join(encoding)}: {task.name} is rendered already, with options of its own: "
+                "leave it out"
             )
         return task
     require_prompt_end(position, f"{task.name}, whose end is compared")
     if encoding.get("chat"):
         raise InputError(
-            f"chat: expected a task, found {task.name}, whose last token is repeated: leave chat out"
+            f"chat: expected a task, found {task.name}, whose last token is repeated: leave chat "
+            "out"
         )
     require_chat(**encoding)
     if mitigation is not None and rewriting(mitigation):
         raise InputError(
-            f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "
-            "or a mitigation of the forward pass"
+            f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give "
+            "a task such as 'copy-last', or a mitigation of the forward pass"
         )
     return task

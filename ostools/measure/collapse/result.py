@@ -47,10 +47,11 @@ class Collapse(Result):
     dtype (a precision by name), weights (how they are stored: "given" where nothing was rounded),
     site (residual: v^(l), y, logits, attention: the last block's heads), layer (l, the number of
     blocks before the site; 0 is the embedding, L for all but residual), per (vector | head-chunk |
-    head-output), norm (l1 | l2 | linf; of logits l2 alone); mean, minimum, maximum of the distance over the
-    pieces; relative (to the same norm of v), ulps (distance / machine line), float64_distance (with
-    the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the
-    mean over the pieces; on `logits` rows, total_variation (sum |p - p*|, no factor 1/2),
+    head-output), norm (l1 | l2 | linf; of logits l2 alone); mean, minimum, maximum of the distance
+    over the pieces; relative (to the same norm of v), ulps (distance / machine line),
+    float64_distance (with the same stored weights), noise, pair_noise (of y - y*), machine_line,
+    weight_shift, each the mean over the pieces; on `logits` rows, total_variation (sum |p - p*|,
+    no factor 1/2),
     same_top_token, identical_logits (bit for bit), next_token (the likeliest after v); and
     status: "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no
     number. NA where a column has no meaning. Head chunks are left out where the number of heads
@@ -118,10 +119,10 @@ class Collapse(Result):
         """
         rows = self.curve.rename(columns={"mean": "distance", "float64_distance": "exact_distance"})
         hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"])
-        known = rows["pair_noise"].notna() & (rows["dtype"] != REFERENCE.name)
+        is_rounded = rows["pair_noise"].notna() & (rows["dtype"] != REFERENCE.name)
         names = ["task", "pair", "seed", "dtype", "layer", "length", "tokens"]
         summary = rows[[*names, "distance", "exact_distance"]].assign(
-            noise=rows["pair_noise"], hidden=hidden.astype("boolean").where(known, pd.NA)
+            noise=rows["pair_noise"], hidden=hidden.astype("boolean").where(is_rounded, pd.NA)
         )
         return summary.reset_index(drop=True)
 
@@ -177,8 +178,8 @@ class Collapse(Result):
             }
             rows.append(curve.key | numbers)
         names = ["verdict", "ranges", "first", "last", "tried", "hidden", "longest", "status"]
-        whole = dict.fromkeys(("first", "last", "longest"), "Int64")
-        return pd.DataFrame(rows, columns=[*ONE_CURVE, *names]).astype(whole)
+        kinds = dict.fromkeys(("first", "last", "longest"), "Int64")
+        return pd.DataFrame(rows, columns=[*ONE_CURVE, *names]).astype(kinds)
 
     def verdicts_over_seeds(
         self, per: Per = VECTOR, norm: DistanceNorm = "l2"
@@ -188,7 +189,8 @@ class Collapse(Result):
         """
         curves = hidden_curves(frame_of(self), per, norm, over_seeds=True)
         keys = ("pair", "dtype", "site", "layer")
-        return {tuple(curve.key[name] for name in keys): judge(curve) for curve in curves}  # pyright: ignore[reportReturnType]
+        by_key: Any = {tuple(curve.key[name] for name in keys): judge(curve) for curve in curves}
+        return by_key
 
     def overflowing(self) -> dict[str, str]:
         """The dtypes that overflow on this model, of which nothing was measured, each with where it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -74,16 +74,21 @@ _SAME_LOGITS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Passes:
     """Last tokens by one view of the model, one `LastTokens` a set of prompts; and how far, at
     most, they are from those of a prompt's own pass.
+
+    tables, own_lengths: the rows of each set, and the lengths whose rows come from passes of their
+    prompts' own.
     """
 
     view: TransformerBridge
     tokens: list[LastTokens]
     batching: Batching
     difference: float
+    tables: list[pd.DataFrame] = field(default_factory=list)
+    own_lengths: set[int] = field(default_factory=set)
 
     @property
     def shares_16_bits(self) -> bool:
@@ -112,35 +117,20 @@ class CollapseRun:
         keys = {precision: precision.weights_key(self.model) for precision in precisions}
         exact, runs, not_finite = self._all_passes(keys, progress)
         runs = runs or {REFERENCE.name: exact[AS_GIVEN]}
-        differences = {_exact_name(key): passes.difference for key, passes in exact.items()}
-        differences |= {name: passes.difference for name, passes in runs.items()}
-        shared = [name for name, passes in runs.items() if passes.shares_16_bits]
-        own_lengths: dict[str, set[int]] = {name: set() for name in shared}
-        tables: dict[str, list[pd.DataFrame]] = {name: [] for name in runs}
         for index, prompts in enumerate(self.sets):
             references = {key: passes.tokens[index] for key, passes in exact.items()}
-            for name, table in self._compared(prompts, index, runs, references).items():
-                if name in own_lengths:
-                    passes = runs[name]
-                    lengths, error = self._remeasure(prompts, table, passes, index, references)
-                    own_lengths[name] |= lengths
-                    differences[name] = max(differences[name], error)
-                tables[name].append(table)
-        by_name = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
-        like = next(iter(by_name.values()))
-        for precision, key in keys.items():
-            if precision.name in not_finite:
-                by_name[precision.name] = _overflowing(like, precision.name, key)
-        routes = dict.fromkeys(passes.batching for passes in (*exact.values(), *runs.values()))
-        about: dict[str, object] = {
-            "route": " and ".join(route.name for route in routes),
-            "route_reason": "; ".join(route.reason for route in routes),
-            "difference_at_probed_lengths": differences,
-            "lengths_in_passes_of_their_own": {n: sorted(x) for n, x in own_lengths.items()},
-            "not_finite": not_finite,
-        }
-        in_order = [by_name[precision.name] for precision in precisions]
-        return pd.concat(in_order, ignore_index=True), about
+            tokens = [passes.tokens[index] for passes in runs.values()]
+            columns = pair_columns(tokens, references, prompts.first, prompts.second)
+            for passes, run, numbers in zip(runs.values(), tokens, columns, strict=True):
+                passes.tables.append(self._table(prompts, run, numbers))
+                if passes.shares_16_bits:
+                    self._remeasure(prompts, passes, index, references)
+        tables = {name: pd.concat(run.tables, ignore_index=True) for name, run in runs.items()}
+        like = next(iter(tables.values()))
+        for name in not_finite:
+            tables[name] = _overflowing(like, name, keys[Precision.of_name(name)])
+        in_order = [tables[precision.name] for precision in precisions]
+        return pd.concat(in_order, ignore_index=True), _described(exact, runs, not_finite)
 
     def _all_passes(
         self, keys: Mapping[Precision, str], progress: Progress | None
@@ -278,42 +268,26 @@ class CollapseRun:
             y_alone.append(own_rows(view, probed).y)
         return tokens, max(map(_relative, rows.y[probes], torch.cat(y_alone)))
 
-    def _compared(
-        self,
-        prompts: PromptSet,
-        index: int,
-        runs: Mapping[str, Passes],
-        exact: Mapping[str, LastTokens],
-    ) -> dict[str, pd.DataFrame]:
-        """The table of each run of a set of prompts, beside the float64 runs."""
-        tokens = [passes.tokens[index] for passes in runs.values()]
-        columns = pair_columns(tokens, exact, prompts.first, prompts.second)
-        tables = map(self._table, [prompts] * len(tokens), tokens, columns)
-        return dict(zip(runs, tables, strict=True))
-
     def _remeasure(
-        self,
-        prompts: PromptSet,
-        table: pd.DataFrame,
-        passes: Passes,
-        index: int,
-        exact: Mapping[str, LastTokens],
-    ) -> tuple[set[int], float]:
+        self, prompts: PromptSet, passes: Passes, index: int, exact: Mapping[str, LastTokens]
+    ) -> None:
         """Replace the rows of the lengths that decide a collapse length by those of passes of their
         prompts' own, until all of them are: in 16 bits a kernel may round otherwise at another
-        length, which can move it. Gives those lengths, and how far such a pass is at most from
-        those of `passes`.
+        length, which can move it.
         """
-        replaced: set[tuple[str, int, int]] = set()
-        largest, precision, view = 0.0, passes.tokens[index].precision, passes.view
+        table, tokens, view = passes.tables[index], passes.tokens[index], passes.view
         keys = [(pair.kind, prompts.seed, pair.length) for pair in prompts.pairs]
+        replaced: set[tuple[str, int, int]] = set()
         while undecided := deciding(hidden_curves(table)) - replaced:
-            cut, chosen = prompts.only([n for n, key in enumerate(keys) if key in undecided])
-            shared = passes.tokens[index].of(chosen)
-            with running(view, self.mitigation), precision.running(view, cut.longest()):
+            cut, prompt_indices = prompts.only(
+                [number for number, key in enumerate(keys) if key in undecided]
+            )
+            shared = tokens.of(prompt_indices)
+            with running(view, self.mitigation), tokens.precision.running(view, cut.longest()):
                 alone = replace(shared, rows=own_rows(view, cut.prompts, self.layers))
-            largest = max(largest, *map(_relative, shared.rows.y, alone.rows.y))
-            references = {key: tokens.of(chosen) for key, tokens in exact.items()}
+            errors = map(_relative, shared.rows.y, alone.rows.y)
+            passes.difference = max(passes.difference, *errors)
+            references = {key: run.of(prompt_indices) for key, run in exact.items()}
             (columns,) = pair_columns([alone], references, cut.first, cut.second)
             rows = self._table(cut, alone, columns)
             # Both tables have the rows of a pair and a length in one order.
@@ -323,7 +297,7 @@ class CollapseRun:
             for column in COLUMNS:
                 table.loc[old_index.isin(new_index), column] = rows[column].array
             replaced |= undecided
-        return {length for *_, length in replaced}, largest
+        passes.own_lengths |= {length for *_, length in replaced}
 
     def _table(
         self, prompts: PromptSet, tokens: LastTokens, columns: Mapping[Place, Columns]
@@ -341,9 +315,29 @@ class CollapseRun:
         return rows.assign(**{_NEXT: ids.map(texts.get)}).astype(_KINDS)
 
 
-def _exact_name(key: str) -> str:
-    """What the float64 run of those weights is called."""
-    return REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}"
+def _described(
+    exact: Mapping[str, Passes], runs: Mapping[str, Passes], not_finite: Mapping[str, str]
+) -> dict[str, object]:
+    """What the provenance says of the passes: their ways, each once; in 16 bits, which lengths have
+    passes of their own; how far others are at most from such passes; and where precisions overflow.
+    """
+    routes = dict.fromkeys(passes.batching for passes in (*exact.values(), *runs.values()))
+    references = {
+        REFERENCE.name if key == AS_GIVEN else f"{REFERENCE.name} of {key}": passes
+        for key, passes in exact.items()
+    }
+    by_name = {**references, **runs}
+    return {
+        "route": " and ".join(route.name for route in routes),
+        "route_reason": "; ".join(route.reason for route in routes),
+        "difference_at_probed_lengths": {n: passes.difference for n, passes in by_name.items()},
+        "lengths_in_passes_of_their_own": {
+            name: sorted(passes.own_lengths)
+            for name, passes in runs.items()
+            if passes.shares_16_bits
+        },
+        "not_finite": dict(not_finite),
+    }
 
 
 def _broken(error: Exception) -> InputError:

@@ -63,8 +63,8 @@ def _variation_of(
     """
     if not any(pair.kind == "theorem" for pair in sets[0].pairs):
         raise InputError(
-            f"{task}: expected pairs of which v* is v with its last token once more, found prompts with text after their "
-            "sequence; 'figure-5a', 'letters' or 'text' have such pairs"
+            f"{task}: expected pairs of which v* is v with its last token once more, found prompts "
+            "with text after their sequence; 'figure-5a', 'letters' or 'text' have such pairs"
         )
     batching = batching_of(model, [prompts.tree for prompts in sets])
     separate_passes = batching.name == "loop" or changes_pass(mitigation)
@@ -96,7 +96,7 @@ def _passes(
         ids, pair_numbers = prompts.pairs[remaining[0]].extended, remaining[:1]
         if not separate_passes:
             beginnings = {number: prompts.pairs[number].extended for number in remaining}
-            pair_numbers = [n for n, begun in beginnings.items() if ids[: len(begun)] == begun]
+            pair_numbers = [n for n, start in beginnings.items() if ids[: len(start)] == start]
         yield ids, pair_numbers
         remaining = [number for number in remaining if number not in pair_numbers]
 
@@ -148,7 +148,8 @@ def _table(
 ) -> pd.DataFrame:
     if not bool(torch.isfinite(variations[:3]).all()):
         raise InputError(
-            f"{task}: the attention weights are not finite: the model's weights or its dtype are broken"
+            f"{task}: the attention weights are not finite: the model's weights or its dtype are "
+            "broken"
         )
     layer, head, place = np.indices(variations.shape[1:]).reshape(3, -1)
     pairs = [prompts.pairs[number] for number in pair_numbers]

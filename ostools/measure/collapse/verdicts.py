@@ -149,9 +149,9 @@ def hidden_curves(
     checked_name("norm", norm, NORMS)
     rows = table[(table["per"] == per) & (table["norm"] == norm) & (table["dtype"] != "float64")]
     finite = rows["status"] != OVERFLOWS
-    known = rows["float64_distance"].notna() & rows["pair_noise"].notna()
+    has_noise = rows["float64_distance"].notna() & rows["pair_noise"].notna()
     hidden = is_hidden(rows["float64_distance"], rows["pair_noise"], rows["mean"])
-    rows = rows.assign(finite=finite, hidden=hidden)[~finite | known]
+    rows = rows.assign(finite=finite, hidden=hidden)[~finite | has_noise]
     logits = rows[rows["site"] == "logits"]
     flags = [
         logits.assign(site=name, hidden=logits[column].fillna(False).astype(bool))
@@ -185,27 +185,31 @@ def judge(curve: Curve) -> CurveVerdict:
     if not curve.finite:
         words = f"not measured: {curve.key['dtype']} overflows on this model"
         return CurveVerdict(OVERFLOWS, (), [], 0, words)
-    hidden, apart = _WORDS.get(curve.key["site"], ("hidden", "apart"))
+    hidden, told_apart = _WORDS.get(curve.key["site"], ("hidden", "apart"))
     ranges, count = tuple(hidden_ranges(curve.hidden, curve.lengths)), sum(curve.hidden)
-    tried = f"of the {len(curve.lengths)} lengths tried, up to {curve.lengths[-1]}"
+    of_lengths = f"of the {len(curve.lengths)} lengths tried, up to {curve.lengths[-1]}"
     if ranges:
         kind = TO_THE_END if ranges[-1].open else IN_A_RANGE
-        words = f"{hidden} {'; '.join(_in_words(curve, span, hidden, apart) for span in ranges)}"
+        words = (
+            f"{hidden} {'; '.join(_in_words(curve, span, hidden, told_apart) for span in ranges)}"
+        )
         if single := count - sum(span.hidden for span in ranges):
             lengths = f"{single} more length{'s' * (single != 1)}"
             words += f"; and at {lengths}, fewer than {IN_A_ROW} in a row"
     elif not count:
-        kind, words = TOLD_APART, f"not {hidden} at any {tried}"
+        kind, words = TOLD_APART, f"not {hidden} at any {of_lengths}"
     elif curve.hidden[-1] or len(curve.lengths) < IN_A_ROW:
         kind = UNDECIDED
-        words = f"not decided: {hidden} at {count} {tried}; a range needs {IN_A_ROW} in a row"
+        words = f"not decided: {hidden} at {count} {of_lengths}; a range needs {IN_A_ROW} in a row"
     else:
         kind = TOLD_APART
-        words = f"{hidden} at {count} {tried}, but not at {IN_A_ROW} in a row, which a range needs"
+        words = (
+            f"{hidden} at {count} {of_lengths}, but not at {IN_A_ROW} in a row, which a range needs"
+        )
     return CurveVerdict(kind, ranges, curve.lengths, count, words)
 
 
-def _in_words(curve: Curve, span: HiddenRange, hidden: str, apart: str) -> str:
+def _in_words(curve: Curve, span: HiddenRange, hidden: str, told_apart: str) -> str:
     """A range with how many of its lengths were tried, its holes, and the next length, where it is
     apart.
     """
@@ -220,6 +224,8 @@ def _in_words(curve: Curve, span: HiddenRange, hidden: str, apart: str) -> str:
         count = f"all {spread} lengths tried"
     count += f"; not {hidden} at {runs(holes)}" if holes else f", all {hidden}" * is_sparse
     after = (
-        "" if span.open else f", {apart} again at {min(n for n in curve.lengths if n > span.last)}"
+        ""
+        if span.open
+        else f", {told_apart} again at {min(n for n in curve.lengths if n > span.last)}"
     )
     return f"from {span.first}{shortest} {upper} ({count}){after}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ostools.measure.collapse.distances import _norm_columns
+from ostools.measure.collapse.distances import PairVectors, norm_columns
 from ostools.measure.passes.precisions import Precision
 
 # One pair of prompts, two heads, two components. The differences are (3, 4) and (6, 8), so that
@@ -33,11 +33,10 @@ class StepsByHand(Precision):
 
 @pytest.fixture(scope="module")
 def columns() -> dict[str, dict[str, float]]:
-    references = {"exact": (EXACT, EXACT_STAR), "noise": (V, EXACT), "shift": (EXACT, AS_GIVEN)}
-    compared = {"distance": (V, V_STAR)} | references
-    made = _norm_columns(compared, StepsByHand("by hand", torch.float32))
+    runs = [PairVectors(V, V_STAR), PairVectors(EXACT, EXACT_STAR), PairVectors(AS_GIVEN, V_STAR)]
+    tables = norm_columns(StepsByHand("by hand", torch.float32), *runs)
     return {
-        norm: {name: float(values[0]) for name, values in table.items()} for norm, table in made
+        norm: {name: float(values[0]) for name, values in table.items()} for norm, table in tables
     }
 
 
@@ -70,8 +69,10 @@ def test_by_hand(
 
 
 def test_a_pair_of_no_reference_is_its_own_and_what_has_no_length_has_no_share_of_it() -> None:
-    made = _norm_columns({"distance": (V_STAR, V)}, Precision.of_name("float32"))
-    columns = {name: float(values[0]) for name, values in dict(made)["l2"].items()}
-    assert columns["mean"] == columns["float64_distance"] == 7.5
+    pair = PairVectors(V_STAR, V)
+    tables = norm_columns(Precision.of_name("float64"), pair, pair, pair)
+    columns = {name: float(values[0]) for name, values in dict(tables)["l2"].items()}
+    assert columns["mean"] == columns["float64_distance"] == columns["given_distance"] == 7.5
     assert columns["weight_shift"] == 0
-    assert all(columns[name] != columns[name] for name in ("relative", "noise", "pair_noise"))
+    assert columns["relative"] != columns["relative"]
+    assert not {"noise", "pair_noise"} & {*columns}
