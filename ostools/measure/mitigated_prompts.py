@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from ostools import mitigations
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.position import (
     PROMPT_END,
     ReadPrompt,
@@ -33,9 +32,9 @@ from ostools.measure.prompts import as_prompt, prompt_named
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
-from ostools.models import Prompt, encode
-from ostools.models.tokens import EncodingOptions
-from ostools.tasks.questions import Question, question
+from ostools.models import EncodingOptions, Prompt, encode
+from ostools.tasks import Question
+from ostools.tasks.questions import question
 
 
 class InactiveMitigationError(InputError):
@@ -85,14 +84,15 @@ class MitigatedPrompts:
         for prompt in prompts:
             if not isinstance(prompt, str | Prompt | Question):
                 raise InputError(
-                    f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}; "
+                    "expected a text, a Prompt or a task's question, found "
+                    f"{type(prompt).__name__}; "
                     "for token ids use ost.Prompt.from_ids(model, ids)"
                 )
             read = None
             if isinstance(prompt, Question):
-                task_prompt, silent_parts = posed(model, prompt, acting)
-                named = PROMPT_END if isinstance(position, int) else checked_position(position)
-                read = read_at(model, task_prompt, named)
+                task_prompt, silent_parts = pose(model, prompt, acting)
+                place = PROMPT_END if isinstance(position, int) else checked_position(position)
+                read = read_at(model, task_prompt, place)
                 encoded.append(read.prompt(model))
             else:
                 require_question([prompt], position)
@@ -181,7 +181,8 @@ class MitigatedPrompts:
         if count > 1:
             which = f"prompt {number + 1} of {count}"
         return InactiveMitigationError(
-            f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} does not change "
+            f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} "
+            "does not change "
             f"{of}: leave it out, or choose one that acts here"
         )
 
@@ -219,13 +220,15 @@ def rewritten_text(
     for part in parts(mitigation):
         if rewrites(part, "sequence"):
             raise InputError(
-                f"{what}: {label(part)} rewrites the sequence, which is not known of this prompt: give {task}"
+                f"{what}: {label(part)} rewrites the sequence, which is not known of this prompt: "
+                f"give {task}"
             )
         if not rewrites(part, "prompt"):
             silent.append(part)
         elif text is None:
             raise InputError(
-                f"{what}: {label(part)} rewrites the prompt, which is not known of this prompt: give the text"
+                f"{what}: {label(part)} rewrites the prompt, which is not known of this prompt: "
+                "give the text"
             )
         elif (new := mitigations.rewrite(part, text)) == text:
             silent.append(part)
@@ -234,7 +237,7 @@ def rewritten_text(
     return text, tuple(silent)
 
 
-def posed(
+def pose(
     model: TransformerBridge, task_question: Question, mitigation: Mitigation | None
 ) -> tuple[TaskPrompt, tuple[Mitigation, ...]]:
     """A task's question as the mitigation rewrites it, and the parts that left its text as it was.
@@ -252,7 +255,8 @@ def posed(
         return render_question(model, task_question), silent
     if task_question.mitigation != NONE or task_question.prefill is not None:
         raise InputError(
-            f"{label(mitigation)}: expected a task's question as it is made without a mitigation or examples, found one under "
+            f"{label(mitigation)}: expected a task's question as it is made without a mitigation "
+            "or examples, found one under "
             f"{task_question.mitigation!r}: give ost.tasks.questions(task, lengths=[n])[0]"
         )
     rewritten_question = question(form, length, seed=seed, mitigation=mitigation)
@@ -281,7 +285,8 @@ def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) ->
     mitigation_object = mitigations.optional(mitigation)
     for part in rewriting(mitigation_object):
         raise InputError(
-            f"{what}: expected a mitigation of the forward pass, found {label(part)}, which rewrites prompts: {instead}"
+            f"{what}: expected a mitigation of the forward pass, found {label(part)}, which "
+            f"rewrites prompts: {instead}"
         )
     return mitigation_object
 

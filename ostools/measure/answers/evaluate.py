@@ -19,10 +19,7 @@ import torch
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Count, checked_lengths
-from ostools.measure.answer_line import answer_text
+from ostools.ground import Count, Progress, TransformerBridge, checked_lengths, part_of
 from ostools.measure.answers.answers import (
     CYCLE,
     CYCLE_AN_ITEM,
@@ -40,6 +37,7 @@ from ostools.measure.answers.probability import answer_log_probability, answer_r
 from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
+from ostools.measure.position import answer_text
 from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import (
     EXAMPLES,
@@ -49,8 +47,8 @@ from ostools.measure.task_prompt import (
     elicitation_for,
 )
 from ostools.mitigations import Mitigation
+from ostools.models import EncodingOptions
 from ostools.models.describe import metadata_of
-from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
@@ -250,7 +250,8 @@ def _interval_verdict(row: dict[str, Any], effect: str, verdict_level: float) ->
     if bound(row):
         return UNDECIDED, effect
     if direction:
-        effect += "; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there"
+        effect += "; the interval excludes zero, a sign-flip test did not confirm it: "
+        effect += "an effect may be there"
     if -margin <= low and high <= margin:
         return NO_EFFECT, f"{effect}, all of it within {_margin_words(row['quantity'])}"
     return UNDECIDED, effect
