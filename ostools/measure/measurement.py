@@ -58,12 +58,12 @@ class MeasurementRecord:
         model: `refuse_arguments` calls them before one is loaded.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     command: str = ""
     examples: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
-    lines_of: tuple[Callable[..., Any], ...] = ()
+    lines_of: tuple[Callable[..., object], ...] = ()
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     memory: Sequence[Kind] = ()

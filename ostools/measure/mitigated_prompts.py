@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -84,9 +83,8 @@ class MitigatedPrompts:
         for prompt in prompts:
             if not isinstance(prompt, str | Prompt | Question):
                 raise InputError(
-                    "expected a text, a Prompt or a task's question, found "
-                    f"{type(prompt).__name__}; "
-                    "for token ids use ost.Prompt.from_ids(model, ids)"
+                    f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}"
+                    "; for token ids use ost.Prompt.from_ids(model, ids)"
                 )
             read = None
             if isinstance(prompt, Question):
@@ -104,10 +102,8 @@ class MitigatedPrompts:
             questions.append(None if isinstance(position, int) else read)
             silent.append(silent_parts)
         mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
-        for number, silent_parts in enumerate(silent):
-            for part in silent_parts:
-                if not changes_pass(part):
-                    raise mitigated._inactive(part, number, "its text")
+        if acting is not None:
+            mitigated._require_rewritten()
         return mitigated
 
     @classmethod
@@ -130,10 +126,10 @@ class MitigatedPrompts:
         return prompt
 
     @property
-    def provenance_entry(self) -> dict[str, Any]:
+    def provenance_entry(self) -> dict[str, object]:
         return {} if self.mitigation is None else {"mitigation": label(self.mitigation)}
 
-    def described(self, model: TransformerBridge, index: int = 0) -> dict[str, Any]:
+    def described(self, model: TransformerBridge, index: int = 0) -> dict[str, object]:
         """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a
         question where it is read and what `model` predicts there, in its own dtype. One pass for a
         question."""
@@ -175,6 +171,13 @@ class MitigatedPrompts:
                         f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
                     )
                     raise self._inactive(part, number, unchanged)
+
+    def _require_rewritten(self) -> None:
+        """Refuse a part that left a text as it was, and does not change the pass."""
+        for number, silent_parts in enumerate(self.silent):
+            for part in silent_parts:
+                if not changes_pass(part):
+                    raise self._inactive(part, number, "its text")
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which, count = "this prompt", len(self.prompts)

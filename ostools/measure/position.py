@@ -153,7 +153,7 @@ def read_at(
     return ReadPrompt(task_prompt, position, (*ids, *prefix), len(prefix), answer)
 
 
-def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, Any]:
+def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, object]:
     """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and
     likeliest next token. One pass, under whatever is active."""
     task_prompt, token = prompt.task_prompt, predicted_token(model, torch.tensor(prompt.ids))
@@ -180,7 +180,7 @@ def predicted_token(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> int:
     return int(logits.argmax())
 
 
-def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, Any]:
+def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, object]:
     """What a provenance says of where these prompts are read.
 
     position: the name. tokens: the texts of the tokens whose y is read. places: of the shortest and

@@ -193,7 +193,7 @@ def cache_is_exact(model: TransformerBridge) -> bool:
     return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
 
-def how_read(model: TransformerBridge) -> dict[str, Any]:
+def how_read(model: TransformerBridge) -> dict[str, object]:
     """Provenance entries: how prompts are batched and read under the edits that are active, and by
     which attention.
     """

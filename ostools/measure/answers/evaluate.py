@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 import pandas as pd
 import torch
@@ -49,7 +49,7 @@ from ostools.measure.task_prompt import (
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions
 from ostools.models.describe import metadata_of
-from ostools.results import Provenance
+from ostools.results import Frame, Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -143,7 +143,7 @@ def evaluate(
     if grade is not None:
         how["grade"] = grade_name(grade)
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
-    frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
+    frame: Frame = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
     return Evaluation(frame, provenance, summarise(frame, form.random))
 
@@ -184,7 +184,7 @@ class TaskAnswers:
             self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None
         )
 
-    def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def rows(self, trained: int | None) -> tuple[list[dict[str, object]], dict[str, object]]:
         """A row a prompt, and the provenance entries. `trained`: the longest length of the model's
         training.
         """
@@ -242,7 +242,7 @@ class TaskAnswers:
             acts_by_length[len(read)] = mitigations.acts(self.model, self.mitigation, read)
         return "active" if acts_by_length[len(read)] else "inactive"
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, object]:
         """Provenance entries: everything that defines the answers, how batches were made too."""
         first = self.task_prompts[0]
         return {

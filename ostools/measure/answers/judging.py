@@ -15,7 +15,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from ostools.ground import InputError, TransformerBridge, short_repr
 from ostools.measure.answers.answers import Answer, text_behind
@@ -162,7 +161,7 @@ def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: 
 
 def answer_columns(
     question: Question, answer: Answer, reasoning: int | None = None, grade: Grade | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Columns of one answer in every table of answers: its question, its text, and the verdict.
 
     `reasoning`: how many of its tokens are thoughts, where that is known.

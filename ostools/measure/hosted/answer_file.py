@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -96,7 +96,7 @@ class Hosted:
     name: str
     questions: tuple[Question, ...]
     answer_by_id: Mapping[str, AnswerRow]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
 
     def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
         """Return `expected_questions`. Raises `InputError` where others were asked."""
@@ -122,7 +122,7 @@ class Hosted:
             answer_by_id={name: row for name, row in self.answer_by_id.items() if name in ids},
         )
 
-    def provenance(self, **parameters: Any) -> Provenance:
+    def provenance(self, **parameters: object) -> Provenance:
         """Return where the numbers come from: of the model nothing but its name is known."""
         missing = len(self.questions) - len(self.answer_by_id)
         how = {**self.settings, "hosted": True, "unanswered": missing}
@@ -210,7 +210,7 @@ def hosted_of(
     ways to ask."""
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for key in SETTINGS:
         values = list(dict.fromkeys(getattr(row, key) for row in rows))
         if len(values) > 1:
@@ -306,7 +306,7 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     return Evaluation(frame, provenance, summarise(frame, form.random))
 
 
-def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
+def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, object]:
     """Return what is known of a question and of its answer, where it has one."""
     status = "active" if question.rewritten else "inactive"
     about = {name: getattr(question, name) for name in ("length", "seed", "key")}

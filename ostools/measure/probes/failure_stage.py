@@ -229,7 +229,7 @@ def _pairs(curve: Collapse) -> Frame:
     return rows.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
 
 
-def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, Any]]:
+def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, object]]:
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)
@@ -286,7 +286,7 @@ def untrained_as_good(probes: Decodability, best: Row) -> str:
     )
 
 
-def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
+def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, object]:
     tested = prompts[prompts["right"].notna()]
     is_tested = len(tested) > 0
     counted_rows = tested if is_tested else prompts

@@ -317,7 +317,9 @@ def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
     """
     names = {name: the_one(rows, name) for name in ("task", "mitigation")}
     columns = {"sequence": "seed"}
-    predictions: Any = rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
+    predictions: Frame = (
+        rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
+    )
     # The length alone is in no dtype: every cell has the same rows of it.
     of_length = predictions["site"] == LENGTH.site
     alone = (

@@ -197,7 +197,7 @@ def _rotated(
     passages: Sequence[Passage],
     tokens: int,
     order: Int[np.ndarray, " pos"] | None = None,
-) -> list[tuple[Prompt, dict[str, Any]]]:
+) -> list[tuple[Prompt, dict[str, object]]]:
     """Three prompts a passage, its tokens in this order, each with the columns that its rows have
     before any is measured.
 

@@ -78,7 +78,7 @@ class Arm:
     work: TransformerBridge
     plan: StudyPlan
     mitigation: Mitigation | None
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, object]] = field(default_factory=list)
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Arm:
         return pd.DataFrame(self.rows).astype({"dtype": "str"})
 
     @property
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Provenance entries: what was asked, how, and where it was read."""
         plan, first = self.plan, next(iter(self.questions.values()))
         read = {}

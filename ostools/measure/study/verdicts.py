@@ -20,7 +20,7 @@ from ostools.ground import InputError
 from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
-from ostools.results import Frame
+from ostools.results import Column, Frame
 from ostools.theory.statistics.intervals import (
     FEWEST,
     bootstrap_mean,
@@ -109,7 +109,9 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
+def _effect(
+    quantity: Quantity, group: Frame, level: float, verdict_level: float
+) -> dict[str, object]:
     status, dtype = group["status"], group["dtype"].iloc[0]
     used, beyond = _used(group)
     change, is_ratio = _changes(quantity, used), quantity.scale == RATIO
@@ -156,7 +158,7 @@ def _used(group: Frame) -> tuple[Frame, bool]:
     return group[(group["status"] == ACTIVE) & (within | beyond)], beyond
 
 
-def _changes(quantity: Quantity, used: Frame) -> Any:
+def _changes(quantity: Quantity, used: Frame) -> Column:
     """Effect on each pair. A value smaller than its own rounding counts as that: a ratio to it
     would be one of rounding.
     """
