@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
 
 ROUNDS, LENGTHS, NEW = 3, range(4, 129, 4), 20

@@ -29,9 +29,9 @@ from benchmarks.sensitivity import _flops, _matmul_rate
 from benchmarks.timing import in_turn
 from ostools.explorer.recipe import run
 from ostools.explorer.views import ViewRequest
-from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from ostools.models.files.config import quiet

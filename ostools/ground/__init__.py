@@ -7,3 +7,38 @@ needed.
 computed at a time, and less of it where memory ran out. `pooling`: long prompts in few cells.
 `words`: how sentences write numbers.
 """
+
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position, checked_list, checked_name, distinct
+from ostools.ground.progress import Progress, part_of, tell, with_progress
+from ostools.ground.whole_numbers import (
+    Count,
+    Seed,
+    checked_lengths,
+    checked_seeds,
+    is_whole,
+    whole_number,
+    whole_numbers,
+)
+
+__all__ = [
+    "Count",
+    "InputError",
+    "Position",
+    "Progress",
+    "Seed",
+    "TransformerBridge",
+    "checked_lengths",
+    "checked_list",
+    "checked_name",
+    "checked_seeds",
+    "distinct",
+    "is_whole",
+    "part_of",
+    "short_repr",
+    "tell",
+    "whole_number",
+    "whole_numbers",
+    "with_progress",
+]

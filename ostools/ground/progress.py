@@ -8,10 +8,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from math import gcd
+from typing import TypeVar
 
+Item = TypeVar("Item")
 _LOG = logging.getLogger("ostools")
 Progress = Callable[[int, int], None] | bool
 """Called as progress(done, total). False tells nothing; True, and None where a measurement takes
@@ -162,3 +164,11 @@ def part_of(
             progress(at * units // of, units)
 
     return scaled_progress
+
+
+def with_progress(
+    items: Collection[Item], progress: Progress | None, units: int | None = 100
+) -> Iterator[tuple[Item, Progress | None]]:
+    """Go through the items, each with the progress of its own part (`part_of`)."""
+    for index, item in enumerate(items):
+        yield item, part_of(progress, index, index + 1, len(items), units)

@@ -12,19 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from ostools import hooks
+from ostools.ground import InputError, TransformerBridge
 from ostools.ground.arguments import checked_arguments, full_signature, read_argument
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
-from ostools.measure.prompts import One, OneOrSeveral, Several, encoded, one_of_several
+from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, one_of_several
 from ostools.measure.task_prompt import require_seeds
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
-from ostools.models.tokens import EncodingOptions
 
 if TYPE_CHECKING:
     from ostools.measure.swept import Swept
@@ -36,7 +34,7 @@ Measured = TypeVar("Measured")
 Kind = Literal["rows", "patterns", "blocks", "logits", "answers", "probes"]
 """What a measurement holds most of in memory: `measure.memory`."""
 _NOT_THINKING = ("thinking", False)  # as if it were not given
-_ENCODING = frozenset(EncodingOptions.__annotations__)
+_PROMPTS = ("prompt", "prompts")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,24 +51,24 @@ class MeasurementRecord:
     hosted: "questions" where a model that runs elsewhere may answer.
     of_questions: the parameters that such a model leaves to choose.
     memory: what it holds most of beside a model, each at its time (`measure.memory`). sizes: what
-        its arguments do not say of that. beside: the parameter that has an untrained model stand
-        beside the other.
+        its arguments do not say of that. untrained_by: the parameter that has an untrained model
+        stand beside the other.
     sweep: `lambda: SWEPT`, what a sweep does with it; None where no sweep can ask it.
     checks: functions that it calls itself of its own arguments, by their names, and that need no
         model: `refuse_arguments` calls them before one is loaded.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     command: str = ""
     examples: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
-    lines_of: tuple[Callable[..., Any], ...] = ()
+    lines_of: tuple[Callable[..., object], ...] = ()
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     memory: Sequence[Kind] = ()
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    beside: str = ""
+    sizes: Mapping[str, object] = field(default_factory=dict)
+    untrained_by: str = ""
     sweep: Callable[[], Swept] | None = None
     checks: Sequence[Callable[..., object]] = ()
 
@@ -95,7 +93,11 @@ def refuse_arguments(
     known.
     """
     parameters = full_signature(function).parameters.values()
-    values = {one.name: one.default for one in parameters if one.default is not one.empty}
+    values = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    }
     values |= {
         parameter.name: read_argument(
             function, parameter.name, arguments[parameter.name], InputError
@@ -113,15 +115,19 @@ def refuse_arguments(
 
 @overload
 def measurement(
-    *, one: type[One], several: type[Several], in_chunks: bool = False, **record: Any
+    *,
+    of_prompt: type[OfPrompt],
+    of_prompts: type[OfPrompts],
+    in_chunks: bool = False,
+    **record: Any,
 ) -> Callable[
     [
         Callable[
             Concatenate[TransformerBridge, str | Prompt | Sequence[str | Prompt], Arguments],
-            One | Several,
+            OfPrompt | OfPrompts,
         ]
     ],
-    OneOrSeveral[Arguments, One, Several],
+    OneOrSeveral[Arguments, OfPrompt, OfPrompts],
 ]: ...
 @overload
 def measurement(
@@ -129,14 +135,14 @@ def measurement(
 ) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]: ...
 def measurement(
     *,
-    one: type[Any] | None = None,
-    several: type[Any] | None = None,
+    of_prompt: type[object] | None = None,
+    of_prompts: type[object] | None = None,
     in_chunks: bool = False,
     **record: Any,
-) -> Any:
+) -> object:
     """Make a measurement of a function; `record` holds the other fields of its `MeasurementRecord`.
 
-    - `one` and `several` tell a type checker what it returns of one prompt, and of a list.
+    - `of_prompt` and `of_prompts` tell a type checker what it returns of one prompt, and of a list.
     - With `in_chunks` it is tried again in smaller chunks where memory runs out
       (`in_smaller_chunks`).
     - An argument of another type is refused with `InputError` before anything is computed.
@@ -167,47 +173,42 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
     @checked_arguments(InputError, IN_WORDS, one_of_several)
     @functools.wraps(function)
     def measured(*args: Arguments.args, **options: Arguments.kwargs) -> Measured:
-        models = {
-            id(value): value
-            for value in (*args, *options.values())
-            if isinstance(value, TransformerBridge)
-        }
+        call = signature.bind(*args, **options)
+        values = call.arguments.values()
+        models = {id(value): value for value in values if isinstance(value, TransformerBridge)}
         with ExitStack() as stack:
-            for key in sorted(
-                models
-            ):  # in one order, so that two threads with two models do not wait for each other
+            # In one order: two threads with two models do not wait for each other.
+            for key in sorted(models):
                 stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
             stack.enter_context(checked_once())
-            if "encoding" in parameters and not _ENCODING.isdisjoint(options):
-                args, options = _with_encoded_prompts(signature.bind(*args, **options))
-            if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
-                return function(*args, **options)
-            progress = stack.enter_context(
-                watched(function.__name__, counts_steps="progress" in parameters)
-            )
-            progress_option = {"progress": progress} if "progress" in parameters else {}
-            return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]
+            if "encoding" in call.arguments:
+                _encode_prompts(call)
+            if stack.enter_context(outermost()) and call.arguments.get("progress") in (None, True):
+                counts_steps = "progress" in parameters
+                progress = watched(function.__name__, counts_steps=counts_steps)
+                shown_progress = stack.enter_context(progress)
+                if counts_steps:
+                    call.arguments["progress"] = shown_progress
+            return function(*call.args, **call.kwargs)
 
     return measured
 
 
-def _with_encoded_prompts(bound: inspect.BoundArguments) -> tuple[Any, Any]:
-    """The arguments, where there is a prompt with its texts in tokens by the encoding options,
-    which are then used up.
+def _encode_prompts(call: inspect.BoundArguments) -> None:
+    """Put the texts of a call's prompt into tokens by its encoding options, which are then used up;
+    without a prompt the options stay.
     """
-    given = bound.arguments.pop("encoding", {})
-    encoding: Any = {
-        name: value
-        for name, value in given.items()
-        if value is not None and (name, value) != _NOT_THINKING
-    }
-    name = next(
-        (name for name in ("prompt", "prompts") if bound.arguments.get(name) is not None), None
+    encoding = EncodingOptions(
+        **{
+            name: value
+            for name, value in call.arguments.pop("encoding").items()
+            if value is not None and (name, value) != _NOT_THINKING
+        }
     )
+    name = next((name for name in _PROMPTS if call.arguments.get(name) is not None), None)
     if name is None:
-        bound.arguments["encoding"] = encoding
+        call.arguments["encoding"] = encoding
     elif encoding:
-        bound.arguments[name] = encoded(bound.arguments["model"], bound.arguments[name], encoding)
-    return bound.args, bound.kwargs
+        call.arguments[name] = encoded(call.arguments["model"], call.arguments[name], encoding)

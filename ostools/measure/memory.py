@@ -23,8 +23,8 @@ from itertools import product
 from typing import Any
 
 from ostools import tasks
+from ostools.ground import InputError
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.answers.probability import spare
 from ostools.measure.jacobian.memory import sensitivity_bytes
@@ -36,8 +36,8 @@ from ostools.measure.passes.trees import TOKENS
 from ostools.measure.task_prompt import FEW_SHOT, Elicitation
 from ostools.measure.unloaded import LongestPrompt, Unloaded
 from ostools.mitigations import Mitigation
+from ostools.models import EncodingOptions
 from ostools.models.shape import Shape
-from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import bytes_with_untrained
 
 # Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks
@@ -128,25 +128,25 @@ class _Call:
     mitigation: Mitigation | str | None
     pos: int | None
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.arguments.get(name, default)
+    def listed(self, name: str, default: object) -> list[Any]:
+        """An argument as a list."""
+        return _listed(self.arguments.get(name, default))
 
     @property
-    def lengths(self) -> list[Any]:
-        return _listed(self.get("lengths", self.get("length")))
+    def lengths(self) -> list[int]:
+        if not (lengths := self.listed("lengths", self.listed("length", ()))):
+            raise InputError("expected a prompt, or a task and its length, found neither")
+        return lengths
 
     def longest(self, elicitation: Elicitation | None = None) -> LongestPrompt:
         if self.pos is not None:
             return LongestPrompt(self.pos)
-        lengths = self.lengths
-        if None in lengths:
-            raise InputError("expected a prompt, or a task and its length, found neither")
         if self.task is None:  # texts, cut to so many tokens
-            return LongestPrompt(max(lengths))
-        seeds = _listed(self.get("seeds", self.get("seed", 0)))
+            return LongestPrompt(max(self.lengths))
+        seed = self.listed("seeds", self.arguments.get("seed", 0))[0]
         how: dict[str, Any] = {"elicitation": elicitation, "mitigation": self.mitigation}
         how |= {name: self.arguments[name] for name in _ENCODING if name in self.arguments}
-        return self.model.longest(self.task, lengths, seed=next(iter(seeds)), **how)
+        return self.model.longest(self.task, self.lengths, seed=seed, **how)
 
 
 def bytes_of(
@@ -177,7 +177,7 @@ def bytes_of(
             # The proof that it acts compares the logits of all tokens.
             logits = 2 * pos * model.shape.d_vocab * max(model.shape.element, 4)
             most = max(most, patterns_bytes(model.shape, pos) + logits)
-    return bytes_with_untrained(most, model.shape) if values.get(record.beside) else most
+    return bytes_with_untrained(most, model.shape) if values.get(record.untrained_by) else most
 
 
 def _listed(value: Any) -> list[Any]:
@@ -186,18 +186,19 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _rows(call: _Call) -> int:
-    if "sensitivity" not in call.get("measures", ["sensitivity"]):
+    get = call.arguments.get
+    if "sensitivity" not in get("measures", ["sensitivity"]):
         return 0
-    longest, layers, position = call.longest(), call.get("layers", [0]), call.get("position")
-    pos = longest.tokens + max(longest.answer, call.get("max_new_tokens", 0))
-    cotangents, rows = call.get("cotangents", COTANGENTS), None
+    longest, layers, position = call.longest(), get("layers", [0]), get("position")
+    pos = longest.tokens + max(longest.answer, get("max_new_tokens", 0))
+    cotangents, rows = get("cotangents", COTANGENTS), None
     if "most" in call.arguments:  # tracks of hops
-        rows = (call.get("most") + 2) * cotangents
+        rows = (call.arguments["most"] + 2) * cotangents
     return sensitivity_bytes(
         in_full(call.model.shape),
         read_up_to(position if isinstance(position, int) else None, pos),
         layers=call.model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
-        method="estimate" if "accuracy" in call.arguments else call.get("method", "auto"),
+        method="estimate" if "accuracy" in call.arguments else get("method", "auto"),
         cotangents=cotangents,
         rows=1 if "logit" in call.arguments else rows,
         max_memory=call.model.limit,
@@ -206,45 +207,45 @@ def _rows(call: _Call) -> int:
 
 def _patterns(call: _Call) -> int:
     shape, longest = call.model.shape, call.longest()
-    batch = batch_bytes(shape, call.get("rows_together", 1), longest, element=max(shape.element, 4))
+    rows = call.arguments.get("rows_together", 1)
+    batch = batch_bytes(shape, rows, longest, element=max(shape.element, 4))
     return max(batch, patterns_bytes(shape, longest.tokens + longest.answer))
 
 
 def _blocks(call: _Call) -> int:
-    pos = call.longest().tokens
-    return blocks_bytes(call.model.shape, pos, _listed(call.get("variants", "local")))
+    return blocks_bytes(call.model.shape, call.longest().tokens, call.listed("variants", "local"))
 
 
 def _logits(call: _Call) -> int:
-    layers, longest = call.get("layers", ()), call.longest()
+    layers, longest = call.arguments.get("layers", ()), call.longest()
     return logits_bytes(
         call.model.shape,
         longest.tokens + longest.answer,
-        len(call.lengths) * len(_listed(call.get("seeds", 0))),
-        len(call.get("dtypes", ())),
+        len(call.lengths) * len(call.listed("seeds", 0)),
+        len(call.listed("dtypes", ())),
         call.model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers),
     )
 
 
 def _answers(call: _Call) -> int:
-    form = tasks.task(call.task)
-    elicitation = call.model.elicitation(form, call.get("elicitation"), call.get("chat"))
+    form, get = tasks.task(call.task), call.arguments.get
+    elicitation = call.model.elicitation(form, get("elicitation"), get("chat"))
     longest = call.longest(elicitation=elicitation)
-    reasons = call.get("thinking", False) or form.reasons or longest.counts > 0
+    reasons = get("thinking", False) or form.reasons or longest.counts > 0
     limit = longest.answer + spare(reasons, elicitation == FEW_SHOT, longest.counts)
-    prompts = len(_listed(call.get("seeds", 0)))
+    prompts = len(call.listed("seeds", 0))
     if call.model.shape.element >= 4:  # 16 bits share no padded batch (`padding`)
         prompts *= len(call.lengths)
-    prompts = min(prompts, call.get("batch_size", prompts))
-    new_tokens = call.get("max_new_tokens", limit)
+    prompts = min(prompts, get("batch_size", prompts))
+    new_tokens = get("max_new_tokens", limit)
     return batch_bytes(call.model.shape, prompts, longest, new_tokens=new_tokens)
 
 
 def _probes(call: _Call) -> int:
-    shape, longest, dtypes = call.model.shape, call.longest(), call.get("dtypes", ["float32"])
+    shape, longest = call.model.shape, call.longest()
     # Where none are given, as `probes.probe.seeds_asked` draws them.
-    seeds = len(_listed(call.get("seeds", range(24))))
-    sizes = [Precision.of_name(name).dtype.itemsize for name in dtypes]
+    seeds = len(call.listed("seeds", range(24)))
+    sizes = [Precision.of_name(name).dtype.itemsize for name in call.listed("dtypes", ["float32"])]
     of_prompt = (2 * shape.n_layers + 3) * shape.d_model + 2 * shape.d_vocab
     states = 8 * seeds * len(call.lengths) * of_prompt
     return states + max(batch_bytes(shape, seeds, longest, element=size) for size in sizes)

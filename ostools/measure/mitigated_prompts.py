@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ostools import mitigations
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.position import (
     PROMPT_END,
     ReadPrompt,
@@ -33,9 +31,9 @@ from ostools.measure.prompts import as_prompt, prompt_named
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
 from ostools.mitigations.named import NONE
-from ostools.models import Prompt, encode
-from ostools.models.tokens import EncodingOptions
-from ostools.tasks.questions import Question, question
+from ostools.models import EncodingOptions, Prompt, encode
+from ostools.tasks import Question
+from ostools.tasks.questions import question
 
 
 class InactiveMitigationError(InputError):
@@ -85,14 +83,14 @@ class MitigatedPrompts:
         for prompt in prompts:
             if not isinstance(prompt, str | Prompt | Question):
                 raise InputError(
-                    f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}; "
-                    "for token ids use ost.Prompt.from_ids(model, ids)"
+                    f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}"
+                    "; for token ids use ost.Prompt.from_ids(model, ids)"
                 )
             read = None
             if isinstance(prompt, Question):
-                task_prompt, silent_parts = posed(model, prompt, acting)
-                named = PROMPT_END if isinstance(position, int) else checked_position(position)
-                read = read_at(model, task_prompt, named)
+                task_prompt, silent_parts = pose(model, prompt, acting)
+                place = PROMPT_END if isinstance(position, int) else checked_position(position)
+                read = read_at(model, task_prompt, place)
                 encoded.append(read.prompt(model))
             else:
                 require_question([prompt], position)
@@ -104,10 +102,8 @@ class MitigatedPrompts:
             questions.append(None if isinstance(position, int) else read)
             silent.append(silent_parts)
         mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
-        for number, silent_parts in enumerate(silent):
-            for part in silent_parts:
-                if not changes_pass(part):
-                    raise mitigated._inactive(part, number, "its text")
+        if acting is not None:
+            mitigated._require_rewritten()
         return mitigated
 
     @classmethod
@@ -130,10 +126,10 @@ class MitigatedPrompts:
         return prompt
 
     @property
-    def provenance_entry(self) -> dict[str, Any]:
+    def provenance_entry(self) -> dict[str, object]:
         return {} if self.mitigation is None else {"mitigation": label(self.mitigation)}
 
-    def described(self, model: TransformerBridge, index: int = 0) -> dict[str, Any]:
+    def described(self, model: TransformerBridge, index: int = 0) -> dict[str, object]:
         """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a
         question where it is read and what `model` predicts there, in its own dtype. One pass for a
         question."""
@@ -176,12 +172,20 @@ class MitigatedPrompts:
                     )
                     raise self._inactive(part, number, unchanged)
 
+    def _require_rewritten(self) -> None:
+        """Refuse a part that left a text as it was, and does not change the pass."""
+        for number, silent_parts in enumerate(self.silent):
+            for part in silent_parts:
+                if not changes_pass(part):
+                    raise self._inactive(part, number, "its text")
+
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which, count = "this prompt", len(self.prompts)
         if count > 1:
             which = f"prompt {number + 1} of {count}"
         return InactiveMitigationError(
-            f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} does not change "
+            f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} "
+            "does not change "
             f"{of}: leave it out, or choose one that acts here"
         )
 
@@ -219,13 +223,15 @@ def rewritten_text(
     for part in parts(mitigation):
         if rewrites(part, "sequence"):
             raise InputError(
-                f"{what}: {label(part)} rewrites the sequence, which is not known of this prompt: give {task}"
+                f"{what}: {label(part)} rewrites the sequence, which is not known of this prompt: "
+                f"give {task}"
             )
         if not rewrites(part, "prompt"):
             silent.append(part)
         elif text is None:
             raise InputError(
-                f"{what}: {label(part)} rewrites the prompt, which is not known of this prompt: give the text"
+                f"{what}: {label(part)} rewrites the prompt, which is not known of this prompt: "
+                "give the text"
             )
         elif (new := mitigations.rewrite(part, text)) == text:
             silent.append(part)
@@ -234,7 +240,7 @@ def rewritten_text(
     return text, tuple(silent)
 
 
-def posed(
+def pose(
     model: TransformerBridge, task_question: Question, mitigation: Mitigation | None
 ) -> tuple[TaskPrompt, tuple[Mitigation, ...]]:
     """A task's question as the mitigation rewrites it, and the parts that left its text as it was.
@@ -252,7 +258,8 @@ def posed(
         return render_question(model, task_question), silent
     if task_question.mitigation != NONE or task_question.prefill is not None:
         raise InputError(
-            f"{label(mitigation)}: expected a task's question as it is made without a mitigation or examples, found one under "
+            f"{label(mitigation)}: expected a task's question as it is made without a mitigation "
+            "or examples, found one under "
             f"{task_question.mitigation!r}: give ost.tasks.questions(task, lengths=[n])[0]"
         )
     rewritten_question = question(form, length, seed=seed, mitigation=mitigation)
@@ -281,7 +288,8 @@ def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) ->
     mitigation_object = mitigations.optional(mitigation)
     for part in rewriting(mitigation_object):
         raise InputError(
-            f"{what}: expected a mitigation of the forward pass, found {label(part)}, which rewrites prompts: {instead}"
+            f"{what}: expected a mitigation of the forward pass, found {label(part)}, which "
+            f"rewrites prompts: {instead}"
         )
     return mitigation_object
 

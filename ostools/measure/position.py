@@ -11,6 +11,9 @@ token.
 - "prompt-end": the prompt's last token, the paper's y_n. In a chat template this is the template's.
 - "last-item": the token that ends the sequence, such as its last digit. The rest of the prompt is
   not read there.
+
+The right line after a prompt, and where in it the answer begins, are found in tokens (`line_ids`,
+`split_line`).
 """
 
 from __future__ import annotations
@@ -23,19 +26,26 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError, short_repr
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position, checked_name
-from ostools.measure.answer_line import split_line
+from ostools.ground import InputError, Position, TransformerBridge, checked_name, short_repr
+from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
 from ostools.models.chat import TEMPLATE
 from ostools.models.precision.scores import own_attention
 from ostools.models.precision.torch_state import float32_products
-from ostools.models.tokenizer_calls import decoded, token_text
-from ostools.tasks.questions import Question
+from ostools.models.tokenizer_calls import (
+    control_ids,
+    decoded,
+    token_ids,
+    token_text,
+    writes_lines,
+)
+from ostools.models.tokens import tokenizer_of
+from ostools.tasks import Question
 
 ANSWER, PROMPT_END, LAST_ITEM = POSITIONS = get_args(Position)
+_WORD = "a"  # what no tokenizer joins with a blank or a line's end after it
+_TWO_ANSWERS = ("1", "2")
 
 
 @dataclass(frozen=True)
@@ -73,13 +83,21 @@ class ReadPrompt:
         """The tokens as a prompt of the model. The begun line counts as the template's, not as the
         user's text.
         """
-        asked = self.task_prompt.prompt
-        if self.ids == tuple(asked.ids.tolist()):
-            return asked
-        origins = asked.origins and (*asked.origins, *[TEMPLATE] * self.line)[: len(self.ids)]
+        whole_prompt = self.task_prompt.prompt
+        if self.ids == tuple(whole_prompt.ids.tolist()):
+            return whole_prompt
+        origins = (
+            whole_prompt.origins
+            and (*whole_prompt.origins, *[TEMPLATE] * self.line)[: len(self.ids)]
+        )
         tokens = Prompt.from_ids(model, self.ids)
         return replace(
-            asked, text=None, ids=tokens.ids, tokens=tokens.tokens, bos=tokens.bos, origins=origins
+            whole_prompt,
+            text=None,
+            ids=tokens.ids,
+            tokens=tokens.tokens,
+            bos=tokens.bos,
+            origins=origins,
         )
 
 
@@ -98,7 +116,8 @@ def require_prompt_end(position: object, what: str) -> None:
     """Refuse a position that only a task's prompt has. `what` was given in the place of a task."""
     if position is not None and checked_position(position) != PROMPT_END:
         raise InputError(
-            f"position: expected a task's prompt for {position!r}, found {what}, which is read at its last token: leave "
+            f"position: expected a task's prompt for {position!r}, found {what}, which is read at "
+            "its last token: leave "
             "position out"
         )
 
@@ -125,19 +144,20 @@ def read_at(
         return ReadPrompt(task_prompt, position, ids)
     if task_prompt.thinks:
         raise InputError(
-            "position: expected a chat template with which the answer stands right after the prompt, found one with which the "
+            "position: expected a chat template with which the answer stands right after the "
+            "prompt, found one with which the "
             "model thinks first: read at 'prompt-end', or ask without the template, chat=False"
         )
-    begun, answer = split_line(model, task_prompt)
-    Prompt.from_ids(model, (*ids, *begun))  # refused here where it is longer than the context
-    return ReadPrompt(task_prompt, position, (*ids, *begun), len(begun), answer)
+    prefix, answer = split_line(model, task_prompt)
+    Prompt.from_ids(model, (*ids, *prefix))  # refused here where it is longer than the context
+    return ReadPrompt(task_prompt, position, (*ids, *prefix), len(prefix), answer)
 
 
-def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, Any]:
+def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, object]:
     """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and
     likeliest next token. One pass, under whatever is active."""
-    asked, token = prompt.task_prompt, predicted_token(model, torch.tensor(prompt.ids))
-    next_token = asked.length, asked.seed, token_text(model.tokenizer, token)
+    task_prompt, token = prompt.task_prompt, predicted_token(model, torch.tensor(prompt.ids))
+    next_token = task_prompt.length, task_prompt.seed, token_text(model.tokenizer, token)
     return {"read_at": reading(model, [prompt]), "next_tokens": [next_token]}
 
 
@@ -154,12 +174,13 @@ def predicted_token(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> int:
     if not bool(torch.isfinite(logits).all()):
         dtype = str(logits.dtype).removeprefix("torch.")
         raise InputError(
-            f"the model's logits on this prompt are not finite in {dtype}: use another dtype, or check the model's weights"
+            f"the model's logits on this prompt are not finite in {dtype}: use another dtype, or "
+            "check the model's weights"
         )
     return int(logits.argmax())
 
 
-def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, Any]:
+def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, object]:
     """What a provenance says of where these prompts are read.
 
     position: the name. tokens: the texts of the tokens whose y is read. places: of the shortest and
@@ -180,3 +201,91 @@ def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str
         "numeric": form.numeric,
         "reasons": first.task_prompt.reasons,
     }
+
+
+def answer_text(task_prompt: TaskPrompt) -> str:
+    """The right answer as a model writes it: after what leads to it, a line of its own that in a
+    chat is open already.
+    """
+    if task_prompt.chat or task_prompt.prefill is not None:
+        return task_prompt.to_write
+    return task_prompt.task.lead + task_prompt.line
+
+
+def split_line(
+    model: TransformerBridge, task_prompt: TaskPrompt
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The right line after the prompt in two: the tokens before the answer, and those of the answer
+    with all after it.
+
+    The answer begins with the first token in which the lines of the answers 1 and 2 differ; of a
+    task whose answer is no number the right line has to differ there too. Raises `InputError` where
+    the tokenizer cuts the line before this number otherwise than before 1 and 2.
+    """
+    form = task_prompt.task
+    texts = [
+        task_prompt,
+        *(replace(task_prompt, line=form.answer_line(answer)) for answer in _TWO_ANSWERS),
+    ]
+    right, first, second = (
+        line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts
+    )
+    prefix = first[: agreeing(first, second)]
+    if not form.numeric:
+        prefix = prefix[: agreeing(prefix, right)]
+    if right[: len(prefix)] != prefix or len(right) == len(prefix):
+        raise cut_otherwise(task_prompt)
+    return prefix, right[len(prefix) :]
+
+
+def cut_otherwise(task_prompt: TaskPrompt) -> InputError:
+    return InputError(
+        f"{task_prompt.task.name} at length {task_prompt.length}: expected the answer "
+        f"{task_prompt.key!r} to begin with a "
+        "token of its own, found that this tokenizer cuts the line before it otherwise than before "
+        "other answers"
+    )
+
+
+def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> tuple[int, ...]:
+    """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands
+    for it.
+
+    They are those behind the prompt where the prompt and the line, encoded as one text, begin with
+    the prompt's own tokens. Where a tokenizer joins the prompt's end with the line's beginning they
+    are those of the line by itself: a model that has read the prompt's tokens cannot write the
+    joined one. Raises `InputError` where they cannot be told from the text before them."""
+    tokenizer = tokenizer_of(model)
+    if not writes_lines(tokenizer):
+        line = line.replace("\n", " ")
+    ids = prompt.ids.tolist()
+    # As `encode` does it: a plain text holds no special token, a chat template its own; before
+    # either may stand some.
+    for split in (True, False):
+        alone, joined_ids = (
+            _encoded(tokenizer, text, split)
+            for text in (prompt.text or "", (prompt.text or "") + line)
+        )
+        if alone and ids[-len(alone) :] == alone == joined_ids[: len(alone)]:
+            return _plain(model, joined_ids[len(alone) :], line)
+    anchor = _WORD if line[:1].isspace() else "\n"
+    before, joined_ids = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
+    if joined_ids[: len(before)] != before:
+        raise InputError(
+            "expected an answer in tokens of its own, found that this tokenizer joins "
+            f"{line[:40]!r} with the text before it"
+        )
+    return _plain(model, joined_ids[len(before) :], line)
+
+
+def _encoded(tokenizer: Any, text: str, split: bool) -> list[int]:
+    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=split)
+
+
+def _plain(model: TransformerBridge, ids: Sequence[int], line: str) -> tuple[int, ...]:
+    if not ids or set(ids) & control_ids(model.tokenizer):
+        raise InputError(
+            f"expected an answer of plain text, found {line[:40]!r}: it is empty, or holds a "
+            "control token"
+        )
+    return tuple(ids)

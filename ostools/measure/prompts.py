@@ -15,16 +15,14 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError, short_repr
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.whole_numbers import is_whole
+from ostools.ground import InputError, TransformerBridge, is_whole, short_repr
 from ostools.hooks import HookError
 from ostools.measure.task_prompt import in_tokens_already, render_question
-from ostools.models import Prompt, encode
+from ostools.models import EncodingOptions, Prompt, encode
 from ostools.models.chat import PROMPT_PROVENANCE, TEXT
-from ostools.models.tokens import EncodingOptions, fitted
+from ostools.models.tokens import fitted
 from ostools.results import Frame, Provenance, Result, frame_of
-from ostools.tasks.questions import Question
+from ostools.tasks import Question
 from ostools.theory.profiles import BINS, binned, checked_bins, interval_of_mean
 
 BY_TOKEN = ("position", "token", "source", "norm", "kind")
@@ -83,7 +81,8 @@ def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int
     wrong = [layer for layer in layer_list if not is_whole(layer) or not 0 <= layer <= last]
     if wrong or not layer_list:
         raise InputError(
-            f"layers: expected 'all' or numbers out of 0..{last}, found {short_repr(wrong) if wrong else 'none'}"
+            f"layers: expected 'all' or numbers out of 0..{last}, found "
+            f"{short_repr(wrong) if wrong else 'none'}"
         )
     return tuple(sorted(set(map(int, layer_list))))
 
@@ -99,14 +98,9 @@ def token_columns(prompt: Prompt) -> pd.DataFrame:
 
 def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Number of leading entries in which two sequences agree."""
-    return next(
-        (
-            index
-            for index, (one, other) in enumerate(zip(first, second, strict=False))
-            if one != other
-        ),
-        min(len(first), len(second)),
-    )
+    pairs = enumerate(zip(first, second, strict=False))
+    shorter = min(len(first), len(second))
+    return next((index for index, (ours, theirs) in pairs if ours != theirs), shorter)
 
 
 def named_by(frame: Frame) -> list[str]:
@@ -158,7 +152,7 @@ class PromptResults(Generic[PromptResult]):
         bins: at most the tokens of the shortest prompt; None: these, or 32. Raises `InputError` for
         more, for a profile of sum 0, and where some prompts were measured and some estimated.
         """
-        shortest = min(len(frame_of(result)["position"].unique()) for result in self.results)
+        shortest = min(frame_of(result)["position"].nunique() for result in self.results)
         count = min(BINS, shortest) if bins is None else checked_bins(bins, [shortest])
         rows: Frame = pd.concat(
             [self._profiles(result).assign(prompt=k) for k, result in enumerate(self.results)]
@@ -170,8 +164,8 @@ class PromptResults(Generic[PromptResult]):
             profiles = [values.to_numpy(float) for _, values in by_prompt]
             if len(profiles) < len(self.results):
                 raise InputError(
-                    "over_position: expected every prompt by one method, found some exact and some estimated: measure with "
-                    "method='exact' or method='sketch'"
+                    "over_position: expected every prompt by one method, found some exact and some "
+                    "estimated: measure with method='exact' or method='sketch'"
                 )
             tables.append(_means(profiles, count).assign(**dict(zip(keys, key, strict=True))))
         order = [*keys, "prompts", "bin", "start", "end", "mean", "low", "high"]
@@ -184,11 +178,11 @@ class PromptResults(Generic[PromptResult]):
 
 
 Options = ParamSpec("Options")
-One = TypeVar("One", covariant=True)
-Several = TypeVar("Several", covariant=True)
+OfPrompt = TypeVar("OfPrompt", covariant=True)
+OfPrompts = TypeVar("OfPrompts", covariant=True)
 
 
-class OneOrSeveral(Protocol[Options, One, Several]):
+class OneOrSeveral(Protocol[Options, OfPrompt, OfPrompts]):
     @overload
     def __call__(
         self,
@@ -196,7 +190,7 @@ class OneOrSeveral(Protocol[Options, One, Several]):
         prompt: str | Prompt | Question,
         *args: Options.args,
         **options: Options.kwargs,
-    ) -> One: ...
+    ) -> OfPrompt: ...
     @overload
     def __call__(
         self,
@@ -204,7 +198,7 @@ class OneOrSeveral(Protocol[Options, One, Several]):
         prompt: Sequence[str | Prompt | Question],
         *args: Options.args,
         **options: Options.kwargs,
-    ) -> Several: ...
+    ) -> OfPrompts: ...
 
 
 def one_of_several(value: object, expected: Sequence[type]) -> str:
@@ -217,22 +211,17 @@ def one_of_several(value: object, expected: Sequence[type]) -> str:
 
 
 def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
-    binned_shares = []
-    for values in profiles:
-        if not (np.isfinite(values.sum()) and values.sum() > 0):
-            raise InputError(
-                "over_position: expected profiles with a sum above 0, found another sum: shares of it are not defined"
-            )
-        binned_shares.append(binned((values / values.sum())[None], bins)[0])
-    shares, place = np.stack(binned_shares), np.arange(bins)
+    if not all(np.isfinite(values.sum()) and values.sum() > 0 for values in profiles):
+        raise InputError(
+            "over_position: expected profiles with a sum above 0, found another sum: shares of it "
+            "are not defined"
+        )
+    shares = np.stack([binned((values / values.sum())[None], bins)[0] for values in profiles])
     low, high = interval_of_mean(shares)
-    columns = {
-        "prompts": len(profiles),
-        "bin": place,
-        "start": place / bins,
-        "end": (place + 1) / bins,
-    }
-    return pd.DataFrame({**columns, "mean": shares.mean(0), "low": low, "high": high})
+    place = np.arange(bins)
+    edges = {"bin": place, "start": place / bins, "end": (place + 1) / bins}
+    means = {"mean": shares.mean(0), "low": low, "high": high}
+    return pd.DataFrame({"prompts": len(profiles), **edges, **means})
 
 
 def join_results(

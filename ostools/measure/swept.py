@@ -1,5 +1,5 @@
-"""What a sweep knows of a measurement beside its function (`Swept`), and what it measures with it: a
-`Cell`, of a task or of a `Text`.
+"""What a sweep knows of a measurement beside its function (`Swept`), and what it measures with
+it: a `Cell`, of a task or of a `Text`.
 
 A window of a text begins with the special tokens that the tokenizer puts before any text, which
 count; the rest is a piece of the text. Nothing is padded and nothing repeated. Which piece depends
@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ostools import mitigations, tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.mitigated_prompts import ACTIVE, EffectStatus, MitigatedPrompts
 from ostools.measure.position import (
     Position,
@@ -36,7 +35,7 @@ from ostools.models import Prompt
 from ostools.models.tokenizer_calls import lead, text_ids
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Frame, Provenance, Result
-from ostools.tasks.repeats import PairsOfIds
+from ostools.tasks import PairsOfIds
 
 Rows: TypeAlias = tuple[Frame, Provenance]
 """What a cell gave: its rows, each with its length, and what they come from."""
@@ -45,7 +44,7 @@ SEQUENCES = "sequences"
 at s times as many.
 """
 
-READ_POSITION: dict[str, Any] = {"position": (Position | None, None)}
+READ_POSITION: dict[str, object] = {"position": (Position | None, None)}
 """The option that says where a task's prompts are read."""
 
 
@@ -72,7 +71,8 @@ class Text:
         size = length - len(before)
         if size < 1:
             raise InputError(
-                f"lengths: expected room for text beside {len(before)} special tokens, found {length}"
+                f"lengths: expected room for text beside {len(before)} special tokens, "
+                f"found {length}"
             )
         if size > len(ids):
             return None
@@ -101,7 +101,7 @@ class Cell:
     typed: bool = False
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, str | int]:
         names = ("model", "task", "dtype", "mitigation", "seed", "measurement")
         of_text = {} if self.text is None else {"text": self.text.id}
         return {name: getattr(self, name) for name in names} | of_text
@@ -120,19 +120,14 @@ class Cell:
         """The seeds of the prompts: of `sequences` so many, one where the task draws nothing."""
         if (count := self.arguments.get(SEQUENCES)) is None:
             return [self.seed]
-        return (
-            list(range(self.seed * count, (self.seed + 1) * count))
-            if tasks.task(self.task).random
-            else [0]
-        )
+        if not tasks.task(self.task).random:
+            return [0]
+        return list(range(self.seed * count, (self.seed + 1) * count))
 
     def __str__(self) -> str:
         mitigation_words = "" if self.mitigation == NONE else f" under {self.mitigation}"
-        lengths = (
-            f"{self.lengths[0]}"
-            if len(self.lengths) == 1
-            else f"{self.lengths[0]} to {self.lengths[-1]}"
-        )
+        ends = dict.fromkeys((self.lengths[0], self.lengths[-1]))
+        lengths = " to ".join(map(str, ends))
         where = f"{self.model}, {self.dtype}, seed {self.seed}, lengths {lengths}"
         task = self.task if self.text is None else f"{self.task} {self.text.id}"
         return f"{self.measurement} of {task}{mitigation_words} on {where}"
@@ -163,10 +158,10 @@ class Swept:
     """
 
     read: Callable[[Frame, Provenance], Result]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     check: Callable[[Any], None] = lambda options: None
     draws: Callable[[Any], Literal["by seed", "by sample"] | None] = lambda options: None
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
     rows: Callable[[Any, Cell], Frame] = lambda result, cell: result.frame
     measure: Callable[[TransformerBridge, Cell], Rows] | None = None
     pairs: bool = False
@@ -180,22 +175,19 @@ class Swept:
         """
         if self.measure is not None:
             return self.measure(model, cell)
-        options = {
-            name: value
-            for name, value in {**cell.arguments, **self.fixed}.items()
-            if name != SEQUENCES
-        }
-        names = inspect.signature(function).parameters
-        options |= {"dtypes": [cell.dtype]} if self.casts else {}
+        options, names = {**cell.arguments, **self.fixed}, inspect.signature(function).parameters
+        options.pop(SEQUENCES, None)
+        if self.casts:
+            options["dtypes"] = [cell.dtype]
         if cell.text is not None:
             return self._of_text(function, model, cell, cell.text, options)
-        if "lengths" not in names:
-            return _each_prompt(
-                function, model, cell, options | ({"seed": cell.seed} if "seed" in names else {})
-            )
-        how: Any = {"lengths": cell.lengths, "seeds": cell.seeds, "mitigation": cell.mitigated}
-        result = function(model, cell.task, **how, **options)
-        return self.rows(result, cell), result.provenance
+        if "lengths" in names:
+            options |= {"lengths": cell.lengths, "seeds": cell.seeds}
+            result = function(model, cell.task, mitigation=cell.mitigated, **options)
+            return self.rows(result, cell), result.provenance
+        if "seed" in names:
+            options["seed"] = cell.seed
+        return _each_prompt(function, model, cell, options)
 
     def _of_text(
         self,
@@ -206,50 +198,55 @@ class Swept:
         options: dict[str, Any],
     ) -> Rows:
         """The rows of a window of each length that the text has, with where it begins (`start`).
+        The provenance's `too_short_for` names the lengths that it has no window of.
 
         Raises `InputError` where it has none, and for a mitigation that changes none of its logits.
         """
-        drawn = {n: text.window(model, n, cell.seed) for n in cell.lengths}
-        windows = {n: window for n, window in drawn.items() if window is not None}
-        if not windows:
+        windows = {n: text.window(model, n, cell.seed) for n in cell.lengths}
+        too_short = [n for n, window in windows.items() if window is None]
+        if len(too_short) == len(windows):
             raise InputError(f"expected a text of at least {cell.lengths[0]} tokens, found fewer")
         require_prompt_end(options.pop("position", None), "a text")
-        how: dict[str, Any] = {**options, "mitigation": cell.mitigated}
-        names, results = inspect.signature(function).parameters, []
-        # An estimate draws directions of its own for each text, so that its errors are not the same
-        # in all: an interval over texts would not see them.
-        how |= {"seed": cell.seed + text.number} if "seed" in names else {}
-        for n, (_, ids) in windows.items():
-            if "lengths" not in names:
-                results.append(function(model, Prompt.from_ids(model, ids), **how))
+        options["mitigation"], names = cell.mitigated, inspect.signature(function).parameters
+        if "seed" in names:
+            # An estimate draws directions of its own for each text, so that its errors are not the
+            # same in all: an interval over texts would not see them.
+            options["seed"] = cell.seed + text.number
+        tables, results = [], []
+        for n, window in windows.items():
+            if window is None:
                 continue
-            longer = Prompt.from_ids(model, (*ids, ids[-1]))
-            if cell.mitigated is not None:
-                prompts = MitigatedPrompts.of(function.__name__, model, [longer], cell.mitigated)
-                prompts.require_acting(model)
-            pair = PairsOfIds({n: (ids, (*ids, ids[-1]))}, TEXT_TASK)
-            results.append(function(model, pair, lengths=[n], **how))
-        tables = [
-            self.rows(result, cell).assign(length=n)
-            for n, result in zip(windows, results, strict=True)
-        ]
+            start, ids = window
+            if "lengths" in names:
+                pair = _pair(function.__name__, model, cell, ids)
+                results.append(function(model, pair, lengths=[n], **options))
+            else:
+                results.append(function(model, Prompt.from_ids(model, ids), **options))
+            tables.append(self.rows(results[-1], cell).assign(length=n, start=start))
         table, provenance = pd.concat(tables, ignore_index=True), results[-1].provenance
-        if too_short := [n for n in cell.lengths if n not in windows]:
+        if too_short:
             parameters = {**provenance.parameters, TOO_SHORT: too_short}
             provenance = replace(provenance, parameters=parameters)
-        starts = {n: start for n, (start, _) in windows.items()}
-        table = table.assign(start=table["length"].replace(starts))
         return (table if "status" in table else table.assign(status=ACTIVE)), provenance
 
 
+def _pair(what: str, model: TransformerBridge, cell: Cell, ids: tuple[int, ...]) -> PairsOfIds:
+    """A window and the same with its last token once more. Raises `InputError` for a mitigation
+    that changes no logit of the longer one."""
+    extended = (*ids, ids[-1])
+    if cell.mitigated is not None:
+        prompts = [Prompt.from_ids(model, extended)]
+        MitigatedPrompts.of(what, model, prompts, cell.mitigated).require_acting(model)
+    return PairsOfIds({len(ids): (ids, extended)}, TEXT_TASK)
+
+
 def _each_prompt(
-    function: Callable[..., Any], model: TransformerBridge, cell: Cell, options: Mapping[str, Any]
+    function: Callable[..., Any], model: TransformerBridge, cell: Cell, options: dict[str, Any]
 ) -> Rows:
     """The prompt of each length up to its position, under the mitigation; `status` says whether
     that changed its text or a logit."""
     mitigation, form = cell.mitigated, tasks.task(cell.task)
     effect, results, tables, read_prompts = EffectStatus(model, mitigation), [], [], []
-    options = dict(options)
     position = checked_position(options.pop("position", None))
     for length in cell.lengths:
         task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)

@@ -20,16 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, get_args
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.mitigations import Bar, Mitigation
-from ostools.models import Prompt, encode
+from ostools.models import EncodingOptions, Prompt, encode
 from ostools.models.chat import LOW, ON
 from ostools.models.tokenizer_calls import token_ids
-from ostools.models.tokens import EncodingOptions, offsets, tokenizer_of
-from ostools.tasks import CollapseTask, Task
+from ostools.models.tokens import offsets, tokenizer_of
+from ostools.tasks import CollapseTask, Question, Task
 from ostools.tasks.base import seeds_of
-from ostools.tasks.questions import Question, question
+from ostools.tasks.questions import question
 
 Span = tuple[int, int]
 
@@ -137,7 +136,8 @@ def encoding_of(prompt: Prompt) -> EncodingOptions:
 def in_tokens_already(names: Sequence[str], value: str) -> InputError:
     """The refusal of options of `EncodingOptions` for what they cannot reach any more."""
     return InputError(
-        f"{names[0]}: expected a text, found {value}, which is in tokens already: leave {names[0]} out, or give the text"
+        f"{names[0]}: expected a text, found {value}, which is in tokens already: leave {names[0]} "
+        "out, or give the text"
     )
 
 
@@ -153,7 +153,8 @@ def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tupl
     carrier_items = set(task_prompt.task.carriers(items))
     if not carrier_items:
         raise InputError(
-            f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer "
+            f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no "
+            "item carries the answer "
             f"{task_prompt.key!r}; choose another length or seed"
         )
     spans = [span for copy in _spans(task_prompt) for item, span in copy if item in carrier_items]
@@ -201,7 +202,8 @@ def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int
     if places[position][1] > high:
         raise InputError(
             f"{task_prompt.task.name}: expected the sequence to end with a token, found "
-            f"{task_prompt.prompt.tokens[position]!r}, which this tokenizer makes of its last item and of what stands after it"
+            f"{task_prompt.prompt.tokens[position]!r}, which this tokenizer makes of its last item "
+            "and of what stands after it"
         )
     return position
 
@@ -218,7 +220,8 @@ def _copies(task_prompt: TaskPrompt) -> list[int]:
     starts = [begin + match.start() + len(before.lstrip()) for match in matches]
     if not starts:
         raise InputError(
-            f"{task_prompt.task.name}: expected the task's sequence in the prompt as the task writes it, found it rewritten; "
+            f"{task_prompt.task.name}: expected the task's sequence in the prompt as the task "
+            "writes it, found it rewritten; "
             "which tokens carry the answer is not known"
         )
     return starts
@@ -236,9 +239,9 @@ def _pieces(task_prompt: TaskPrompt, start: int) -> Iterator[tuple[int | None, S
     prompt_text, at, index = task_prompt.asked_text, start, 0
     for rank, piece in enumerate(task_prompt.pieces):
         # Blanks around a bar may be the next item's: the bar parts the items without them.
-        shown = piece.strip() if isinstance(piece, Bar) else piece
-        low = prompt_text.index(shown, at)
-        at = low + len(shown)
+        written_piece = piece.strip() if isinstance(piece, Bar) else piece
+        low = prompt_text.index(written_piece, at)
+        at = low + len(written_piece)
         # Inserted text may look like an item. The items stand in their order, the last one at the
         # end.
         last = index == len(items) - 1
@@ -267,7 +270,8 @@ def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt) -> None
             False,
         }:
             raise InputError(
-                f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this "
+                f"{task_prompt.task.name}: expected inserted text in tokens of its own, found "
+                f"{token!r}, which this "
                 "tokenizer makes of an item and of inserted text together: use another separator"
             )
 
@@ -296,11 +300,13 @@ def elicitation_for(
         return ZERO_SHOT if form.reasons or form.trained_as in (trained or {}) else FEW_SHOT
     if chat is not None and chat is not (elicitation == CHAT):
         raise InputError(
-            f"chat: expected nothing beside elicitation={elicitation!r}, found {chat}: leave chat out"
+            f"chat: expected nothing beside elicitation={elicitation!r}, found {chat}: leave chat "
+            "out"
         )
     if elicitation == FEW_SHOT and form.reasons:
         raise InputError(
-            f"elicitation: {form.name} asks for reasoning, and a few-shot prompt begins the answer line: expected chat or "
+            f"elicitation: {form.name} asks for reasoning, and a few-shot prompt begins the answer "
+            "line: expected chat or "
             "zero-shot, or the task with mode=none"
         )
     return elicitation
@@ -341,7 +347,8 @@ def few_shot_text(task_question: Question, mitigation: Mitigation | None) -> tup
     form = task_question.task
     if task_question.counts:
         raise InputError(
-            f"elicitation: {task_question.mitigation} asks for counts before the answer line, and a few-shot prompt begins "
+            f"elicitation: {task_question.mitigation} asks for counts before the answer line, and "
+            "a few-shot prompt begins "
             "that line: expected chat or zero-shot"
         )
     worked = [
@@ -376,7 +383,8 @@ def worked_examples(task_question: Question, mitigation: Mitigation | None) -> l
         if len(examples) == EXAMPLES:
             return examples
     raise InputError(
-        f"{form.name}: expected {EXAMPLES} short questions as examples of a few-shot prompt, found {len(examples)}: ask with "
+        f"{form.name}: expected {EXAMPLES} short questions as examples of a few-shot prompt, found "
+        f"{len(examples)}: ask with "
         "elicitation='zero-shot'"
     )
 
@@ -384,7 +392,7 @@ def worked_examples(task_question: Question, mitigation: Mitigation | None) -> l
 def _own_token(tokenizer: Any, text: str) -> bool:
     """Whether the blank at the text's end stays a token of its own before an answer."""
 
-    alone, *answered = (
+    alone, *with_answers = (
         token_ids(tokenizer, text + answer, add_special_tokens=False) for answer in ("", *_NUMBERS)
     )
-    return text.endswith(" ") and all(ids[: len(alone)] == alone for ids in answered)
+    return text.endswith(" ") and all(ids[: len(alone)] == alone for ids in with_answers)

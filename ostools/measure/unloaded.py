@@ -19,12 +19,13 @@ import torch
 from ostools import tasks
 from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.mitigations import Mitigation, optional
+from ostools.models import EncodingOptions
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import check_dtypes
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
 from ostools.models.shape import Shape
-from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
+from ostools.models.tokens import count_tokens, prompt_ids, require_chat, required
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
 
@@ -67,7 +68,7 @@ class LongestPrompt:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"). `limit`: bytes
+    """A model that would be loaded in `dtype` on a device of `kind` ("cpu", "cuda"). `limit`: bytes
     that the work may take beside it, where the work can be fitted to that. `encoding`: how texts
     are put to it. A directory with a configuration and a tokenizer, and without weights, is enough:
     its parameters are then counted from its shape. Raises `InputError` as loading would."""

@@ -24,9 +24,9 @@ from ostools.ground.names import Linearisation, Method, distinct, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import TaskPrompt, item_positions, render_prompt
-from ostools.measure.answer_line import line_ids
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.reading import HAS_ANSWER, reader_of
+from ostools.measure.position import line_ids
 from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets, token_text

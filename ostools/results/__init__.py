@@ -33,7 +33,7 @@ from ostools.results.frames import Chart as Chart
 from ostools.results.frames import Column as Column
 from ostools.results.frames import Frame as Frame
 from ostools.results.frames import Row as Row
-from ostools.results.table_head import TableHead
+from ostools.results.table_head import TableHead as TableHead
 
 if TYPE_CHECKING:
     from ostools.ground.lens import TransformerBridge
@@ -311,6 +311,15 @@ def _below(kind: type[Result]) -> Iterator[type[Result]]:
         yield kind
     for subclass in kind.__subclasses__():
         yield from _below(subclass)
+
+
+def of_earlier_version(result: Result, what: str) -> InputError:
+    """The refusal of a stored result whose numbers are not those of its class today."""
+    version = result.provenance.versions.get("oversquashing-tools", "of an unknown number")
+    return InputError(
+        f"expected {type(result).__name__} as this version measures it, found {what}, which an "
+        f"earlier ostools (version {version}) wrote: measure it again"
+    )
 
 
 def frame_of(result: Result) -> Frame:

@@ -15,10 +15,10 @@ from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.position import ANSWER
 from ostools.measure.probes.scores import rows_of
 from ostools.measure.probes.wrong_answers import (
-    APART,
     HIDDEN,
     NONE_WRONG,
     UNTOLD,
+    WRONG_APART,
     explain_errors,
 )
 from ostools.results import Frame
@@ -324,7 +324,7 @@ def separation_table() -> Table:
 
 ERRORS_ARE = {
     NONE_WRONG: "none",
-    APART: "no collapse",
+    WRONG_APART: "no collapse",
     HIDDEN: "where it is hidden",
     UNTOLD: "undecided",
 }
@@ -345,8 +345,10 @@ def verdict_table() -> Table:
             hidden = pairs(name, place).groupby("length")["hidden"].all().to_dict()
             errors = explain_errors(right, wrong, hidden)
             words = PLACE_WORDS.get(place, f"“{place}”")
-            wrong_lengths = errors.apart + errors.hidden
-            yield row(WORDS[name], words, wrong_lengths, errors.apart, ERRORS_ARE[errors.verdict])
+            wrong_lengths = errors.told_apart + errors.hidden
+            yield row(
+                WORDS[name], words, wrong_lengths, errors.told_apart, ERRORS_ARE[errors.verdict]
+            )
 
 
 def tables() -> dict[str, Table]:

@@ -21,12 +21,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.measure.answer_line import split_line
 from ostools.measure.answers.probability import line_ends
 from ostools.measure.passes.last_tokens import Unembedding, batching_of, last_rows
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.passes.trees import prefix_tree
-from ostools.measure.position import ANSWER, POSITIONS, read_at
+from ostools.measure.position import ANSWER, POSITIONS, read_at, split_line
 from ostools.measure.probes.scores import LENGTH, Place, of_length, said_by_probes, splits
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import render_prompt

@@ -23,8 +23,8 @@ from ostools.measure.ablation.questions import (
     of_task,
     pair_distance,
 )
-from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from tests.checkpoints import Family, make_model, tiny_model

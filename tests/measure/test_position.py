@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools import mitigations
 from ostools.ground.errors import InputError
-from ostools.measure import answer_line
+from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
@@ -333,7 +333,7 @@ def test_a_line_that_would_join_the_prompts_end_is_begun_in_its_own_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        answer_line, "_TWO_ANSWERS", ("1", "a")
+        position_module, "_TWO_ANSWERS", ("1", "a")
     )  # the vocabulary has no other digit
     model = joining((".", "\n"))
     asked = render_prompt(model, Dots(), 2)

@@ -12,7 +12,7 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answer_line import line_ids
+from ostools.measure.position import line_ids
 from ostools.measure.swept import Text
 from ostools.measure.unloaded import _Encoder
 from ostools.models.tokenizer_calls import note_once

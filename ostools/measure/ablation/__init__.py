@@ -1,1 +1,1 @@
-"""Ablations: `ablation` (the measurement), `targets` (parts), `questions` (prompts and measures)."""
+"""Ablations: `ablation` (the measurement), `targets` (parts), `questions` (prompts, measures)."""

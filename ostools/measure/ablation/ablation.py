@@ -22,15 +22,20 @@ import pandas as pd
 import torch
 
 from ostools import hooks, tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import distinct
-from ostools.ground.progress import Progress, part_of, tell
-from ostools.ground.whole_numbers import Count, checked_lengths
+from ostools.ground import (
+    Count,
+    InputError,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+    distinct,
+    tell,
+    with_progress,
+)
 from ostools.measure.ablation.questions import (
     MEASURES,
     AblatedPrompt,
-    AnswerOptions,
+    Logit,
     MeasureName,
     of_prompt,
     of_task,
@@ -48,10 +53,8 @@ from ostools.measure.first_order import agreement_table
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.prompts import as_prompt
-from ostools.models import Prompt
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
+from ostools.models import EncodingOptions, Prompt
+from ostools.results import Chart, Frame, Provenance, Result, TableHead, of_earlier_version
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -77,6 +80,10 @@ class Ablation(Result):
     """
 
     tables: ClassVar = (TableHead("top", "quantity target value ablated effect predicted_effect"),)
+
+    def __post_init__(self) -> None:
+        if "method" in self.frame and {*self.frame["method"]} != {"zero"}:
+            raise of_earlier_version(self, "parts replaced by their mean")
 
     @property
     def agreement(self) -> pd.DataFrame:
@@ -110,7 +117,8 @@ class Ablation(Result):
     examples=(
         "--task copy-first --lengths 20 --what heads --measures answers,collapse --out ablate.png",
         "--task copy-first --lengths 20 --what edges --targets 2.0:64:7",
-        '--prompt "The capital of Germany is" --logit " Berlin" --logit " Paris" --measures answers',
+        '--prompt "The capital of Germany is" --logit " Berlin" --logit " Paris" '
+        "--measures answers",
     ),
     memory=["patterns"],
 )
@@ -164,19 +172,17 @@ def ablation(
     """
     parts = None if targets is None else checked_targets(what, targets)
     work = full_precision(model, "ablation")
-    answers: AnswerOptions = {"logit": logit, "prefilled": prefilled}
-    if prompt is not None:
-        if task is not None or lengths is not None or prefilled or tuple(seeds) != (0,):
-            raise InputError(
-                "ablation: expected a prompt or a task, found both: a prompt has no lengths, no seeds and no line to begin"
-            )
-        possible = MEASURES[1:] if logit is not None or what == "edges" else MEASURES[1:2]
-        names = _measure_names(what, measures, possible)
-        ablated = [of_prompt(work, as_prompt(model, prompt), names, logit=logit)]
+    names = _measure_names(what, measures, prompt is not None, logit)
+    if prompt is None:
+        answers = logit, prefilled
+        ablated = _of_tasks(work, task, lengths, seeds, names, *answers, **encoding)
+    elif task is None and lengths is None and not prefilled and tuple(seeds) == (0,):
+        ablated = [of_prompt(work, as_prompt(model, prompt), names, logit)]
     else:
-        names = _measure_names(what, measures, MEASURES)
-        ablated = list(_of_tasks(work, task, lengths, seeds, names, answers, encoding))
-    _require_answers(logit, names)
+        raise InputError(
+            "ablation: expected a prompt or a task, found both: a prompt has no lengths, no seeds "
+            "and no line to begin"
+        )
     settings: dict[str, object] = {
         "task": ablated[0].task,
         "lengths": [prompt.length for prompt in ablated],
@@ -194,10 +200,9 @@ def ablation(
     provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
     rows: list[dict[str, object]] = []
     with torch.inference_mode(False), true_arithmetic(work):
-        for index, question in enumerate(ablated):
+        for question, part in with_progress(ablated, progress, units=None):
             question_parts = parts or all_targets(work, what, question.prompt, top)
-            part_progress = part_of(progress, index, index + 1, len(ablated))
-            rows += _rows(work, question, question_parts, part_progress)
+            rows += _rows(work, question, question_parts, part)
     frame: Frame = pd.DataFrame(rows).assign(what=what)[list(_COLUMNS)]
     return Ablation(
         frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance
@@ -210,40 +215,55 @@ def _of_tasks(
     lengths: Iterable[int] | None,
     seeds: Sequence[int],
     names: Sequence[MeasureName],
-    answers: AnswerOptions,
-    encoding: EncodingOptions,
-) -> Iterator[AblatedPrompt]:
+    logit: Logit | None,
+    prefilled: bool,
+    **encoding: Unpack[EncodingOptions],
+) -> list[AblatedPrompt]:
     if task is None or lengths is None:
         raise InputError(
-            "ablation: expected a prompt, or a task with its lengths, such as task='copy-first', lengths=[20]"
+            "ablation: expected a prompt, or a task with its lengths, such as task='copy-first', "
+            "lengths=[20]"
         )
     form = tasks.task(task)
-    for length in checked_lengths(lengths):
-        for seed in seeds_of(form, seeds):
-            yield of_task(model, form, length, seed, names, **answers, **encoding)
+    return [
+        of_task(model, form, length, seed, names, logit, prefilled, **encoding)
+        for length in checked_lengths(lengths)
+        for seed in seeds_of(form, seeds)
+    ]
 
 
 def _measure_names(
-    what: str, measures: MeasureName | Sequence[MeasureName] | None, possible: Sequence[MeasureName]
+    what: str,
+    measures: MeasureName | Sequence[MeasureName] | None,
+    is_prompt: bool,
+    logit: Logit | None,
 ) -> Sequence[MeasureName]:
-    """The measures that are asked for, or that a kind of part can have."""
-    if measures is None:
-        return [name for name in possible if (what, name) != ("edges", "collapse")]
-    names: Sequence[MeasureName] = distinct("measures", measures)
-    if what == "edges" and "collapse" in names:
+    """The measures that are asked for; of None those that a kind of part, and a prompt, can have.
+
+    Raises `InputError` for one that they cannot have, and for a logit that no measure reads.
+    """
+    impossible: dict[str, str] = {}
+    if what == "edges":
+        impossible["collapse"] = "the two prompts of a pair have different edges: leave it out"
+    if is_prompt:
+        impossible["sensitivity"] = "which tokens carry a prompt's answer is not known: give a task"
+        if logit is None:
+            impossible["answers"] = "the answer to a prompt is not known: give logit, its token"
+    names: Sequence[MeasureName]
+    names = [name for name in MEASURES if name not in impossible] or MEASURES[2:]
+    if measures is not None:
+        names = distinct("measures", measures)
+    if wrong := [name for name in names if name in impossible]:
+        reason = impossible[wrong[0]]
         raise InputError(
-            "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "
-            "edge of one is not an edge of the other; leave 'collapse' out"
+            f"ablation: expected another measure of {what}, found {wrong[0]!r}: {reason}"
         )
-    return names
-
-
-def _require_answers(logit: object, names: Sequence[MeasureName]) -> None:
-    """Refuse a logit that no measure reads."""
     if logit is not None and "answers" not in names:
         raise InputError(
-            f"ablation: expected 'answers' among the measures, as logit= is read there, found {', '.join(names)}"
+            "ablation: expected 'answers' among the measures, as logit= is read there, found "
+            f"{', '.join(names)}"
         )
+    return names
 
 
 def _rows(
@@ -258,8 +278,7 @@ def _rows(
         raise InputError(
             f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0]}"
         )
-    where = {"task": prompt.task, "length": prompt.length, "seed": prompt.seed}
-    where["tokens"] = len(prompt.prompt)
+    where = {"task": prompt.task, "length": prompt.length, "seed": prompt.seed, "tokens": n}
     baseline = _numbers(model, prompt, "with nothing taken out")
     if ("collapse", "pair_distance") in baseline:
         require_apart(model, prompt.prompt, baseline["collapse", "pair_distance"])
@@ -303,6 +322,7 @@ def _numbers(
     for (_, quantity), value in numbers.items():
         if not math.isfinite(value):
             raise InputError(
-                f"ablation: the {quantity} {where} is not finite; the model's weights or its dtype are broken"
+                f"ablation: the {quantity} {where} is not finite; the model's weights or its dtype "
+                "are broken"
             )
     return numbers

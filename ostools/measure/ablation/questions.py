@@ -5,7 +5,9 @@ Three numbers m of a forward pass: the log probability of the right answer (of a
 difference of two logits), the distance of a pair, and the norm of the Jacobian of the last token
 with respect to the tokens that carry the answer. For the last, d m / d g is a second derivative:
 
-    J_C = d y_n / d v_C^(0)     d ||J_C||_F / d g = <J_C, d J_C / d g> / ||J_C||_F     d ||J_C||_2 / d g = a^T (d J_C / d g) b
+    J_C = d y_n / d v_C^(0)
+    d ||J_C||_F / d g = <J_C, d J_C / d g> / ||J_C||_F
+    d ||J_C||_2 / d g = a^T (d J_C / d g) b
 
 with a, b the leading singular vectors; rows of J_C come from a backward pass that is differentiated
 once more.
@@ -19,23 +21,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypedDict, Unpack, get_args
+from typing import Literal, TypeAlias, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.measure.answer_line import answer_text, line_ids
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.answers.probability import line_ends
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.output import logit_ids
-from ostools.measure.position import read_at
+from ostools.measure.position import answer_text, line_ids, read_at
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
-from ostools.models import Prompt
-from ostools.models.tokens import EncodingOptions, fitted
+from ostools.models import EncodingOptions, Prompt
+from ostools.models.tokens import fitted
 from ostools.tasks import Task, label
 
 Ids: TypeAlias = Int[Tensor, " _"]
@@ -45,15 +45,6 @@ Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
 Logit: TypeAlias = str | int | Sequence[str | int]
 Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
 """From gates to the context that puts them on a model."""
-
-
-class AnswerOptions(TypedDict):
-    """How a task's answer is scored: the token of `logit` (or two) in the place of the right line,
-    whose words before the answer may be `prefilled`.
-    """
-
-    logit: Logit | None
-    prefilled: bool
 
 
 MeasureName = Literal["sensitivity", "collapse", "answers"]
@@ -136,8 +127,10 @@ def require_apart(model: TransformerBridge, prompt: Ids, distance: float) -> Non
     dtype = next(model.parameters()).dtype
     if not distance > _ROUNDINGS * torch.finfo(dtype).eps * size:
         raise InputError(
-            f"ablation: expected a pair that is apart, found ||y - y*|| = {distance:.2g} at ||y|| = {size:.3g}, which is "
-            f"rounding in {str(dtype).removeprefix('torch.')}: use a shorter length, or dtype='float64'"
+            f"ablation: expected a pair that is apart, found ||y - y*|| = {distance:.2g} at ||y|| "
+            f"= {size:.3g}, which is "
+            f"rounding in {str(dtype).removeprefix('torch.')}: use a shorter length, or "
+            "dtype='float64'"
         )
 
 
@@ -172,7 +165,8 @@ class JacobianNorm:
         jacobian = torch.cat(parts).flatten(1)
         if not bool((jacobian != 0).any()):
             raise InputError(
-                "ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one"
+                "ablation: the Jacobian is 0: the tokens that carry the answer do not reach the "
+                "last one"
             )
         leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
         # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
@@ -228,7 +222,6 @@ def of_task(
     length: int,
     seed: int,
     names: Sequence[MeasureName],
-    *,
     logit: Logit | None = None,
     prefilled: bool = False,
     **encoding: Unpack[EncodingOptions],
@@ -239,7 +232,8 @@ def of_task(
     task_prompt = render_prompt(model, task, length, seed=seed, **encoding)
     if task_prompt.thinks:
         raise InputError(
-            "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
+            "ablation: expected a chat template with which the answer stands right after the "
+            "prompt, found one with which the "
             "model thinks first: ask without it, chat=False"
         )
     prompt, answer = _split(model, task_prompt, prefilled)
@@ -259,30 +253,19 @@ def of_task(
 
 
 def of_prompt(
-    model: TransformerBridge, prompt: Prompt, names: Sequence[MeasureName], *, logit: Logit | None
+    model: TransformerBridge, prompt: Prompt, names: Sequence[MeasureName], logit: Logit | None
 ) -> AblatedPrompt:
-    """Any prompt; its pair is the theorem's: the last token once more. Raises `InputError` for a
-    measure that it cannot have.
+    """Any prompt, with "collapse" and, where there is a logit, "answers". Its pair is the
+    theorem's: the last token once more.
     """
     ids = fitted(model, prompt).ids.tolist()
-    tokens = _tensor(model, ids)
-    measures: dict[str, ScalarMeasure] = {}
-    for name in names:
-        if name == "sensitivity":
-            raise InputError(
-                "ablation: the tokens that carry the answer of a prompt are not known: expected a task for the measure "
-                "'sensitivity', or other measures"
-            )
-        if name == "collapse":
-            extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()
-            measures[name] = pair_distance(tokens, _tensor(model, extended))
-        elif logit is None:
-            raise InputError(
-                "ablation: the answer to a prompt is not known: expected logit, its token (or two), for the measure 'answers'"
-            )
-        else:
-            measures[name] = token_score(model, tokens, logit)
-    return AblatedPrompt("prompt", None, None, tokens, measures)
+    tokens, measures = _tensor(model, ids), {}
+    if "collapse" in names:
+        extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()
+        measures["collapse"] = pair_distance(tokens, _tensor(model, extended))
+    if logit is not None:
+        measures["answers"] = token_score(model, tokens, logit)
+    return AblatedPrompt("prompt", None, None, tokens, {name: measures[name] for name in names})
 
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:

@@ -12,9 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_list
+from ostools.ground import InputError, TransformerBridge, checked_list
 from ostools.hooks import Edge, Head, Sublayer
 
 Target = Head | Edge | Sublayer

@@ -17,11 +17,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell, whole_number
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import whole_number
 from ostools.measure.passes.batches import (
     TOKENS,
     Rows,
@@ -139,14 +136,16 @@ def _check(
     for name, values in (("stop", stops), ("cycle", cycles)):
         if values is not None and len(values) != len(prompts):
             raise InputError(
-                f"answers: expected one {name} for each of {len(prompts)} prompts, found {len(values)}"
+                f"answers: expected one {name} for each of {len(prompts)} prompts, found "
+                f"{len(values)}"
             )
     if stops is not None:
         tokenizer_of(model)
     context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
     if longest + max_new_tokens > context:
         raise InputError(
-            f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit the model's context of "
+            f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit "
+            "the model's context of "
             f"{context}: shorten one of them"
         )
 
@@ -194,7 +193,7 @@ def cache_is_exact(model: TransformerBridge) -> bool:
     return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
 
-def how_read(model: TransformerBridge) -> dict[str, Any]:
+def how_read(model: TransformerBridge) -> dict[str, object]:
     """Provenance entries: how prompts are batched and read under the edits that are active, and by
     which attention.
     """

@@ -25,10 +25,7 @@ from typing import ClassVar, cast
 
 import pandas as pd
 
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Seed, checked_lengths
+from ostools.ground import Progress, Seed, TransformerBridge, checked_lengths, checked_name, part_of
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import judge_prefilled
 from ostools.measure.answers.prefilled import prefilled_answers, require_room, running
@@ -43,9 +40,9 @@ from ostools.measure.position import ReadPrompt
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import token_text
-from ostools.results import Chart, Frame, Provenance, Result, frame_of
-from ostools.results.table_head import TableHead
-from ostools.tasks.appendix_c import COUNTING, AppendixTask
+from ostools.results import Chart, Frame, Provenance, Result, TableHead, frame_of
+from ostools.tasks import AppendixTask
+from ostools.tasks.appendix_c import COUNTING
 
 _NUMBERS = ("distance", "pair_noise", "machine_line")
 COLUMNS = (
@@ -159,12 +156,12 @@ def counting(
     )
     curve.require_finite("counting")
     tables = []
-    for done, precision in enumerate(precisions, start=1):
+    for step, precision in enumerate(precisions, start=1):
         with running(model, list(prompts.values()), precision, None) as prepared:
             longest = Prompt.from_ids(prepared, prompts[max(prompts)].ids)
             with MitigatedPrompts.of_rewritten("counting", longest, acting).acting(prepared):
                 answer_list = prefilled_answers(
-                    prepared, list(prompts.values()), part_progress(done, done + 1)
+                    prepared, list(prompts.values()), part_progress(step, step + 1)
                 )
         rows = _rows(model, prompts, dict(zip(prompts, answer_list, strict=True)), length_list)
         tables.append(rows.assign(dtype=precision.name))
@@ -223,8 +220,8 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
     could have been right twice; else "not tested": nothing was right that could have contradicted.
     """
     verdicts = {
-        dtype: each
-        for (_, dtype, site, _), each in curve.verdicts_over_seeds().items()
+        dtype: verdict
+        for (_, dtype, site, _), verdict in curve.verdicts_over_seeds().items()
         if site == "y"
     }
     rows, table = [], cast(Frame, frame)
@@ -239,7 +236,7 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
         hidden = [
             any(span.first <= n <= span.last for span in ranges) for n in dtype_rows["length"]
         ]
-        rows.append(row | _errors(dtype_rows) | _together(dtype_rows[hidden]))
+        rows.append(row | _errors(dtype_rows) | _hidden_pairs(dtype_rows[hidden]))
     return pd.DataFrame(rows).astype(
         dict.fromkeys(("impossible_from", "first_error", "always_errs_from"), "Int64")
     )
@@ -260,7 +257,7 @@ def _errors(rows: Frame) -> dict[str, object]:
     }
 
 
-def _together(hidden: Frame) -> dict[str, object]:
+def _hidden_pairs(hidden: Frame) -> dict[str, object]:
     tested = hidden[hidden["right_ones_differ"]]
     differ = int((~hidden["same_first_token"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())

@@ -12,17 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 import pandas as pd
 import torch
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Count, checked_lengths
-from ostools.measure.answer_line import answer_text
+from ostools.ground import Count, Progress, TransformerBridge, checked_lengths, part_of
 from ostools.measure.answers.answers import (
     CYCLE,
     CYCLE_AN_ITEM,
@@ -40,6 +37,7 @@ from ostools.measure.answers.probability import answer_log_probability, answer_r
 from ostools.measure.answers.reading import STOP, reader_of
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
+from ostools.measure.position import answer_text
 from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import (
     EXAMPLES,
@@ -49,9 +47,9 @@ from ostools.measure.task_prompt import (
     elicitation_for,
 )
 from ostools.mitigations import Mitigation
+from ostools.models import EncodingOptions
 from ostools.models.describe import metadata_of
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance
+from ostools.results import Frame, Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -145,7 +143,7 @@ def evaluate(
     if grade is not None:
         how["grade"] = grade_name(grade)
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
-    frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
+    frame: Frame = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
     return Evaluation(frame, provenance, summarise(frame, form.random))
 
@@ -186,7 +184,7 @@ class TaskAnswers:
             self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None
         )
 
-    def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def rows(self, trained: int | None) -> tuple[list[dict[str, object]], dict[str, object]]:
         """A row a prompt, and the provenance entries. `trained`: the longest length of the model's
         training.
         """
@@ -244,7 +242,7 @@ class TaskAnswers:
             acts_by_length[len(read)] = mitigations.acts(self.model, self.mitigation, read)
         return "active" if acts_by_length[len(read)] else "inactive"
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, object]:
         """Provenance entries: everything that defines the answers, how batches were made too."""
         first = self.task_prompts[0]
         return {

@@ -15,10 +15,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from ostools.ground.errors import InputError, short_repr
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge, short_repr
 from ostools.measure.answers.answers import Answer, text_behind
 from ostools.measure.answers.reading import (
     CUT_OFF,
@@ -31,7 +29,7 @@ from ostools.measure.answers.reading import (
     without_thousands,
 )
 from ostools.measure.task_prompt import TaskPrompt
-from ostools.tasks.questions import Question
+from ostools.tasks import Question
 
 Grade = Callable[[Question, str], bool]
 """Return whether a text answers its question, by whatever rule."""
@@ -151,7 +149,7 @@ def _verdict(parsed: ParsedAnswer, key: str, line: str, numeric: bool) -> Answer
 
 
 def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: Answer) -> int:
-    """Number of an answer's tokens that are thoughts, their marks counted; 0 of an answer without."""
+    """Number of an answer's tokens that are thoughts, their marks counted; 0 without any."""
     at, prompt = reader_of(task_prompt).answer_start(answer.text), task_prompt.prompt.ids.tolist()
     new_ids = list(answer.ids[: len(answer.ids) - (answer.ended == "eos")])
 
@@ -163,17 +161,17 @@ def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: 
 
 def answer_columns(
     question: Question, answer: Answer, reasoning: int | None = None, grade: Grade | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Columns of one answer in every table of answers: its question, its text, and the verdict.
 
     `reasoning`: how many of its tokens are thoughts, where that is known.
     """
     verdict = asdict(judge(question, answer, grade))
     columns = {name: getattr(question, name) for name in ("length", "seed", "tokens", "key")}
-    written = {
+    text_columns = {
         "answer": verdict.pop("line"),
         "text": answer.text,
         "ended": answer.ended,
         "reasoning_tokens": reasoning,
     }
-    return columns | written | verdict
+    return columns | text_columns | verdict

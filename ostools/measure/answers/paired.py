@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ostools import tasks
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.words import title_of
 from ostools.measure.answers.result import LEVEL, Evaluation
 from ostools.mitigations.named import NONE
@@ -118,33 +118,34 @@ def _paired(first: Evaluation, second: Evaluation) -> tuple[Frame, int]:
     sides = [frame_of(result)[[*keys, *columns]] for result in (first, second)]
     if any(side.duplicated(keys).any() for side in sides):
         _refuse("several answers to a prompt: they are not several questions")
-    both: Frame = sides[0].merge(
+    joined: Frame = sides[0].merge(
         sides[1], on=keys, how="outer", suffixes=("_1", "_2"), indicator="side"
     )
-    if len(alone := both[both["side"] != "both"]):
+    if len(alone := joined[joined["side"] != "both"]):
         row = alone.iloc[0]
         _refuse(
-            f"{row['length']} items with seed {row['seed']} and the right answer {row['key']!r} in one of them: ask both "
+            f"{row['length']} items with seed {row['seed']} and the right answer {row['key']!r} in "
+            "one of them: ask both "
             "the same lengths and seeds"
         )
-    counts = both["correct_1"].notna() & both["correct_2"].notna()
-    counts &= (both["status_1"] != "inactive") & (both["status_2"] != "inactive")
+    counts = joined["correct_1"].notna() & joined["correct_2"].notna()
+    counts &= (joined["status_1"] != "inactive") & (joined["status_2"] != "inactive")
     if not counts.any():
         _refuse("none that both answered, with a mitigation that acts where there is one")
     names = {"answer_1": "first", "answer_2": "second"}
     names |= {"correct_1": "first_correct", "correct_2": "second_correct"}
-    rows = both[counts].rename(columns=names)[[*keys, *names.values()]]
+    rows = joined[counts].rename(columns=names)[[*keys, *names.values()]]
     rows = rows.astype({"first_correct": bool, "second_correct": bool}).reset_index(drop=True)
     pairs = zip(rows["first_correct"], rows["second_correct"], strict=True)
     return rows.assign(right=[_OUTCOMES[pair] for pair in pairs]), int((~counts).sum())
 
 
-def _refuse(found: str) -> None:
-    raise InputError(f"compare: expected two evaluations of the same questions, found {found}")
+def _refuse(reason: str) -> None:
+    raise InputError(f"compare: expected two evaluations of the same questions, found {reason}")
 
 
 def _sequences(label: str) -> str:
-    """The task without its mode of reasoning, which asks about the same sequences in other words."""
+    """The task without its mode of reasoning, which asks of the same sequences otherwise."""
     try:
         form = tasks.task(label)
     except InputError:  # of a distribution that is not installed here

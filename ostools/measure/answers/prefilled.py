@@ -13,17 +13,21 @@ from dataclasses import replace
 from typing import Unpack
 
 from ostools import mitigations
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress
-from ostools.measure.answer_line import cut_otherwise, split_line
+from ostools.ground import InputError, Progress, TransformerBridge
 from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.position import ANSWER, Position, ReadPrompt, read_at
+from ostools.measure.position import (
+    ANSWER,
+    Position,
+    ReadPrompt,
+    cut_otherwise,
+    read_at,
+    split_line,
+)
 from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, label
-from ostools.models import Prompt, context_length
-from ostools.models.tokens import EncodingOptions, token_text
+from ostools.models import EncodingOptions, Prompt, context_length
+from ostools.models.tokens import token_text
 from ostools.tasks import Task
 
 SPARE = 4
@@ -53,20 +57,21 @@ def prefilled_prompts(
     ]
     if mitigation is not None and position == ANSWER and task_prompts[0].counts:
         raise InputError(
-            f"{label(mitigation)} asks for counts before the answer line, and here that line is begun right after the "
+            f"{label(mitigation)} asks for counts before the answer line, and here that line is "
+            "begun right after the "
             "prompt: measure it with evaluate or study"
         )
     if len({prompt.key for prompt in task_prompts}) < 2:
         advice = "give it an option that draws its items, such as uniform=true, or more seeds"
         raise InputError(
-            f"{form.name}: expected questions with different right answers, found that all have {task_prompts[0].key!r}: "
-            + (advice if not form.numeric else "give more lengths")
+            f"{form.name}: expected questions with different right answers, found that all have "
+            f"{task_prompts[0].key!r}: " + (advice if not form.numeric else "give more lengths")
         )
     first_line, _ = split_line(model, task_prompts[0])
     prompt_by_ids: dict[tuple[int, ...], ReadPrompt] = {}
     for task_prompt in task_prompts:
-        begun, answer = split_line(model, task_prompt)
-        if begun != first_line:
+        line, answer = split_line(model, task_prompt)
+        if line != first_line:
             raise cut_otherwise(task_prompt)
         read_prompt = replace(read_at(model, task_prompt, position), answer=answer)
         prompt_by_ids.setdefault(read_prompt.ids, read_prompt)
@@ -86,8 +91,10 @@ def require_telling_first_tokens(model: TransformerBridge, prompts: Sequence[Rea
         key = key_by_token.setdefault(prompt.token, task_prompt.key)
         if key != task_prompt.key:
             raise InputError(
-                f"{task_prompt.task.name}: expected right answers that begin with different tokens, found {key} and "
-                f"{task_prompt.key}, which both begin with {token_text(model.tokenizer, prompt.token)!r}: what is said of that "
+                f"{task_prompt.task.name}: expected right answers that begin with different "
+                f"tokens, found {key} and "
+                f"{task_prompt.key}, which both begin with "
+                f"{token_text(model.tokenizer, prompt.token)!r}: what is said of that "
                 "token is said of both. Ask for lengths whose answers differ there, such as 2 to 9"
             )
 
@@ -101,7 +108,8 @@ def require_room(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> Non
     needed = len(longest.ids) + answer_room(prompts)
     if needed > context:
         raise InputError(
-            f"{longest.task_prompt.task.name}: a prompt of {longest.task_prompt.length} items takes {needed} tokens with the "
+            f"{longest.task_prompt.task.name}: a prompt of {longest.task_prompt.length} items "
+            f"takes {needed} tokens with the "
             f"answer, the model's context holds {context}: ask for shorter lengths"
         )
 

@@ -12,14 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, tell
-from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.answers import end_ids
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.position import answer_text, line_ids
 from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, context_length
@@ -50,14 +48,13 @@ def answer_room(
     reasons: bool = False,
     prefilled: bool = False,
 ) -> int:
-    """Tokens that an answer may have where nobody says: the longest right line's and `spare` more."""
+    """Tokens that an answer may have by default: the longest right line's and `spare` more."""
     longest = max(
         len(line_ids(model, task_prompt.prompt, answer_text(task_prompt)))
         for task_prompt in task_prompts
     )
-    return longest + spare(
-        reasons, prefilled, max(task_prompt.counts for task_prompt in task_prompts)
-    )
+    counts = max(task_prompt.counts for task_prompt in task_prompts)
+    return longest + spare(reasons, prefilled, counts)
 
 
 def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
@@ -96,24 +93,22 @@ def answer_log_probability(
     """
     if not prompts or len(lines) != len(prompts):
         raise InputError(
-            f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}"
+            f"expected one line for each of at least one prompt, found {len(lines)} for "
+            f"{len(prompts)}"
         )
     line_id_rows, texts = [], []
     for prompt, line in zip(prompts, lines, strict=True):
         encoded_prompt = as_prompt(model, prompt)
         line_id_rows.append(line_ids(model, encoded_prompt, line))
         texts.append([*encoded_prompt.ids.tolist(), *line_id_rows[-1]])
-    context, longest = context_length(model), max(map(len, texts))
-    if longest > context:
+    longest = max(map(len, texts))
+    if longest > (context := context_length(model)):
         raise InputError(
-            f"a prompt and its answer of {longest} tokens do not fit the model's context of {context}: shorten the prompt"
+            f"a prompt and its answer of {longest} tokens do not fit the model's context of "
+            f"{context}: shorten the prompt"
         )
     # The most that may be kept of the logits, at the positions of a line and of its end.
     most_rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
-    if not line_ends(model):
-        raise InputError(
-            "expected a vocabulary with an end of a text or of a line, found neither: no answer ends"
-        )
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     score_by_index: dict[int, float] = {}
     most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)
@@ -150,14 +145,17 @@ def line_ends(model: TransformerBridge) -> set[int]:
     """
     tokenizer = tokenizer_of(model)
     size = int(model.W_E.shape[0])
+    tokens = tokenizer.convert_ids_to_tokens(list(range(size)))
     # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as
     # "Ġ", SentencePiece as "▁".
-    ids = {index for index in end_ids(model) if index < size}
-    for index, token in enumerate(tokenizer.convert_ids_to_tokens(list(range(size)))):
-        if str(token or "").lstrip(" \u2581\u0120").startswith(("\n", "\u010a", "<0x0A>")):
-            ids.add(index)
+    ids = {index for index in end_ids(model) if index < size} | {
+        index
+        for index, token in enumerate(tokens)
+        if str(token or "").lstrip(" \u2581\u0120").startswith(("\n", "\u010a", "<0x0A>"))
+    }
     if not ids:
         raise InputError(
-            "expected a tokenizer with a token that ends a text or a line, found none: no answer could end"
+            "expected a tokenizer with a token that ends a text or a line, found none: no answer "
+            "could end"
         )
     return ids

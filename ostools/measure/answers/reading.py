@@ -38,8 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ostools.measure.task_prompt import PLACE, THINKING_MARK
-from ostools.tasks import Task
-from ostools.tasks.questions import Question
+from ostools.tasks import Question, Task
 
 HAS_ANSWER, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
 UNFINISHED = ("length", "repeats")
@@ -147,8 +146,8 @@ class Reader:
         """The mark that ends the thoughts with which the text begins; empty where it begins with
         none.
         """
-        written = next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
-        return _THOUGHTS.get(THINKING_MARK if self.thinking else written, "")
+        mark = next((mark for mark in _THOUGHTS if text.lstrip().startswith(mark)), "")
+        return _THOUGHTS.get(THINKING_MARK if self.thinking else mark, "")
 
     def own_question_end(self, text: str, start: int) -> int | None:
         """End of the prompt's own question that is repeated at `start`, or of the text if it may

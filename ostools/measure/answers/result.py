@@ -9,7 +9,7 @@ from typing import cast
 import pandas as pd
 
 from ostools import tasks
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.statistics.heaping import Heaping, heaping
@@ -37,11 +37,11 @@ class Evaluation(Result):
     line that was read), text (all it wrote), ended (as in `Answer`), reasoning_tokens (thoughts
     before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a hosted
     model gave none, and the columns made of an answer are NA), correct, number, absolute_error,
-    content and content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the
-    prompt, with its end, of a few-shot prompt of what is left of the line; NaN where no end can be
-    written, and where reasoning or thinking comes first), within_training (whether the model's card
-    lists training of the task up to this length; NA: not known. That is of the task's own text:
-    what a mitigation makes of it may have been in no training at all).
+    content and content_correct: see `AnswerVerdict`; log_probability (natural, of the right line
+    after the prompt, with its end, of a few-shot prompt of what is left of the line; NaN where no
+    end can be written, and where reasoning or thinking comes first), within_training (whether the
+    model's card lists training of the task up to this length; NA: not known. That is of the task's
+    own text: what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """

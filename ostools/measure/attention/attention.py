@@ -19,21 +19,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
+from ostools.ground import InputError, Position, TransformerBridge
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import no_logits
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import float32_products
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Column, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
 
 ATTENTION = "attention"
 """What tables and charts call the last token's weights, mean over layers and heads."""
@@ -158,6 +154,7 @@ def _captured(
     last, squares = (torch.stack(tensors) for tensors in zip(*layer_patterns, strict=True))
     if not bool(torch.isfinite(squares).all()):
         raise InputError(
-            "the attention weights on this prompt are not finite: the model's weights or its dtype are broken"
+            "the attention weights on this prompt are not finite: the model's weights or its dtype "
+            "are broken"
         )
     return last, squares, bins

@@ -2,9 +2,11 @@
 beat.
 
     mean            mean over layers and heads of alpha_nj
-    rollout         row n of the product over layers of (mean_h alpha + I) / 2                      (Abnar and Zuidema, arXiv 2005.00928)
-    value-weighted  sum over layers and heads of alpha_nj ||W_O W_V norm(v_j)||                     (Kobayashi et al., arXiv 2004.10102)
-    alti            row n of the product over layers of C,                                          (Ferrando et al., arXiv 2203.04212)
+    rollout         row n of the product over layers of (mean_h alpha + I) / 2
+                    (Abnar and Zuidema, arXiv 2005.00928)
+    value-weighted  sum over layers and heads of alpha_nj ||W_O W_V norm(v_j)||
+                    (Kobayashi et al., arXiv 2004.10102)
+    alti            row n of the product over layers of C (Ferrando et al., arXiv 2203.04212),
                     C_ij = max(0, ||z_i||_1 - ||z_i - z_ij||_1), each row divided by its sum
 
 z_i = v_i + P_i attention(norm_1(v))_i is what attention leaves in the residual stream, and z_ij its
@@ -13,7 +15,7 @@ norm after attention (Gemma, OLMo 2) is held at its scale, so that the parts and
 to z_i. None of the four is a derivative, and none knows what an MLP does.
 
 Cost: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, some queries at a
-time. No gradient."""  # noqa: E501
+time. No gradient."""
 
 from __future__ import annotations
 
@@ -25,9 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
+from ostools.ground import InputError, Position, TransformerBridge
 from ostools.measure.formulas.block import BlockTerms
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
@@ -35,12 +35,10 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import float32_products
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.results import Chart, Provenance, Result, TableHead
+from ostools.tasks import Question
 from ostools.theory.path_sum import chunks
 
 BASELINES = ("mean", "rollout", "value-weighted", "alti")
@@ -120,11 +118,11 @@ def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor,
     last = torch.eye(len(tokens.ids), dtype=torch.float64, device=run.final_norm_scale.device)[-1]
     mean, weighted, rollout, alti = torch.zeros_like(last), torch.zeros_like(last), last, last
     for block in run.blocks():
-        attention, moved = block.pattern.mean(0), moved_vectors(block)
+        attention, vectors = block.pattern.mean(0), moved_vectors(block)
         mean = mean + attention[-1] / layers
         rollout = (rollout @ attention + rollout) / 2
-        weighted = weighted + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.rp1[-1]
-        alti = alti @ alti_contributions(block, moved)
+        weighted = weighted + (block.pattern[:, -1] * vectors.norm(dim=-1)).sum(0) / block.rp1[-1]
+        alti = alti @ alti_contributions(block, vectors)
     return dict(zip(BASELINES, (mean, rollout, weighted, alti), strict=True))
 
 
@@ -136,15 +134,15 @@ def moved_vectors(block: BlockTerms) -> Float[Tensor, "head key d_model"]:
 
 
 def alti_contributions(
-    block: BlockTerms, moved: Float[Tensor, "head key d_model"]
+    block: BlockTerms, vectors: Float[Tensor, "head key d_model"]
 ) -> Float[Tensor, "query key"]:
     """C of one block: share of token j in z_i, by how much closer to z_i its part brings the rest,
     in l1.
     """
-    pattern, scale, pos = block.pattern, block.rp1, moved.shape[1]
+    pattern, scale, pos = block.pattern, block.rp1, vectors.shape[1]
     rows = []
-    for part in chunks(pos, 3 * moved[0].nbytes):
-        parts = torch.einsum("hqk,hkd->qkd", pattern[:, part], moved) / scale[part, None, None]
+    for part in chunks(pos, 3 * vectors[0].nbytes):
+        parts = torch.einsum("hqk,hkd->qkd", pattern[:, part], vectors) / scale[part, None, None]
         queries = torch.arange(pos, device=scale.device)[part]
         parts[torch.arange(len(queries), device=scale.device), queries] += block.residual[part]
         z = parts.sum(1) + block.weights.out_bias / scale[part, None]

@@ -15,20 +15,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_list
+from ostools.ground import InputError, TransformerBridge, checked_list
 from ostools.hooks.register import hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import captured_pass
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_question
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.chat import TEXT
-from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result
-from ostools.tasks.questions import Question
+from ostools.tasks import Question
 
 SINK = 0.3
 """Gu et al.'s epsilon: a weight above it makes the first token a sink."""
@@ -140,15 +137,17 @@ def _rendered(
     """The prompts as a list, questions in the model's words."""
     is_one = isinstance(prompts, str | Prompt | Question)
     listed = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    return [render_question(model, one) if isinstance(one, Question) else one for one in listed]
+    return [
+        render_question(model, prompt) if isinstance(prompt, Question) else prompt
+        for prompt in listed
+    ]
 
 
 def _in_common(entries: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    first, *others = entries
     return {
         name: value
-        for name, value in first.items()
-        if all(other.get(name) == value for other in others)
+        for name, value in entries[0].items()
+        if all(entry.get(name) == value for entry in entries)
     }
 
 
@@ -158,13 +157,15 @@ def _carriers(
     """Positions of the tokens that carry a question's answer; none of another prompt."""
     if len(prompt.ids) < 2:
         raise InputError(
-            "head_scores: expected a prompt of at least two tokens, found one: the first has no other to see"
+            "head_scores: expected a prompt of at least two tokens, found one: the first has no "
+            "other to see"
         )
     if not isinstance(raw_prompt, TaskPrompt):
         return ()
     if prompt.ids.tolist() != raw_prompt.prompt.ids.tolist():
         raise InputError(
-            "head_scores: a question knows the carriers of its own text, which this mitigation rewrites: pose it under the "
+            "head_scores: a question knows the carriers of its own text, which this mitigation "
+            "rewrites: pose it under the "
             "mitigation, and give here only one with hooks"
         )
     return carrier_positions(model, raw_prompt)
@@ -207,7 +208,8 @@ def _of_pattern(
     # is more than that.
     if not bool(((pattern.sum(-1) - 1).abs() < _ROUNDING).all()):
         raise InputError(
-            f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they are not finite, or an edit "
+            f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they "
+            "are not finite, or an edit "
             "of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
         )
     first_weights = pattern[:, 1:, 0]

@@ -103,7 +103,7 @@ class TokenHomogenization(Result):
     command="collapse tokens",
     examples=('--prompt "The capital of France is Paris, and" --untrained --out tokens.png',),
     memory=["patterns"],
-    beside="untrained",
+    untrained_by="untrained",
     sweep=lambda: SWEPT,
 )
 def token_homogenization(

@@ -17,10 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.models.tokenizer_calls import control_ids
@@ -60,8 +58,8 @@ class WholePrompt:
 
     def log_prob(self, log_probs: Float[Tensor, "*case d_vocab"]) -> Float[Tensor, "*case"]:
         """log p of the answer, or the difference of the two."""
-        first, *others = (log_probs[..., token] for token in self.answer)
-        return first - others[0] if others else first
+        first, *second = (log_probs[..., token] for token in self.answer)
+        return first - second[0] if second else first
 
     def effects(
         self, y: Float[Tensor, "case d_model"], log_probs: Float[Tensor, "case d_vocab"]
@@ -175,6 +173,7 @@ def _pass(
     y = record["final_norm"].double()
     if not bool(torch.isfinite(y).all()) or bool(torch.isnan(logits).any()):
         raise InputError(
-            "faithfulness: the model's numbers on this prompt are not finite; its weights or its dtype are broken"
+            "faithfulness: the model's numbers on this prompt are not finite; its weights or its "
+            "dtype are broken"
         )
     return y, torch.log_softmax(logits, dim=-1)

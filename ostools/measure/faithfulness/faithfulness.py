@@ -19,11 +19,15 @@ import pandas as pd
 import torch
 
 from ostools import mitigations
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import distinct
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Count, Seed
+from ostools.ground import (
+    Count,
+    InputError,
+    Progress,
+    Seed,
+    TransformerBridge,
+    distinct,
+    with_progress,
+)
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.faithfulness.deletion import (
@@ -52,8 +56,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
 from ostools.models.tokens import token_text
-from ostools.results import Chart, Frame, Provenance, Result, frame_of
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Frame, Provenance, Result, TableHead, frame_of
 from ostools.theory.profiles import rank_correlation
 from ostools.theory.statistics.intervals import spearman_interval
 
@@ -149,13 +152,12 @@ def faithfulness(
     tables = []
     with mitigated.acting(work):
         whole_prompt = WholePrompt.of(work, ids, target)
-        for index, way in enumerate(way_names):
+        for way, part in with_progress(way_names, progress):
             replacements = [
                 kinds.replacements(token, draws, (seed, place)) if way == REPLACED else [token]
                 for place, token in enumerate(ids[:-1])
             ]
-            share = part_of(progress, index, index + 1, len(way_names), units=100)
-            tables.append(_single_effects(work, whole_prompt, ids, way, replacements, share))
+            tables.append(_single_effects(work, whole_prompt, ids, way, replacements, part))
     texts = [token_text(model.tokenizer, token) for token in target]
     answer = {"logit": target[0] if len(target) == 1 else target, "token": MINUS.join(texts)}
     answer |= {} if position is None else {"position": position}
@@ -178,11 +180,12 @@ def _single_effects(
     replacements: Sequence[Sequence[int]],
     progress: Progress | None,
 ) -> pd.DataFrame:
-    """A row a token before the last: position, way, draws, and the mean of its effects over them."""
+    """A row a token before the last: position, way, draws, and its effects' mean over them."""
     places = [place for place, stand_ins in enumerate(replacements) for _ in stand_ins]
     if not places:
         raise InputError(
-            "faithfulness: expected a token before the last that can be replaced, found control tokens alone"
+            "faithfulness: expected a token before the last that can be replaced, found control "
+            "tokens alone"
         )
     stand_ins = [token for stand_ins in replacements for token in stand_ins]
     cases = [
@@ -215,7 +218,8 @@ def _checked_run(
     ids = whole_ids if position is None else whole_ids[: position + 1]
     if len(ids) < 3:
         raise InputError(
-            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
+            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is "
+            "no order of one"
         )
     return whole_ids, ids, provenance
 

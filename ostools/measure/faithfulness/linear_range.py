@@ -27,11 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import Count, Seed
+from ostools.ground import Count, InputError, Position, Progress, Seed, TransformerBridge, tell
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised, differentiated
@@ -39,11 +35,10 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
-from ostools.models.tokens import EncodingOptions, token_text
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.models import EncodingOptions, Prompt
+from ostools.models.tokens import token_text
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
 from ostools.theory.profiles import rank_correlation
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-16, 1))
@@ -132,7 +127,8 @@ def linear_range(
     counts = {"draws": draws, "seed": seed}
     if not 0 < tolerance < 1:
         raise InputError(
-            f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example 0.1"
+            f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example "
+            "0.1"
         )
     mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
@@ -160,7 +156,8 @@ def _moves(
     ]
     if not moves:
         raise InputError(
-            "linear_range: expected a token that has another of its kind, found control tokens alone"
+            "linear_range: expected a token that has another of its kind, found control tokens "
+            "alone"
         )
     return moves
 

@@ -1,4 +1,4 @@
-"""Profiles of one prompt, one value a token, whatever they were measured, bounded or predicted by."""
+"""Profiles of one prompt, one value a token: measured, bounded or predicted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.attribution import Attribution
@@ -43,13 +43,15 @@ def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfil
     """
     if not results:
         raise InputError(
-            "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), found none"
+            "faithfulness: expected at least one profile, such as ost.sensitivity(model, prompt), "
+            "found none"
         )
     profile_by_name: dict[str, TokenProfile] = {}
     for result in results:
         if not isinstance(result, ProfileSource):
             raise InputError(
-                f"faithfulness: expected a Sensitivity, a Bounds or Contributions, found {type(result).__name__}"
+                "faithfulness: expected a Sensitivity, a Bounds or Contributions, found "
+                f"{type(result).__name__}"
                 f"{one_of_several(result, (Sensitivity, Bounds))}"
             )
         require_of_all("faithfulness", result.provenance, ("logit",))
@@ -65,7 +67,8 @@ def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfil
         for name, token_profile in _of(result, position).items():
             if name in profile_by_name:
                 raise InputError(
-                    f"faithfulness: expected each profile once, found two of {name!r}: leave one out"
+                    f"faithfulness: expected each profile once, found two of {name!r}: leave one "
+                    "out"
                 )
             profile_by_name[name] = token_profile
     return profile_by_name, position
@@ -81,18 +84,20 @@ def _position(results: Sequence[ProfileSource]) -> int | None:
     }
     if len(positions) > 1:
         raise InputError(
-            f"faithfulness: expected profiles of one position, found some of {' and of '.join(map(str, sorted(positions)))}: "
+            "faithfulness: expected profiles of one position, found some of "
+            f"{' and of '.join(map(str, sorted(positions)))}: "
             "measure all with the same position="
         )
     return next(iter(positions - {last}), None)
 
 
 def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...]:
-    """The prompt's token ids. Raises `InputError` for a profile of another model, or under an edit."""
+    """The prompt's token ids. Raises `InputError` for another model, or under an edit."""
     ids = result.provenance.token_ids
     if ids is None:
         raise InputError(
-            "faithfulness: expected a profile of one prompt, found one of several: give each by itself"
+            "faithfulness: expected a profile of one prompt, found one of several: give each by "
+            "itself"
         )
     require_same_run(
         "faithfulness",
@@ -114,7 +119,8 @@ def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfil
         table = table[table["last"] == (table["last"].max() if position is None else position)]
         if table.empty:
             raise InputError(
-                f"faithfulness: the other profiles are of position {position}, expected path sums of it: bounds(..., "
+                f"faithfulness: the other profiles are of position {position}, expected path sums "
+                "of it: bounds(..., "
                 "positions='all')"
             )
     else:

@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ostools import tasks
+from ostools.ground import InputError
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.reading import UNANSWERED
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, Result
-from ostools.tasks.questions import Question, checked_questions
+from ostools.tasks import Question
+from ostools.tasks.questions import checked_questions
 
 SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
 """How answers were made: one way for all answers of a file."""
@@ -78,7 +79,7 @@ class AnswerRow(BaseModel):
     max_tokens: Count | None = None
 
     @property
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Return whether the text is an answer of the model: what a filter withheld is none."""
         return self.text is not None and self.finish_reason != "content_filter"
 
@@ -95,10 +96,10 @@ class Hosted:
     name: str
     questions: tuple[Question, ...]
     answer_by_id: Mapping[str, AnswerRow]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
 
     def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
-        """Return `expected_questions` if these were asked, in any order; else raise `InputError`."""
+        """Return `expected_questions`. Raises `InputError` where others were asked."""
         ids, expected_ids = (
             {question.id for question in listed} for listed in (self.questions, expected_questions)
         )
@@ -106,7 +107,8 @@ class Hosted:
             raise InputError(
                 f"expected answers to the {len(expected_ids)} questions of this table, found "
                 f"answers to others: {len(ids - expected_ids)} too many, "
-                f"{len(expected_ids - ids)} not asked, such as {min(ids ^ expected_ids)!r}; ask for "
+                f"{len(expected_ids - ids)} not asked, such as {min(ids ^ expected_ids)!r}; ask "
+                "for "
                 "the same lengths and seeds"
             )
         return expected_questions
@@ -120,14 +122,11 @@ class Hosted:
             answer_by_id={name: row for name, row in self.answer_by_id.items() if name in ids},
         )
 
-    def provenance(self, **parameters: Any) -> Provenance:
+    def provenance(self, **parameters: object) -> Provenance:
         """Return where the numbers come from: of the model nothing but its name is known."""
         missing = len(self.questions) - len(self.answer_by_id)
         how = {**self.settings, "hosted": True, "unanswered": missing}
-        return replace(
-            Provenance.without_model(**parameters, **how),
-            model={"name": self.name},
-        )
+        return replace(Provenance.without_model(**parameters, **how), model={"name": self.name})
 
 
 @checked_arguments(InputError)
@@ -163,7 +162,7 @@ def questions_by_id(questions: Iterable[Question]) -> dict[str, Question]:
 
 
 def read_rows(file: Path, question_by_id: Mapping[str, Question]) -> list[AnswerRow]:
-    """Read the rows of a file of answers. Raises `InputError` as `read_answers` does for one row."""
+    """Read the rows of a file of answers. Errors: those of `read_answers` for one row."""
     try:
         text = file.read_text("utf-8")
     except (InputError, OSError, UnicodeDecodeError) as error:
@@ -211,7 +210,7 @@ def hosted_of(
     ways to ask."""
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for key in SETTINGS:
         values = list(dict.fromkeys(getattr(row, key) for row in rows))
         if len(values) > 1:
@@ -224,38 +223,39 @@ def hosted_of(
     if None not in (model_name, model) and model_name != model:
         raise InputError(f"{file}: expected answers of {model!r}, found answers of {model_name!r}")
     settings["served"] = sorted({row.served for row in rows if row.served is not None})
-    answer_by_id = {row.id: row for row in rows if row.answered}
+    answer_by_id = {row.id: row for row in rows if row.has_answer}
     questions = tuple(question_by_id.values())
     return Hosted(model_name or model or UNKNOWN, questions, answer_by_id, settings)
 
 
 def without_stop_tokens(text: str) -> str:
     """Return the text without stop tokens at its end and the blanks around them."""
-    stripped = text.rstrip()
-    while token := next((token for token in STOP_TOKENS if stripped.endswith(token)), None):
-        text = stripped = stripped.removesuffix(token).rstrip()
+    while text.rstrip().endswith(STOP_TOKENS):
+        token = next(token for token in STOP_TOKENS if text.rstrip().endswith(token))
+        text = text.rstrip().removesuffix(token).rstrip()
     return text
 
 
 def asked_elsewhere(result: Result) -> str:
     """Return temperature and endpoint of the answers in words, as far as they are recorded."""
     how = result.provenance.parameters
-    temperature = how.get("temperature")
-    words = "a temperature that is not recorded"
-    if temperature is not None:
-        words = f"temperature {temperature:g}"
-    return f"{'made elsewhere' if how.get('endpoint') is None else 'given over an API'} at {words}"
+    where = "made elsewhere" if how.get("endpoint") is None else "given over an API"
+    if (temperature := how.get("temperature")) is None:
+        return f"{where} at a temperature that is not recorded"
+    return f"{where} at temperature {temperature:g}"
 
 
 def unanswered(result: Result) -> list[str]:
     """Return one sentence where questions have no answer, else none."""
-    answered = "correct" in result.frame
-    frame: Any = result.frame if answered else getattr(result, "answers", result.frame)
+    frame: Frame = (
+        result.frame if "correct" in result.frame else getattr(result, "answers", result.frame)
+    )
     missing = int(frame["correct"].isna().sum())
     if not missing:
         return []
     return [
-        f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies leave them out."
+        f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies "
+        "leave them out."
     ]
 
 
@@ -276,7 +276,8 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     kinds = {(tasks.label(question.task), question.mitigation) for question in hosted.questions}
     if len(kinds) != 1:
         raise InputError(
-            f"expected questions of one task and one mitigation, found {sorted(kinds)}: read them one by one"
+            f"expected questions of one task and one mitigation, found {sorted(kinds)}: read them "
+            "one by one"
         )
     ((task_name, mitigation_name),) = kinds
     form = hosted.questions[0].task
@@ -305,12 +306,11 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     return Evaluation(frame, provenance, summarise(frame, form.random))
 
 
-def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
+def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, object]:
     """Return what is known of a question and of its answer, where it has one."""
+    status = "active" if question.rewritten else "inactive"
     about = {name: getattr(question, name) for name in ("length", "seed", "key")}
-    about["status"] = "active" if question.rewritten else "inactive"
-    if question.mitigation == NONE:
-        about["status"] = NONE
+    about["status"] = NONE if question.mitigation == NONE else status
     if row is None or row.text is None:
         return about | {"kind": UNANSWERED, "ended": UNANSWERED}
     ended = "length" if row.finish_reason == "length" else "stop"

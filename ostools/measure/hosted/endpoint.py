@@ -21,11 +21,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from ostools.ground import InputError, Progress, tell, whole_number
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError
 from ostools.ground.names import is_loopback
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import whole_number
 from ostools.measure.hosted.answer_file import (
     AnswerRow,
     Hosted,
@@ -35,7 +33,7 @@ from ostools.measure.hosted.answer_file import (
     read_rows,
 )
 from ostools.results import write_atomically
-from ostools.tasks.questions import Question
+from ostools.tasks import Question
 
 if TYPE_CHECKING:
     import httpx
@@ -147,7 +145,8 @@ def _key_for(endpoint: str) -> str | None:
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         # Not shown: what stands there may be a secret.
         raise InputError(
-            f"--endpoint: expected a URL without a password, query or fragment; the key is read from {KEY}"
+            "--endpoint: expected a URL without a password, query or fragment; the key is read "
+            f"from {KEY}"
         )
     if key is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise InputError(
@@ -168,7 +167,8 @@ def _client_of(endpoint: str, key: str | None, timeout: float, retries: int) -> 
         import openai
     except ImportError:
         raise InputError(
-            "--endpoint: expected the package openai, found none: pip install 'oversquashing-tools[hosted]'"
+            "--endpoint: expected the package openai, found none: pip install "
+            "'oversquashing-tools[hosted]'"
         ) from None
     parts = urlsplit(endpoint)
 
@@ -223,7 +223,7 @@ def _completion(
 
 
 def _row_of(
-    answered: tuple[ChatCompletion, float],
+    timed_completion: tuple[ChatCompletion, float],
     question: Question,
     how: Mapping[str, object],
     key: str | None,
@@ -233,7 +233,7 @@ def _row_of(
     Raises `InputError` for what is no chat completion, for what no table can hold, and for an
     answer that holds the key.
     """
-    (completion, seconds), where = answered, f"--endpoint {how['endpoint']}"
+    (completion, seconds), where = timed_completion, f"--endpoint {how['endpoint']}"
     try:
         choice = completion.choices[0]
         reason = choice.finish_reason or "stop"
@@ -253,7 +253,8 @@ def _row_of(
         ) from None
     if key is not None and key in text:
         raise InputError(
-            f"{where}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
+            f"{where}: an answer holds the key in {KEY}: it was not stored; the key is not safe "
+            "there"
         )
     try:
         # As JSON: what the file could not hold is found now (half of a surrogate pair).

@@ -1,8 +1,9 @@
 """Activation patching: activations of a clean run put into a corrupt one, and the other way;
 attention edges knocked out.
 
-    share of a patch = (m(patched) - m(host)) / (m(donor) - m(host))       m: log p of the answer, or its logit
+    share of a patch = (m(patched) - m(host)) / (m(donor) - m(host))
 
+m is log p of the answer, or its logit.
 Denoising puts the clean run's activation into the corrupt run (does this part suffice?), noising
 the corrupt run's into the clean one (is it needed?). Knockout hides keys from queries over a window
 of layers of the clean run, as Geva et al. do.
@@ -26,11 +27,15 @@ import pandas as pd
 import torch
 
 from ostools import mitigations, tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import whole_number, whole_numbers
+from ostools.ground import (
+    InputError,
+    Position,
+    Progress,
+    TransformerBridge,
+    whole_number,
+    whole_numbers,
+    with_progress,
+)
 from ostools.measure.first_order import agreement_table
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
@@ -43,11 +48,11 @@ from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, Cell, Rows, Swept
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt, encode
-from ostools.models.tokens import EncodingOptions, token_text
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question, question
+from ostools.models import EncodingOptions, Prompt, encode
+from ostools.models.tokens import token_text
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
+from ostools.tasks.questions import question
 
 DENOISING, NOISING, KNOCKOUT = "denoising", "noising", "knockout"
 DIRECTIONS = (DENOISING, NOISING)
@@ -90,7 +95,8 @@ class Patching(Result):
         frame: Frame = self.frame
         if frame["predicted_effect"].isna().any():
             raise InputError(
-                "agreement: expected effects to first order, found none: patch with first_order=True"
+                "agreement: expected effects to first order, found none: patch with "
+                "first_order=True"
             )
         return agreement_table(frame, ("direction", "quantity"), "part")
 
@@ -109,7 +115,8 @@ class Patching(Result):
     command="ablate patch",
     examples=(
         "--task copy-last --length 8 --out patch.png",
-        '--prompt "Anna has a cat. Anna has a" --corrupt "Anna has a dog. Anna has a" --logit " cat" --logit " dog"',
+        '--prompt "Anna has a cat. Anna has a" --corrupt "Anna has a dog. Anna has a" '
+        '--logit " cat" --logit " dog"',
         "--task count-ones-bernoulli --length 6 --what edges --window 3",
     ),
     python_only={"positions": "several positions that are patched together are a list of lists"},
@@ -172,7 +179,8 @@ def patch(
     pos = len(clean_ids)
     if pos != len(corrupt_ids):
         raise InputError(
-            f"patch: expected two prompts of as many tokens, found {pos} and {len(corrupt_ids)}: choose words that "
+            f"patch: expected two prompts of as many tokens, found {pos} and {len(corrupt_ids)}: "
+            "choose words that "
             "the tokenizer makes as many tokens of"
         )
     groups = _groups("positions", range(pos) if positions is None else positions, pos)
@@ -193,14 +201,13 @@ def patch(
         if what == EDGES:
             ways = {KNOCKOUT: (clean, corrupted)}
         tables = []
-        for index, (direction, (host, donor)) in enumerate(ways.items()):
-            way_progress = part_of(progress, index, index + 1, len(ways), units=100)
-            effects = _effects(patcher, host, donor, patches, first_order, way_progress)
+        for (direction, (host, donor)), part in with_progress(ways.items(), progress):
+            effects = _effects(patcher, host, donor, patches, first_order, part)
             tables.append(effects.assign(direction=direction))
         described["computed_in"] = str(next(work.parameters()).dtype).removeprefix("torch.")
     rows = pd.concat(tables, ignore_index=True)
-    named = _named(patches, mitigated.prompts[0])
-    frame = named.iloc[rows.pop("patch")].reset_index(drop=True).join(rows)
+    part_rows = _part_rows(patches, mitigated.prompts[0])
+    frame = part_rows.iloc[rows.pop("patch")].reset_index(drop=True).join(rows)
     frame = frame.assign(answer=texts[0], against="".join(texts[1:]))
     for column, run in {"clean": clean, "corrupt": corrupted}.items():
         values = dict(zip(_quantities(answer), run.numbers[0].tolist(), strict=True))
@@ -255,7 +262,8 @@ def _corrupt(
         return corrupt
     if not isinstance(prompt, Question) or prompt.rewritten or prompt.prefill is not None:
         raise InputError(
-            "patch: expected a corrupt prompt, found none; a task makes one of its own question, as ost.tasks.questions gives "
+            "patch: expected a corrupt prompt, found none; a task makes one of its own question, "
+            "as ost.tasks.questions gives "
             "it without a mitigation"
         )
     twin = question(prompt.task.corrupted(), prompt.length, seed=prompt.seed)
@@ -280,9 +288,9 @@ def _patches(
     for first in layers_up_to(last, layers):
         layer_window = tuple(range(first, first + window))
         if what == HEADS:
-            together = tuple(sorted({place for group in groups for place in group}))
+            everywhere = tuple(sorted({place for group in groups for place in group}))
             for head in range(int(model.cfg.n_heads)):
-                yield Patch(layer_window, together, head)
+                yield Patch(layer_window, everywhere, head)
         else:
             yield from (Patch(layer_window, group) for group in groups)
 
@@ -323,7 +331,8 @@ def _answer(
     tokens = tuple(_answer_of(model, mitigated, index) for index in range(2))
     if tokens[0] == tokens[1]:
         raise InputError(
-            f"patch: expected two answers, found that both begin with {token_text(model.tokenizer, tokens[0])!r}: give the two "
+            "patch: expected two answers, found that both begin with "
+            f"{token_text(model.tokenizer, tokens[0])!r}: give the two "
             "tokens, logit=(' A', ' B') (--logit ' A' --logit ' B')"
         )
     return tokens
@@ -340,7 +349,8 @@ def _answer_of(model: TransformerBridge, mitigated: MitigatedPrompts, index: int
     key, text = read.task_prompt.key, token_text(model.tokenizer, read.token)
     if not text.strip().startswith(key):
         raise InputError(
-            f"patch: expected an answer of one token, found {key!r}, which begins with the token {text!r}: give logit, the "
+            f"patch: expected an answer of one token, found {key!r}, which begins with the token "
+            f"{text!r}: give logit, the "
             "token that is meant"
         )
     return read.token
@@ -355,16 +365,18 @@ def _runs(
     clean, corrupt = patcher.run(clean_ids), patcher.run(corrupt_ids)
     dtype = next(patcher.model.parameters()).dtype
     rounding = _ROUNDINGS * torch.finfo(dtype).eps * max(clean.logit_size, corrupt.logit_size)
-    for number, other in zip(clean.numbers[0].tolist(), corrupt.numbers[0].tolist(), strict=True):
-        if not abs(number - other) > rounding:
+    pairs = zip(clean.numbers[0].tolist(), corrupt.numbers[0].tolist(), strict=True)
+    for ours, theirs in pairs:
+        if not abs(ours - theirs) > rounding:
             raise InputError(
-                f"patch: expected clean and corrupt runs that differ in {' - '.join(map(repr, texts))}, found {number:.6g} and "
-                f"{other:.6g}, within rounding: of no gap there is no share"
+                "patch: expected clean and corrupt runs that differ in "
+                f"{' - '.join(map(repr, texts))}, found {ours:.6g} and {theirs:.6g}, within "
+                "rounding: of no gap there is no share"
             )
     return clean, corrupt
 
 
-def _named(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
+def _part_rows(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
     """What says which part a row is of, a row a patch."""
     rows = []
     for patch in patches:

@@ -21,17 +21,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import Cache, HookPoint, TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell
+from ostools.ground.lens import Cache, HookPoint
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, tell
 from ostools.hooks.register import Order, attached, before_modules
 from ostools.hooks.sites import points
 from ostools.measure.passes.batches import TOKENS, reads_on
@@ -122,13 +121,13 @@ class Patcher:
         numbers = host.numbers.repeat(len(patches), 1)
         effects = torch.zeros_like(numbers)
         acting = [index for index, patch in enumerate(patches) if self._acts(host, donor, patch)]
-        done = 0
+        patches_done = 0
         for batch in self._batches(host, patches, acting):
             with torch.no_grad():
                 rows = self._batch_numbers(host, donor, [patches[index] for index in batch])
             numbers[batch], effects[batch] = rows[:-1], rows[:-1] - rows[-1]
-            done += len(batch)
-            tell(progress, done, len(acting))
+            patches_done += len(batch)
+            tell(progress, patches_done, len(acting))
         return numbers, effects
 
     def predicted(self, host: PromptRun, donor: PromptRun, patches: Sequence[Patch]) -> Numbers:
@@ -234,11 +233,11 @@ class Patcher:
             at_layer = {row: patch for row, patch in enumerate(patches) if layer in patch.layers}
             if self.what == EDGES:
                 pos = donor.ids.shape[1]
-                seen = torch.ones(len(patches) + 1, pos - start, pos, dtype=torch.bool)
+                visible = torch.ones(len(patches) + 1, pos - start, pos, dtype=torch.bool)
                 queries = torch.tensor(self.queries)[:, None] - start
                 for row, patch in at_layer.items():
-                    seen[row, queries, torch.tensor(patch.positions)] = False
-                stack.enter_context(hooks.mask_scores(self.model, seen, layers=[layer]))
+                    visible[row, queries, torch.tensor(patch.positions)] = False
+                stack.enter_context(hooks.mask_scores(self.model, visible, layers=[layer]))
             else:
                 body = partial(_put_in, donor.activations[layer][0, start:], at_layer, start)
                 placement = (self._points()[layer], body, Order.EDIT)
@@ -278,12 +277,13 @@ class Patcher:
 
     def _numbers(self, logits: Float[Tensor, "row 1 d_vocab"]) -> Numbers:
         last = logits[:, -1].double()
-        answer, *others = self.answer
-        logit = last[:, answer] - (last[:, others[0]] if others else 0.0)
+        answer, *against = self.answer
+        logit = last[:, answer] - (last[:, against[0]] if against else 0.0)
         numbers = torch.stack([last.log_softmax(-1)[:, answer], logit], dim=-1).cpu()
         if not bool(torch.isfinite(numbers).all()):
             raise InputError(
-                "patch: the answer's logits are not finite: check the model's weights, or use another dtype"
+                "patch: the answer's logits are not finite: check the model's weights, or use "
+                "another dtype"
             )
         return numbers
 
@@ -298,8 +298,8 @@ def _cache(layers: Iterable[Sequence[Tensor]]) -> Cache:
 
 
 def _widened(
-    rows: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    rows: int, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """A block's arguments with the one row that enters it so many times."""
     if args:
         return (args[0].expand(rows, -1, -1), *args[1:]), kwargs

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of
+from ostools.ground import Progress, TransformerBridge, part_of
 from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
@@ -36,10 +35,9 @@ from ostools.measure.probes.probe import (
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
 from ostools.measure.swept import Swept
 from ostools.mitigations import Mitigation
+from ostools.models import EncodingOptions
 from ostools.models.tokenizer_calls import decoded
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result, Row, frame_of
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Frame, Provenance, Result, Row, TableHead, frame_of
 from ostools.tasks import Task
 
 READ, NOT_READ, UNDECODABLE, SAME_VECTOR, UNTESTED = (
@@ -97,7 +95,8 @@ class FailureStage(Result):
 
     tables: ClassVar = (
         TableHead(
-            columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"
+            columns="mitigation dtype length verdict prompts read unread undecodable "
+            "indistinguishable status"
         ),
     )
 
@@ -124,7 +123,7 @@ class FailureStage(Result):
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=(probe,),
     memory=["probes", "logits"],
-    beside="random_weights",
+    untrained_by="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),
@@ -230,7 +229,7 @@ def _pairs(curve: Collapse) -> Frame:
     return rows.assign(hidden=hidden).groupby(["dtype", "length"]).agg(**columns)
 
 
-def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, Any]]:
+def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, object]]:
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)
@@ -287,22 +286,22 @@ def untrained_as_good(probes: Decodability, best: Row) -> str:
     )
 
 
-def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, Any]:
+def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, object]:
     tested = prompts[prompts["right"].notna()]
     is_tested = len(tested) > 0
     counted_rows = tested if is_tested else prompts
     correct = counted_rows["correct"].to_numpy(bool)
     right = counted_rows["right"].eq(True).to_numpy(bool)
-    read, unread = float(correct.mean()), float((~correct & right).mean())
+    read, unread_share = float(correct.mean()), float((~correct & right).mean())
     undecodable = float((~correct & ~right).mean())
     decoded = float(right.mean()) if is_tested else np.nan
-    shares = read, unread, undecodable
+    shares = read, unread_share, undecodable
     verdict_name, reason = _verdict_name(shares, decoded, str(best["finding"]), hidden, as_good)
-    unread, undecodable = (unread, undecodable) if is_tested else (np.nan, np.nan)
+    unread_share, undecodable = (unread_share, undecodable) if is_tested else (np.nan, np.nan)
     return {
         "prompts": len(tested),
         READ: read,
-        NOT_READ: unread,
+        NOT_READ: unread_share,
         UNDECODABLE: undecodable,
         "answered": read,
         "decoded": decoded,
@@ -317,11 +316,11 @@ def _verdict_name(
 ) -> tuple[str, str]:
     """The verdict of a length, and why where there is none. `shares`: read, unread, undecodable;
     `decoded`: NaN where no probe was tested; `as_good`: why a probe shows nothing."""
-    read, unread, _ = shares
+    read, unread_share, _ = shares
     is_tested = not np.isnan(decoded)
     if read == max(shares):
         return READ, ""
-    if is_tested and finding == DECODABLE and unread == max(shares):
+    if is_tested and finding == DECODABLE and unread_share == max(shares):
         return (UNDECIDED, as_good) if as_good else (NOT_READ, "")
     if hidden and decoded > 0.5:
         share = f"{decoded:.0%} of the prompts"

@@ -17,10 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.answers.prefilled import require_telling_first_tokens, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
@@ -37,9 +35,8 @@ from ostools.measure.probes.probe import FLOAT32, ProbeTask, probe
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.mitigations import Mitigation
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
+from ostools.models import EncodingOptions
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import Task
 
 DIRECTIONS = ("probe", "data")
@@ -110,7 +107,8 @@ def probe_intervention(
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> ProbeIntervention:
-    """Test whether the output reads the number that a probe decodes at the last token, by moving it.
+    """Test whether the output reads the number that a probe decodes at the last token, by moving
+    it.
 
     Args: as in `probe`. In 16 bits the probe is fitted on the rounded representations. The
     representation that the intervention moves is rounded again, and the column `arrived` says how
@@ -124,9 +122,8 @@ def probe_intervention(
     precisions = checked_precisions(dtypes)
     tokens = first_tokens(probe_task)
     rows = []
-    for number, precision in enumerate(precisions):
-        part_progress = part_of(progress, number, number + 1, len(precisions), units=100)
-        rows += _rows(probe_task, precision, tokens, part_progress)
+    for precision, part in with_progress(precisions, progress):
+        rows += _rows(probe_task, precision, tokens, part)
     provenance = Provenance.collect(
         model,
         measurement="probe-intervention",
@@ -188,7 +185,8 @@ def along(
     by = float(step @ weights)
     if not by > 0:
         raise InputError(
-            "probe_intervention: expected a probe that depends on the representation, found one that does not"
+            "probe_intervention: expected a probe that depends on the representation, found one "
+            "that does not"
         )
     return step / by
 

@@ -17,10 +17,7 @@ import pandas as pd
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths, with_progress
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
@@ -40,11 +37,10 @@ from ostools.measure.probes.scores import (
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.mitigations import Mitigation
+from ostools.models import EncodingOptions
 from ostools.models.tokenizer_calls import token_texts
-from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import untrained_model
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -123,7 +119,7 @@ def require_groups(task: Task | str, lengths: Iterable[int], seeds: Sequence[int
     examples=("--task count-ones-bernoulli --dtypes bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     memory=["probes"],
-    beside="random_weights",
+    untrained_by="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),
@@ -163,9 +159,9 @@ def probe(
 
     How prompts are encoded: `EncodingOptions`.
 
-    Raises `InputError` for right answers that are no numbers, for right answers that are all the same, for
-    too few lengths or sequences to give intervals, and for numbers that are not finite. Source:
-    arXiv 1610.01644, 1909.03368 (selectivity).
+    Raises `InputError` for right answers that are no numbers, for right answers that are all the
+    same, for too few lengths or sequences to give intervals, and for numbers that are not finite.
+    Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
     require_groups(task, lengths, seeds)
     probe_task = ProbeTask.of(
@@ -187,12 +183,11 @@ def probe(
         probed.append((untrained, ("none",), {"control": "random weights"}))
     steps = [(*arm, precision) for arm in probed for precision in precisions]
     next_tokens: list[tuple[int, int, str]] = []  # of the model itself, in the first dtype
-    for step, (weights, controls, columns, precision) in enumerate(steps):
-        step_progress = part_of(progress, step, step + 1, len(steps), units=100)
-        places = weights.captured(precision, step_progress)
+    for (weights, controls, columns, precision), part in with_progress(steps, progress):
+        places = weights.captured(precision, part)
         next_tokens = next_tokens or probe_task.next_tokens(places)
-        said = said_by_probes(questions, probes, in_layers(places, layer_indices), controls)
-        tables.append(said.assign(dtype=precision.name, **columns))
+        predictions = said_by_probes(questions, probes, in_layers(places, layer_indices), controls)
+        tables.append(predictions.assign(dtype=precision.name, **columns))
     provenance = Provenance.collect(
         model,
         measurement="probe",
@@ -287,8 +282,10 @@ class ProbeTask:
             rows.argmax(-1).tolist() for place, rows in places.items() if place.site == LOGITS
         )
         texts = token_texts(self.model.tokenizer, ids)
-        asked = [prompt.task_prompt for prompt in self.prompts]
-        return [(one.length, one.seed, texts[index]) for one, index in zip(asked, ids, strict=True)]
+        return [
+            (prompt.task_prompt.length, prompt.task_prompt.seed, texts[index])
+            for prompt, index in zip(self.prompts, ids, strict=True)
+        ]
 
     @property
     def names(self) -> dict[str, str]:
@@ -320,7 +317,9 @@ def _from_rows(rows: Frame, provenance: Provenance) -> Decodability:
     """
     names = {name: the_one(rows, name) for name in ("task", "mitigation")}
     columns = {"sequence": "seed"}
-    predictions: Any = rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
+    predictions: Frame = (
+        rows.drop(columns="seed").rename(columns=columns).astype({"layer": "Int64"})
+    )
     # The length alone is in no dtype: every cell has the same rows of it.
     of_length = predictions["site"] == LENGTH.site
     alone = (

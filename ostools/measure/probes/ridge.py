@@ -70,5 +70,6 @@ def _ridge(
 
     targets = np.tile(labels.astype(float)[:, None], len(penalties))
     strengths = np.array(penalties) * len(x)  # one a target
-    ridge = Ridge(alpha=strengths, solver="svd").fit(x, targets)  # pyright: ignore[reportArgumentType]
+    model = Ridge(alpha=strengths, solver="svd")  # pyright: ignore[reportArgumentType]
+    ridge = model.fit(x, targets)
     return ridge.coef_.reshape(len(penalties), -1), np.atleast_1d(ridge.intercept_)

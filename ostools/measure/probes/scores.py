@@ -18,6 +18,7 @@ each prompt the last token alone is kept, d_model numbers a site and d_vocab log
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,10 +29,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.position import ReadPrompt
@@ -76,11 +75,11 @@ def captured(
     `InputError` for numbers that are not finite.
     """
     sites = [name for name in _SITES if name in hooks.available_sites(model)]
-    parts: dict[Place, list[Tensor]] = {}
+    parts: dict[Place, list[Tensor]] = defaultdict(list)
     order: list[int] = []
     for batch in batches([len(prompt.ids) for prompt in prompts], False, chunk(TOKENS)):
         for place, rows in _last(model, [prompts[index].ids for index in batch], sites):
-            parts.setdefault(place, []).append(rows.cpu())
+            parts[place].append(rows.cpu())
         order += batch
         tell(progress, len(order), len(prompts))
     back = torch.argsort(torch.tensor(order))
@@ -88,7 +87,8 @@ def captured(
     for place, rows in rows_by_place.items():
         if not bool(torch.isfinite(rows).all()):
             raise InputError(
-                f"the representations at {place.site} (layer {place.layer}) are not finite in {rows.dtype}: use another dtype"
+                f"the representations at {place.site} (layer {place.layer}) are not finite in "
+                f"{rows.dtype}: use another dtype"
             )
     return rows_by_place
 
@@ -204,8 +204,9 @@ def said_by_probes(
         about = {"depth": place.depth, "site": place.site, "layer": layer}
         for control in controls:
             for split in probes:
-                said = _predictions(by_control[control], x, split)
-                tables.append(said.assign(control=control, **about).astype({"layer": "Int64"}))
+                predictions = _predictions(by_control[control], x, split)
+                table = predictions.assign(control=control, **about)
+                tables.append(table.astype({"layer": "Int64"}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -232,17 +233,16 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     one length differ.
     """
     all_rows: Frame = predictions
-    by_length: Mapping[str, float] = {}
-    if is_random:
-        alone = all_rows[all_rows["site"] == LENGTH.site]
-        by_length = alone.groupby("test")["right"].mean().to_dict()
+    of_length = all_rows[(all_rows["site"] == LENGTH.site) & is_random]
+    by_length = of_length.groupby("test")["right"].mean().to_dict()
     groups = list(all_rows.groupby(_PLACE, sort=False, dropna=False))
     shuffled = {key[:-1]: rows for key, rows in groups if key[-1] == "shuffled"}
     rows = []
     for key, place_rows in groups:
-        about = dict(zip(_PLACE, key, strict=True))
-        control_rows = shuffled.get(key[:-1]) if about["control"] == "none" else None
-        rows.append(about | _row(place_rows, control_rows, by_length.get(about["test"], 0.0)))
+        *_, test, control = key
+        control_rows = shuffled.get(key[:-1]) if control == "none" else None
+        columns = _row(place_rows, control_rows, by_length.get(test, 0.0))
+        rows.append(dict(zip(_PLACE, key, strict=True)) | columns)
     return pd.DataFrame(rows).sort_values(
         ["dtype", "control", "test", "depth"], kind="stable", ignore_index=True
     )
@@ -294,8 +294,6 @@ def interval_of(
     )
     if len(sums) < 3:
         return np.nan, np.nan
-    mean = float(sums.sum() / counts.sum())
-    interval = widened(
-        bootstrap_share(sums, counts), mean, tested=int(counts.sum()), trained=trained
-    )
+    mean, tested = float(sums.sum() / counts.sum()), int(counts.sum())
+    interval = widened(bootstrap_share(sums, counts), mean, tested=tested, trained=trained)
     return max(float(interval.low), least), min(float(interval.high), 1.0)

@@ -16,23 +16,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.theory.statistics.intervals import wilson
 
 NONE_WRONG = "no answer is wrong"
-APART = "wrong where the last token still tells n from n + 1"
+WRONG_APART = "wrong where the last token still tells n from n + 1"
 HIDDEN = "wrong where the last token no longer tells n from n + 1"
 UNTOLD = "cannot be told"
 
 
 @dataclass(frozen=True)
 class ErrorVerdict:
-    """Where wrong answers fall. verdict: `NONE_WRONG`, `APART`, `HIDDEN` or `UNTOLD`. apart,
-    hidden: at how many lengths with a wrong answer its pairs are told apart, and one is hidden.
+    """Where wrong answers fall. verdict: `NONE_WRONG`, `WRONG_APART`, `HIDDEN` or `UNTOLD`.
+    told_apart, hidden: at how many lengths with a wrong answer its pairs are told apart, and one is
+    hidden.
     reason: why it cannot be told; else ""."""
 
     verdict: str
-    apart: int
+    told_apart: int
     hidden: int
     reason: str = ""
 
@@ -40,11 +41,13 @@ class ErrorVerdict:
     def sentence(self) -> str:
         if self.verdict == NONE_WRONG:
             return f"{self.verdict[0].upper()}{self.verdict[1:]}."
-        lengths = self.apart + self.hidden
-        counted = f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer the pair is told apart at {self.apart}"
+        lengths = self.told_apart + self.hidden
+        where = f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer"
+        where += f" the pair is told apart at {self.told_apart}"
         if self.verdict == UNTOLD:
-            return f"Whether wrong answers come from hidden pairs cannot be told: {self.reason} ({counted})."
-        return f"The answers are {self.verdict}: {counted}."
+            question = "Whether wrong answers come from hidden pairs"
+            return f"{question} cannot be told: {self.reason} ({where})."
+        return f"The answers are {self.verdict}: {where}."
 
 
 def explain_errors(
@@ -69,34 +72,34 @@ def explain_errors(
     answers do not fall on hidden pairs too, at as large a share of their lengths, and that no probe
     reads the count there. Raises `InputError` where no length has both answers and a distance.
     """
-    counted = [
+    lengths = [
         n for n in sorted({*right, *wrong} & set(hidden)) if right.get(n, 0) + wrong.get(n, 0)
     ]
-    if not counted:
+    if not lengths:
         raise InputError(
             "explain_errors: expected lengths with answers and with a distance, found none"
         )
-    with_errors = [n for n in counted if wrong.get(n, 0)]
+    with_errors = [n for n in lengths if wrong.get(n, 0)]
     among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
-    apart = len(with_errors) - among
+    told_apart = len(with_errors) - among
     if not with_errors:
         return ErrorVerdict(NONE_WRONG, 0, 0)
-    low, high = wilson(apart, len(with_errors))
+    low, high = wilson(told_apart, len(with_errors))
     if low > 0.5:
-        return ErrorVerdict(APART, apart, among)
+        return ErrorVerdict(WRONG_APART, told_apart, among)
     reason = ""
     if high >= 0.5:
         reason = "errors fall on both kinds of pairs, or on few lengths"
     elif probe_reads:
         reason = "the pairs are below the noise, and a probe still reads the count there"
-    elif _share_hidden(counted, right, hidden) >= among / len(with_errors):
+    elif _share_hidden(lengths, right, hidden) >= among / len(with_errors):
         reason = "right answers fall on hidden pairs as often"
-    return ErrorVerdict(UNTOLD if reason else HIDDEN, apart, among, reason)
+    return ErrorVerdict(UNTOLD if reason else HIDDEN, told_apart, among, reason)
 
 
 def _share_hidden(
-    counted: list[int], answers: Mapping[int, int], hidden: Mapping[int, bool]
+    lengths: list[int], answers: Mapping[int, int], hidden: Mapping[int, bool]
 ) -> float:
     """Share of the lengths with such an answer whose pair is hidden; 0 without any."""
-    lengths = [n for n in counted if answers.get(n, 0)]
+    lengths = [n for n in lengths if answers.get(n, 0)]
     return sum(hidden[n] for n in lengths) / len(lengths) if lengths else 0.0

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import agreeing, named_by
 from ostools.mitigations.named import NONE
-from ostools.results import Chart, Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, frame_of, of_earlier_version
 from ostools.theory.profiles import rank_correlation
 
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
@@ -52,6 +52,10 @@ class Change(Result):
 
     summary: pd.DataFrame
 
+    def __post_init__(self) -> None:
+        if missing := [name for name in _GROUP if name not in self.frame]:
+            raise of_earlier_version(self, f"one without the column {missing[0]!r}")
+
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import change_chart
 
@@ -71,7 +75,8 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
         values = [result.provenance.parameters.get(name) for result in (first, second)]
         if values[0] != values[1]:
             raise InputError(
-                f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
+                f"compare: expected two results of the same {name}=, found {values[0]!r} and "
+                f"{values[1]!r}: they are not the "
                 "same quantity"
             )
     _require_same_tokens(first, second)
@@ -113,13 +118,14 @@ def _require_same_tokens(first: Result, second: Result) -> None:
     )
     if ours == theirs:
         return
-    found = f"{len(ours)} tokens and {len(theirs)}"
+    difference = f"{len(ours)} tokens and {len(theirs)}"
     if len(ours) == len(theirs):
         at = agreeing(ours, theirs)
         texts = (f"{text!r} (id {index})" for index, text in (ours[at], theirs[at]))
-        found = f"{' and '.join(texts)} at position {at}"
+        difference = f"{' and '.join(texts)} at position {at}"
     raise InputError(
-        f"compare: expected two results of the same tokens, found {found}: ratios are taken token by token, so measure "
+        f"compare: expected two results of the same tokens, found {difference}: ratios are taken "
+        "token by token, so measure "
         "both on one prompt, with models of one tokenizer"
     )
 
@@ -129,8 +135,10 @@ def _require_same_groups(first: Frame, second: Frame) -> None:
     if alone := sorted(groups[0] ^ groups[1], key=str):
         linearisation, norm, layer = alone[0]
         raise InputError(
-            f"compare: expected the same linearisations, norms and layers in both, found {linearisation!r} ({norm} norm, "
-            f"layer {layer}) in the {'first' if alone[0] in groups[0] else 'second'} alone: measure both with the same "
+            "compare: expected the same linearisations, norms and layers in both, found "
+            f"{linearisation!r} ({norm} norm, "
+            f"layer {layer}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
+            "measure both with the same "
             "arguments"
         )
 

@@ -16,7 +16,7 @@ from typing import overload
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.answers.paired import AnswerDifference, answer_difference
 from ostools.measure.answers.result import Evaluation
@@ -122,7 +122,8 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
         if partner.empty:
             linearisation_names = ", ".join(sorted(set(profile["linearisation"])))
             raise InputError(
-                f"variant {variant!r} stands beside the {needed!r} derivative, the profile has {linearisation_names}: "
+                f"variant {variant!r} stands beside the {needed!r} derivative, the profile has "
+                f"{linearisation_names}: "
                 f"measure it with sensitivity(..., linearisations=[{needed!r}])"
             )
         rows.append(
@@ -147,14 +148,16 @@ def _of_the_measured(measured: Provenance, paths: Bounds) -> Frame:
     last_rows = frame.loc[frame["last"] == last].drop(columns="last")
     if last_rows.empty:
         raise InputError(
-            f"compare: the profile is of position {last}, expected path sums of it: bounds(..., positions='all')"
+            f"compare: the profile is of position {last}, expected path sums of it: bounds(..., "
+            "positions='all')"
         )
     if (norm := measured.parameters.get("logit_norm")) is None:
         return last_rows
     uncertified = last_rows.loc[last_rows["kind"] != "certified", "variant"]
     if len(uncertified):
         raise InputError(
-            f"compare: expected certified bounds alone beside the profile of a logit, found {uncertified.iloc[0]!r}, which "
+            "compare: expected certified bounds alone beside the profile of a logit, found "
+            f"{uncertified.iloc[0]!r}, which "
             "describes y_n and not a logit: bounds(..., variants=['local'])"
         )
     return last_rows.assign(value=last_rows["value"] * norm)
@@ -166,7 +169,8 @@ def _long(measured: Sensitivity) -> Frame:
     frame = frame[frame["layer"] == 0]
     if frame.empty:
         raise InputError(
-            "compare: expected the derivative at the embeddings, layer 0, which this profile lacks: measure it with "
+            "compare: expected the derivative at the embeddings, layer 0, which this profile "
+            "lacks: measure it with "
             "sensitivity(..., layers=[0])"
         )
     table = by_norm(frame, [*named_by(frame), "linearisation", "method"])
@@ -197,7 +201,8 @@ def require_same_run(
         require_of_all(caller, measured, ("position", "logit"))
     if wrong := [how for how, differs in differ.items() if differs]:
         raise InputError(
-            f"{caller}: the profile and {its_name} are {wrong[0]}; measure both on one model and prompt, inside the same "
+            f"{caller}: the profile and {its_name} are {wrong[0]}; measure both on one model and "
+            "prompt, inside the same "
             "with-block"
         )
 
@@ -210,7 +215,8 @@ def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) ->
     keys = {"position": "position", "logit": "logit_norm"}
     if narrowed := [name for name in without if keys[name] in measured.parameters]:
         raise InputError(
-            f"{caller}: expected a profile of all of y_n, n the last token, found one with {narrowed[0]}="
+            f"{caller}: expected a profile of all of y_n, n the last token, found one with "
+            f"{narrowed[0]}="
             f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
         )
 

@@ -22,11 +22,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import Count, InputError, Progress, Seed, TransformerBridge, with_progress
 from ostools.ground.names import Method
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Count, Seed
 from ostools.measure import sensitivity
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
@@ -168,8 +165,8 @@ def position_effect(
         order = np.random.default_rng(seed).permutation(tokens)
         subjects[SHUFFLED] = (model, _rotated(model, passage_list, tokens, order))
     tables = []
-    for index, (source, (subject, prompts)) in enumerate(subjects.items()):
-        options["progress"] = part_of(progress, index, index + 1, len(subjects), units=100) or False
+    for (source, (subject, prompts)), part in with_progress(subjects.items(), progress):
+        options["progress"] = part or False
         table = _norms(subject, prompts, linearisations=["full"], **options)
         table.insert(0, "source", source)
         tables.append(table)
@@ -185,7 +182,8 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
     if not FEWEST_PASSAGES <= passage_count <= len(available):
         at_most = f" and at most {len(available)}" if len(available) >= FEWEST_PASSAGES else ""
         raise InputError(
-            f"position_effect: expected at least {FEWEST_PASSAGES}{at_most} passages, found {passage_count}: a passage is one "
+            f"position_effect: expected at least {FEWEST_PASSAGES}{at_most} passages, found "
+            f"{passage_count}: a passage is one "
             "sample of the test"
         )
     # The kinds in turn, so that few passages are of every kind.
@@ -199,7 +197,7 @@ def _rotated(
     passages: Sequence[Passage],
     tokens: int,
     order: Int[np.ndarray, " pos"] | None = None,
-) -> list[tuple[Prompt, dict[str, Any]]]:
+) -> list[tuple[Prompt, dict[str, object]]]:
     """Three prompts a passage, its tokens in this order, each with the columns that its rows have
     before any is measured.
 
@@ -212,14 +210,16 @@ def _rotated(
     before, _ = special_tokens(model.tokenizer)
     if tokens < 6 or tokens % 3:
         raise InputError(
-            f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
+            "tokens: expected a multiple of three from 6 on (each token stands once in every "
+            f"third), found {tokens}"
         )
     rotations, places = [], np.arange(tokens)
     for number, passage in enumerate(passages):
         ids = text_ids(model.tokenizer, passage.text)
         if len(ids) <= tokens:
             raise InputError(
-                f"position_effect: expected more than {tokens} tokens in passage {number}, found {len(ids)}: ask for "
+                f"position_effect: expected more than {tokens} tokens in passage {number}, found "
+                f"{len(ids)}: ask for "
                 "fewer tokens"
             )
         if order is not None:
@@ -257,7 +257,8 @@ def _norms(
     table: Frame = pd.concat(tables, ignore_index=True)
     if (zeros := int((table["norm"] == 0).sum())) > 0:
         raise InputError(
-            f"position_effect: expected norms above zero, found {zeros} of {len(table)} that are zero: these tokens are out of "
+            f"position_effect: expected norms above zero, found {zeros} of {len(table)} that are "
+            "zero: these tokens are out of "
             "every window's reach; ask for fewer tokens"
         )
     return table

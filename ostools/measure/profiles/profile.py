@@ -15,15 +15,13 @@ from typing import ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, known_norm
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground import InputError, checked_name, whole_number
+from ostools.ground.names import known_norm
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import named_by
 from ostools.models.chat import TEXT
-from ostools.results import Chart, Frame, Result
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Frame, Result, TableHead
 from ostools.theory import profiles as theory
 
 Norm = Literal["operator", "frobenius"]
@@ -108,7 +106,8 @@ def profile(measured: Sensitivity, *, norm: Norm | None = None) -> Profile:
     rows: Frame = measured.frame[measured.frame["layer"] == 0]
     if rows.empty:
         raise InputError(
-            "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] or 'all'"
+            "profile: expected the sensitivity to the embeddings, layer 0; measure with layers=[0] "
+            "or 'all'"
         )
     available_norm = known_norm(rows["method"])
     norm = norm or available_norm

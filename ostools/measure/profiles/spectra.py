@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
+from ostools.ground import InputError, Position, TransformerBridge
+from ostools.ground.errors import OF_A_LEFT_HOOK
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import (
@@ -29,11 +28,9 @@ from ostools.measure.passes.contexts import (
     full_precision,
 )
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.models import EncodingOptions, Prompt
+from ostools.results import Chart, Provenance, Result, TableHead
+from ostools.tasks import Question
 from ostools.theory import lemmas as theory
 
 MATRICES = ("pattern", "lazy")
@@ -117,7 +114,8 @@ def spectra(
     tokens = mitigated.prompt
     if len(tokens.ids) < 2:
         raise InputError(
-            "spectra: expected a prompt of at least two tokens, found one: the first token has no other"
+            "spectra: expected a prompt of at least two tokens, found one: the first token has no "
+            "other"
         )
     provenance = Provenance.collect(
         model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.described(model)
@@ -126,7 +124,8 @@ def spectra(
     with mitigated.acting(work):
         if unseen := edits_beyond_patterns(work):
             raise InputError(
-                f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
+                f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at "
+                f"{unseen[0].where}, so that their "
                 f"products would describe another network; leave the edit's block{OF_A_LEFT_HOOK}"
             )
         rows, patterns = _patterns(work, tokens)
@@ -177,8 +176,10 @@ def _checked(
         raise InputError(f"spectra: the attention pattern of {where} is not finite")
     if (defect := theory.defect(pattern)) > rounding:
         raise InputError(
-            f"spectra: expected patterns with rows that sum to 1 and no weight on later tokens, found {where} off by "
-            f"{defect:.2g}: an edit of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
+            "spectra: expected patterns with rows that sum to 1 and no weight on later tokens, "
+            f"found {where} off by "
+            f"{defect:.2g}: an edit of the forward pass cuts weights out (ablate_edges: use "
+            "method='renormalise')"
         )
     return pattern
 
@@ -222,12 +223,12 @@ def _limit(layers: _Layers, powers: int) -> pd.DataFrame:
         *_, stack = theory.upward(layers[name])
         repeated = {str(layer): matrix for layer, matrix in enumerate(layers[name])}
         for layer, matrix in (repeated | {"all": stack}).items():
-            left = theory.remainders(matrix, powers).cpu().numpy()
-            before = np.concatenate([[1.0], left[:-1]])
+            remainders = theory.remainders(matrix, powers).cpu().numpy()
+            before = np.concatenate([[1.0], remainders[:-1]])
             with np.errstate(divide="ignore", invalid="ignore"):
-                observed_rate = np.where(before > 0, left / before, np.nan)
+                observed_rate = np.where(before > 0, remainders / before, np.nan)
             table = pd.DataFrame({"matrix": name, "layer": layer, "power": range(1, powers + 1)})
             rate = float(theory.second_eigenvalue(matrix))
             rates = {"observed_rate": observed_rate, "predicted_rate": rate}
-            tables.append(table.assign(remainder=left, **rates))
+            tables.append(table.assign(remainder=remainders, **rates))
     return pd.concat(tables, ignore_index=True)

@@ -12,20 +12,23 @@ from typing import Unpack, cast
 
 import pandas as pd
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Linearisation, Method, distinct
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_seeds
+from ostools.ground import (
+    InputError,
+    Progress,
+    TransformerBridge,
+    checked_seeds,
+    distinct,
+    with_progress,
+)
+from ostools.ground.names import Linearisation, Method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.profile import NO_SINK, Profile, profile
-from ostools.models import Prompt, untrained_model
-from ostools.models.tokens import EncodingOptions
+from ostools.models import EncodingOptions, Prompt, untrained_model
 from ostools.models.untrained import Kind
 from ostools.results import Chart, Frame, Result, frame_of
-from ostools.tasks.questions import Question
+from ostools.tasks import Question
 from ostools.theory.profiles import rank_correlation
 
 TRAINED = "model"
@@ -73,7 +76,7 @@ class UntrainedBaselines(Result):
     examples=('--prompt "Once upon a time" --kinds initialised,shuffled --out untrained.png',),
     lines_of=(sensitivity,),
     memory=["rows"],
-    beside="kinds",
+    untrained_by="kinds",
 )
 def untrained_baselines(
     model: TransformerBridge,
@@ -106,14 +109,14 @@ def untrained_baselines(
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kind_names for seed in seed_list]
     profiles: list[Profile] = []
-    for index, (source, seed) in enumerate(cases):
+    for (source, seed), part in with_progress(cases, progress):
         subject = model if seed is None else untrained_model(model, cast(Kind, source), seed=seed)
         norms = sensitivity(
             subject,
             prompt,
             linearisations=[linearisation],
             method=method,
-            progress=part_of(progress, index, index + 1, len(cases), units=100),
+            progress=part,
         )
         profiles.append(profile(norms))
     tables = [
@@ -124,7 +127,8 @@ def untrained_baselines(
     table: Frame = pd.concat(tables, ignore_index=True)[[*names, "value", "share"]]
     if table["norm"].nunique() > 1:
         raise InputError(
-            "untrained_baselines: expected one norm of all profiles, found some exact and some estimated ones: give "
+            "untrained_baselines: expected one norm of all profiles, found some exact and some "
+            "estimated ones: give "
             "method='exact' or method='sketch'"
         )
     rows = [

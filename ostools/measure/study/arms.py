@@ -12,10 +12,8 @@ import pandas as pd
 import torch
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import OtherEndError
@@ -33,8 +31,8 @@ from ostools.measure.task_prompt import (
     render_prompt,
 )
 from ostools.mitigations import Mitigation, changes_pass, running
+from ostools.models import EncodingOptions
 from ostools.models.describe import metadata_of
-from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, frame_of
 from ostools.tasks import Task
 
@@ -80,7 +78,7 @@ class Arm:
     work: TransformerBridge
     plan: StudyPlan
     mitigation: Mitigation | None
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, object]] = field(default_factory=list)
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -113,7 +111,7 @@ class Arm:
         return pd.DataFrame(self.rows).astype({"dtype": "str"})
 
     @property
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """Provenance entries: what was asked, how, and where it was read."""
         plan, first = self.plan, next(iter(self.questions.values()))
         read = {}
@@ -180,8 +178,8 @@ class Arm:
                 question, value = (row["length"], row["seed"]), float(row[quantity])
                 self._add(quantity, None, question, value=value, status=status)
         if self.asked.probability and self.asked.task_prompts[0].counts:
-            reason = "the model writes counts before the answer line, which has no probability right after the prompt"
-            self._refuse("log_probability", [None], reason)
+            reason = "the model writes counts before the answer line, which has no probability"
+            self._refuse("log_probability", [None], f"{reason} right after the prompt")
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
@@ -269,8 +267,8 @@ class Arm:
 
 
 @in_smaller_chunks
-def _answer_rows(asked: TaskAnswers) -> list[dict[str, Any]]:
-    return asked.rows(None)[0]
+def _answer_rows(task_answers: TaskAnswers) -> list[dict[str, Any]]:
+    return task_answers.rows(None)[0]
 
 
 def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:
@@ -296,14 +294,14 @@ def mean_at(rows: Frame, column: str, positions: Sequence[int]) -> tuple[float, 
     return float(values[list(positions)].mean()), _EPSILON * float(values.max())
 
 
-def beside(arm: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
+def paired_rows(arm: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     """Each number of an arm beside the one of the same question without the mitigation; refused
     where one of the two is.
     """
-    both: Frame = arm.merge(plain, on=KEYS, how="left", suffixes=("", "_plain"), validate="1:1")
-    refused = both["status_plain"] == REFUSED
-    others_reason = refused & (both["status"] != REFUSED)
-    both["reason"] = both["reason"].mask(others_reason, both["reason_plain"])
-    both["status"] = both["status"].mask(refused, REFUSED)
-    both["rounding"] = both[["rounding", "rounding_plain"]].max(axis=1)
-    return both.rename(columns={"value_plain": "baseline"})
+    rows: Frame = arm.merge(plain, on=KEYS, how="left", suffixes=("", "_plain"), validate="1:1")
+    refused = rows["status_plain"] == REFUSED
+    plain_reason = refused & (rows["status"] != REFUSED)
+    rows["reason"] = rows["reason"].mask(plain_reason, rows["reason_plain"])
+    rows["status"] = rows["status"].mask(refused, REFUSED)
+    rows["rounding"] = rows[["rounding", "rounding_plain"]].max(axis=1)
+    return rows.rename(columns={"value_plain": "baseline"})

@@ -16,24 +16,29 @@ import pandas as pd
 
 from ostools import mitigations as m
 from ostools import tasks
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position, checked_list, distinct
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Count, checked_lengths
+from ostools.ground import (
+    Count,
+    Position,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+    checked_list,
+    distinct,
+    with_progress,
+)
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position
 from ostools.measure.study import verdicts as judging
-from ostools.measure.study.arms import Arm, StudyPlan, beside, within_training
+from ostools.measure.study.arms import Arm, StudyPlan, paired_rows, within_training
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.mitigations import Mitigation
+from ostools.models import EncodingOptions
 from ostools.models.describe import metadata_of
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
@@ -87,7 +92,8 @@ class Study(Result):
 @measurement(
     command="mitigate",
     examples=(
-        "--task count-ones --mitigations separator:every=3 --mitigations hint --lengths 4:64 --out study.html",
+        "--task count-ones --mitigations separator:every=3 --mitigations hint --lengths 4:64 --out "
+        "study.html",
     ),
     defaults={
         "task": "copy-last",
@@ -167,9 +173,11 @@ def study(
     arms = {
         name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()
     }
-    for index, arm in enumerate((plain, *arms.values())):
-        arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
-    tables = [beside(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()]
+    for arm, part in with_progress((plain, *arms.values()), progress, units=None):
+        arm.measure(part)
+    tables = [
+        paired_rows(arm.frame, plain.frame).assign(mitigation=name) for name, arm in arms.items()
+    ]
     frame: Frame = pd.concat(tables, ignore_index=True)
     frame["within_training"] = within_training(model, form, frame["length"])
     frame = frame[COLUMNS]

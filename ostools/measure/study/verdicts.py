@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.words import number
 from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
-from ostools.results import Frame
+from ostools.results import Column, Frame
 from ostools.theory.statistics.intervals import (
     FEWEST,
     bootstrap_mean,
@@ -109,7 +109,9 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float) -> dict[str, Any]:
+def _effect(
+    quantity: Quantity, group: Frame, level: float, verdict_level: float
+) -> dict[str, object]:
     status, dtype = group["status"], group["dtype"].iloc[0]
     used, beyond = _used(group)
     change, is_ratio = _changes(quantity, used), quantity.scale == RATIO
@@ -156,7 +158,7 @@ def _used(group: Frame) -> tuple[Frame, bool]:
     return group[(group["status"] == ACTIVE) & (within | beyond)], beyond
 
 
-def _changes(quantity: Quantity, used: Frame) -> Any:
+def _changes(quantity: Quantity, used: Frame) -> Column:
     """Effect on each pair. A value smaller than its own rounding counts as that: a ratio to it
     would be one of rounding.
     """
@@ -250,7 +252,8 @@ def _interval_verdict(row: dict[str, Any], effect: str, verdict_level: float) ->
     if bound(row):
         return UNDECIDED, effect
     if direction:
-        effect += "; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there"
+        effect += "; the interval excludes zero, a sign-flip test did not confirm it: "
+        effect += "an effect may be there"
     if -margin <= low and high <= margin:
         return NO_EFFECT, f"{effect}, all of it within {_margin_words(row['quantity'])}"
     return UNDECIDED, effect

@@ -11,7 +11,7 @@ from ostools.ground.progress import Progress
 from ostools.measure import Study, evaluate, failure_stage, study
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.memory import bytes_of
-from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
+from ostools.measure.probes.wrong_answers import HIDDEN, NONE_WRONG, UNTOLD, WRONG_APART
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.unloaded import Unloaded
@@ -239,7 +239,7 @@ def _failure_stage_state(measured: Measurements) -> str:
     """Found where the wrong answers fall where rounding hides n from n + 1."""
     if measured.failure_stage is None:
         return UNTESTED
-    states = {HIDDEN: DETECTED, APART: NOT_DETECTED, UNTOLD: OPEN, NONE_WRONG: UNTESTED}
+    states = {HIDDEN: DETECTED, WRONG_APART: NOT_DETECTED, UNTOLD: OPEN, NONE_WRONG: UNTESTED}
     return states[error_verdict(measured.failure_stage).verdict]
 
 

@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -191,23 +192,23 @@ def test_refusals(tiny: TransformerBridge) -> None:
             {"measures": ["sensitivty"]},
         ),
         (
-            "expected a measure of edges, found 'collapse'",
+            "expected another measure of edges, found 'collapse'",
             "copy-first",
             {"lengths": [3], "what": "edges", "measures": ["collapse"]},
         ),
         ("expected a prompt, or a task with its lengths", "copy-first", {}),
         ("a prompt has no lengths", None, {"prompt": prompt, "lengths": [3]}),
         (
-            "expected logit, its token .*, for the measure 'answers'",
+            "found 'answers': the answer to a prompt is not known: give logit",
             None,
             {"prompt": prompt, "measures": ["answers"]},
         ),
         (
-            "expected a task for the measure 'sensitivity'",
+            "found 'sensitivity': .* is not known: give a task",
             None,
             {"prompt": prompt, "measures": ["sensitivity"]},
         ),
-        ("expected logit, its token .*", None, {"prompt": prompt, "what": "edges"}),
+        ("found 'answers': .* give logit, its token", None, {"prompt": prompt, "what": "edges"}),
         (r"layers out of 0\.\.1, found \[2\]", None, {"prompt": prompt, "targets": [(2, 0)]}),
         (r"expected \(layer, head\), found \(0,\)", None, {"prompt": prompt, "targets": [(0,)]}),
         (
@@ -246,3 +247,13 @@ def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBrid
             ost.ablation(tiny, prompt=prompt, measures=["collapse"])
         with pytest.raises(InputError, match="the Jacobian is 0"):
             ost.ablation(tiny, "copy-first", **zero)
+
+
+def test_parts_that_an_earlier_version_replaced_by_their_mean_are_refused(
+    tiny: TransformerBridge,
+) -> None:
+    """Its column `method` is read no more: the rows would be shown as parts taken out."""
+    result = ost.ablation(tiny, prompt=Prompt.from_ids(tiny, IDS), targets=[(0, 0)])
+    assert replace(result, frame=result.frame.assign(method="zero")).top(1) is not None
+    with pytest.raises(InputError, match="found parts replaced by their mean, which an earlier"):
+        replace(result, frame=result.frame.assign(method="mean"))

@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerFast
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
+from ostools.measure.position import answer_text
 from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, MitigationError, SlidingWindow
 from ostools.tasks import task

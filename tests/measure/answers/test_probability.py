@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers import probability as module
 from ostools.measure.answers.probability import answer_log_probability
+from ostools.measure.position import answer_text, line_ids
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task

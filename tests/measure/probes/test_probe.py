@@ -13,7 +13,7 @@ import torch
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.measure import answer_line
+from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.last_tokens import separate_rows
@@ -45,7 +45,7 @@ def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> N
     def cut(model: Any, prompt: Any, line: str) -> tuple[int, ...]:
         return (9,) if line.endswith("12") else (1, 2, ord(line[-1]))
 
-    monkeypatch.setattr(answer_line, "line_ids", cut)
+    monkeypatch.setattr(position_module, "line_ids", cut)
     pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     assert pairs.prompts([11, 13], 0)
     with pytest.raises(

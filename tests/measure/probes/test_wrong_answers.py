@@ -6,10 +6,10 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.measure.probes.wrong_answers import (
-    APART,
     HIDDEN,
     NONE_WRONG,
     UNTOLD,
+    WRONG_APART,
     ErrorVerdict,
     explain_errors,
 )
@@ -30,11 +30,11 @@ def verdict_of(wrong: str, hidden: str, probe_reads: bool | None = None) -> Erro
     ("wrong", "hidden", "verdict", "apart", "among"),
     [
         ("........", "hhhhhhhh", NONE_WRONG, 0, 0),
-        ("....xxxx", "........", APART, 4, 0),
+        ("....xxxx", "........", WRONG_APART, 4, 0),
         (".....xxx", "........", UNTOLD, 3, 0),  # all of three leave one half in
         ("....xxxx", "....hhhh", HIDDEN, 0, 4),
         ("...xxxxx", "....hhhh", UNTOLD, 1, 4),
-        ("xxxxxxxx", ".......h", APART, 7, 1),
+        ("xxxxxxxx", ".......h", WRONG_APART, 7, 1),
         ("xxxxxxxx", "......hh", UNTOLD, 6, 2),
         ("xxxxxxxx", "hhhhhhhh", HIDDEN, 0, 8),
         ("....xxxx", "hhhhhhhh", UNTOLD, 0, 4),  # right ones are hidden too
@@ -51,7 +51,7 @@ def test_a_verdict_needs_more_than_half_of_the_lengths(
     wrong: str, hidden: str, verdict: str, apart: int, among: int
 ) -> None:
     found = verdict_of(wrong, hidden)
-    assert (found.verdict, found.apart, found.hidden) == (verdict, apart, among)
+    assert (found.verdict, found.told_apart, found.hidden) == (verdict, apart, among)
     assert bool(found.reason) == (verdict == UNTOLD)
     assert found.sentence.endswith(".")
 
@@ -66,9 +66,9 @@ def test_a_probe_that_reads_hidden_pairs_leaves_it_open_and_changes_no_other_ver
 
 def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
     pairs = dict.fromkeys(ALL, False)
-    assert explain_errors({}, dict.fromkeys(ALL, 1), pairs).apart == 8
-    assert explain_errors({}, dict.fromkeys(range(1, 99), 1), pairs).apart == 8
-    assert explain_errors({9: 1}, dict.fromkeys(ALL, 12), pairs | {9: True}).apart == 8
+    assert explain_errors({}, dict.fromkeys(ALL, 1), pairs).told_apart == 8
+    assert explain_errors({}, dict.fromkeys(range(1, 99), 1), pairs).told_apart == 8
+    assert explain_errors({9: 1}, dict.fromkeys(ALL, 12), pairs | {9: True}).told_apart == 8
     with pytest.raises(
         InputError, match="expected lengths with answers and with a distance, found none"
     ):

@@ -273,7 +273,7 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
             pd.DataFrame([key | about | {"value": value, "rounding": rounding}])
             for value, rounding in ((1.0, with_it), (3.0, without))
         )
-        (row,) = arms.beside(arm, plain).to_dict("records")
+        (row,) = arms.paired_rows(arm, plain).to_dict("records")
         assert (row["value"], row["baseline"], row["rounding"]) == (1.0, 3.0, 5e-7)
     norms: Any = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
     assert arms.mean_at(norms, "norm", [0, 2]) == (0.0, 8.0 * torch.finfo(torch.float32).eps)
@@ -286,6 +286,6 @@ def test_each_number_stands_beside_that_of_the_same_question() -> None:
     plain = arm.assign(value=arm["value"] + 0.5)[
         [*arms.KEYS, "value", "status", "reason", "rounding"]
     ]
-    both = arms.beside(arm, plain.sample(frac=1.0, random_state=1))
+    both = arms.paired_rows(arm, plain.sample(frac=1.0, random_state=1))
     assert (both["baseline"] - both["value"]).tolist() == [0.5] * 6
     assert both["value"].tolist() == [20.0, 21.0, 30.0, 31.0, 40.0, 41.0]
