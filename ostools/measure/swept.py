@@ -234,9 +234,8 @@ class Swept:
             for n, result in zip(windows, results, strict=True)
         ]
         table, provenance = pd.concat(tables, ignore_index=True), results[-1].provenance
-        if too_short := [n for n in cell.lengths if n not in windows]:
-            parameters = {**provenance.parameters, TOO_SHORT: too_short}
-            provenance = replace(provenance, parameters=parameters)
+        too_short = sorted({*cell.lengths} - {*windows})
+        provenance = replace(provenance, parameters={**provenance.parameters, TOO_SHORT: too_short})
         starts = {n: start for n, (start, _) in windows.items()}
         table = table.assign(start=table["length"].replace(starts))
         return (table if "status" in table else table.assign(status=ACTIVE)), provenance

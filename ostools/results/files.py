@@ -213,7 +213,8 @@ def checked_output(
     target = checked_path(path, option)
     if target.suffix.lower() not in endings:
         raise InputError(
-            f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}"
+            f"{option} {target}: expected a name ending in {' '.join(endings)}, found "
+            f"{target.suffix!r}"
         )
     if os.path.isdir(target):
         raise InputError(f"{option} {target}: expected a file, found a directory")
