@@ -1,4 +1,6 @@
-"""Mitigations: prompt rewrites, changes of the forward pass, or both, which show that they acted."""
+"""Mitigations: prompt rewrites, changes of the forward pass, or both, which show that
+they acted.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from ostools.mitigations.prompts import (
     Separator,
 )
 
-if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch, and a name with its options needs none
+# Loaded on first use: they run a model, so they import torch; a name with its options needs none.
+if TYPE_CHECKING:
     from ostools.mitigations.contract import acts as acts
     from ostools.mitigations.contract import changes_pass as changes_pass
     from ostools.mitigations.contract import running as running

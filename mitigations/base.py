@@ -122,7 +122,8 @@ class Composed(Mitigation):
             labelled = any(isinstance(item, Label) for item in items)
             if labelled and type(part).sequence is not Mitigation.sequence:
                 raise MitigationError(
-                    f"{type(part).__name__} would take labels for items: put what labels the items behind it"
+                    f"{type(part).__name__} would take labels for items: put what labels the items "
+                    "behind it"
                 )
             items = part.sequence(items)
         return items
@@ -189,21 +190,34 @@ def _problem_of(pieces: Sequence[str], items: Sequence[str], only_text: bool) ->
     only_text: inserted text may not be an item either.
     """
     item_set, texts = set(items), [piece for piece in pieces if not isinstance(piece, Label)]
-    remaining = iter(texts)
-    in_order = all(item in remaining for item in items)
-    has_more = [piece for piece in texts if piece in item_set] != list(items)
-    new = [piece for piece in texts if piece not in item_set]
     if not all(texts):
         return f": expected pieces of text, none of them empty, found {short_repr(texts)}"
-    if not in_order or (has_more and only_text):
+    if not _hold_in_order(texts, items, only_text):
         return f" may only insert between the task's items, found {short_repr(texts)}"
     if texts[:1] != list(items[:1]) or texts[-1:] != list(items[-1:]):
         return f" may insert between items only, found text outside: {short_repr(texts)}"
-    if inside := [piece for piece in new if any(item in piece for item in item_set)]:
+    if inside := [piece for piece in texts if _contains_an_item(piece, item_set)]:
         return f" inserted {inside[:1]}, which contains an item of the task"
     if not _labels_precede_items(pieces, item_set):
-        return f": expected every label before an item, and a label that is no item, found {short_repr(pieces)}"
+        return (
+            ": expected every label before an item, and a label that is no item, found "
+            f"{short_repr(pieces)}"
+        )
     return ""
+
+
+def _hold_in_order(texts: Sequence[str], items: Sequence[str], only_text: bool) -> bool:
+    """Whether the items stand among the texts in their order; where `only_text`, none more."""
+    remaining, item_set = iter(texts), set(items)
+    in_order = all(item in remaining for item in items)
+    return in_order and not (
+        only_text and [piece for piece in texts if piece in item_set] != list(items)
+    )
+
+
+def _contains_an_item(piece: str, item_set: set[str]) -> bool:
+    """Whether text that is no item itself has one within it."""
+    return piece not in item_set and any(item in piece for item in item_set)
 
 
 def _labels_precede_items(pieces: Sequence[str], item_set: set[str]) -> bool:
@@ -233,8 +247,10 @@ def _require_key(
         new_key = None
     if new_key != key(items):
         raise MitigationError(
-            f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with what was inserted it "
-            f"would be {'none' if new_key is None else repr(new_key[:20])}: this mitigation does not fit this task"
+            f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with "
+            "what was inserted it "
+            f"would be {'none' if new_key is None else repr(new_key[:20])}: this mitigation does "
+            "not fit this task"
         )
 
 
@@ -243,6 +259,7 @@ def rewrite(mitigation: Mitigation, text: str) -> str:
     new_text = checked(mitigation).prompt(text)
     if not new_text:
         raise MitigationError(
-            f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found {new_text!r}"
+            f"{type(mitigation).__name__}.prompt: expected a text that is not empty, found "
+            f"{new_text!r}"
         )
     return new_text

@@ -59,7 +59,8 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
         yield
     if not verified:
         raise MitigationError(
-            f"{type(mitigation).__name__}: expected a forward pass to verify, found none in the block"
+            f"{type(mitigation).__name__}: expected a forward pass to verify, found none in the "
+            "block"
         )
 
 

@@ -30,7 +30,8 @@ def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Score
         pairs = [(layer, pattern, scores[layer]) for layer, pattern in patterns.items()]
     except (KeyError, TypeError, AttributeError):
         raise MitigationError(
-            f"{name}.verify: expected a record with 'pattern' and 'scores' by layer, found {sorted(record)}"
+            f"{name}.verify: expected a record with 'pattern' and 'scores' by layer, found "
+            f"{sorted(record)}"
         ) from None
     yield from pairs
 
@@ -49,18 +50,22 @@ def require_unseen(name: str, layer: int, pattern: Scores, unseen: VisibleKeys) 
     if bool(wrong.any()):
         where = _first(wrong)
         raise MitigationError(
-            f"{name}: expected weights of exactly 0 on the keys that it hides, found {float(pattern[where]):.3g} in "
+            f"{name}: expected weights of exactly 0 on the keys that it hides, found "
+            f"{float(pattern[where]):.3g} in "
             f"layer {layer}, head {where[1]}, {_edge(pattern, where)}"
         )
 
 
 def require_unmasked(name: str, layer: int, scores: Scores, visible: VisibleKeys) -> None:
-    """No score of the keys in `visible` is masked. Raises `MitigationError` with the first that is."""
+    """No score of the keys in `visible` is masked. Raises `MitigationError` with the
+    first that is.
+    """
     masked = hidden(scores) & visible
     if bool(masked.any()):
         where = _first(masked)
         raise MitigationError(
-            f"{name}: expected that every key which it does not hide is seen, found one that something else masks in "
+            f"{name}: expected that every key which it does not hide is seen, found one that "
+            "something else masks in "
             f"layer {layer}, head {where[1]}, {_edge(scores, where)}"
         )
 
@@ -78,7 +83,8 @@ def require_rows_sum_to_one(name: str, layer: int, pattern: Scores) -> None:
         batch, head, row = _first(off)
         query = pattern.shape[-1] - pattern.shape[-2] + row
         raise MitigationError(
-            f"{name}: expected the weights of every query to sum to 1, found {float(sums[batch, head, row]):.6g} in "
+            f"{name}: expected the weights of every query to sum to 1, found "
+            f"{float(sums[batch, head, row]):.6g} in "
             f"layer {layer}, head {head}, query {query}"
         )
 

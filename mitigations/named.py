@@ -50,11 +50,13 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
         return spec
     if not isinstance(spec, str):
         raise MitigationError(
-            f"expected a mitigation or its name, such as 'separator:every=3', found {type(spec).__name__}"
+            "expected a mitigation or its name, such as 'separator:every=3', found "
+            f"{type(spec).__name__}"
         )
     if is_in_file(spec):
         raise MitigationError(
-            f"mitigation {spec!r} is code in a file: only --mitigation on the command line runs it; in Python import it and "
+            f"mitigation {spec!r} is code in a file: only --mitigation on the command line runs "
+            "it; in Python import it and "
             "pass the object"
         )
     return compose(*(_REGISTRY.make(part) for part in spec.split(_AND)))

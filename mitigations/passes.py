@@ -61,7 +61,8 @@ class SlidingWindow(Mitigation):
         layers = tuple(self.layers)
         if not layers or any(type(layer) is not int or layer < 0 for layer in layers):
             raise MitigationError(
-                f"SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), found {self.layers!r:.60}"
+                "SlidingWindow: expected layers 'all', 'alternate' or numbers such as (0, 2), "
+                f"found {self.layers!r:.60}"
             )
         object.__setattr__(self, "layers", tuple(sorted(set(layers))))
 
@@ -142,7 +143,8 @@ def _require_own_windows_allow(
         advice = "a window of at most that" if narrower else "sinks=0"
         elsewhere = f"layers={full_layers}, which have none" if full_layers else "another model"
         raise MitigationError(
-            f"SlidingWindow: {problem}: found layers {', '.join(map(str, refused))} with a window of "
+            f"SlidingWindow: {problem}: found layers {', '.join(map(str, refused))} with a window "
+            "of "
             f"{windows_by_layer[refused[0]]} of their own; choose {advice}, or {elsewhere}"
         )
 
@@ -174,7 +176,8 @@ class AttentionTemperature(Mitigation):
         sound = sound and _is_above(self.factor, 0) and _is_above(self.base, 1)
         if not sound or (self.base is not None and self.rule is None):
             raise MitigationError(
-                "AttentionTemperature: expected a factor above 0, or rule='log-n' (and a base above 1), both finite, found "
+                "AttentionTemperature: expected a factor above 0, or rule='log-n' (and a base "
+                "above 1), both finite, found "
                 f"factor={self.factor!r:.20}, rule={self.rule!r}, base={self.base!r:.20}"
             )
         for field in ("factor", "base"):  # 2 and 2.0 are one mitigation, with one label

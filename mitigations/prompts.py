@@ -94,7 +94,8 @@ class Partition(Mitigation):
 
     def prompt(self, text: str) -> str:
         return (
-            f"{text} The sequence is in parts, with {self.text.strip()} between two parts. First write one line for each part, "
+            f"{text} The sequence is in parts, with {self.text.strip()} between two parts. First "
+            "write one line for each part, "
             "'Part 1: <count>' and so on, then add these counts for the final line."
         )
 
@@ -176,7 +177,8 @@ class PositionalHint(_TextAfter):
         ]
         if other_items and "digit" in self.text.lower():
             raise MitigationError(
-                f"PositionalHint: expected digits, found {other_items[0][:40]!r}; give it a text about such items"
+                f"PositionalHint: expected digits, found {other_items[0][:40]!r}; give it a text "
+                "about such items"
             )
         return items
 
@@ -196,14 +198,18 @@ class Numbered(_TextAfter):
     numbered too.
     """
 
-    text: str = "*Hint* The items are numbered from the left: before each colon stands an item's number, behind it the item"
+    text: str = (
+        "*Hint* The items are numbered from the left: before each colon stands an item's number, "
+        "behind it the item"
+    )
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         pieces: list[str] = []
         for number, item in enumerate(items, 1):
             if not any(character.isalnum() for character in item):
                 raise MitigationError(
-                    f"Numbered: expected items, found the separator {item!r}, which would get a number"
+                    f"Numbered: expected items, found the separator {item!r}, which would get a "
+                    "number"
                 )
             pieces += [Label(f"{' ' if pieces else ''}{number}:"), item]
         return pieces

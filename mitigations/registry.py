@@ -110,7 +110,8 @@ class Registry(Generic[Thing]):
         thing = self._construct(parts.place, maker, parts.options) if callable(maker) else maker
         if not isinstance(thing, self.base):
             raise self.error(
-                f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function that returns one's object, "
+                f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function "
+                "that returns one's object, "
                 f"found {thing!r:.60}"
             )
         return thing
@@ -180,7 +181,8 @@ class Registry(Generic[Thing]):
         if len(points) > 1:
             owners = [point.dist.name if point.dist is not None else "ostools" for point in points]
             raise self.error(
-                f"{self.kind} {name!r} is offered by {' and by '.join(owners)}: uninstall one, or rename its entry point"
+                f"{self.kind} {name!r} is offered by {' and by '.join(owners)}: uninstall one, or "
+                "rename its entry point"
             )
         try:
             loaded = points[0].load()
@@ -188,7 +190,8 @@ class Registry(Generic[Thing]):
             raise self._failed(name, error, "cannot be imported: ") from error
         if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
             raise self.error(
-                f"{self.kind} {name!r} of {self._owner(name)}: expected a subclass of {self.base.__name__}, found {loaded!r}"
+                f"{self.kind} {name!r} of {self._owner(name)}: expected a subclass of "
+                f"{self.base.__name__}, found {loaded!r}"
             )
         return loaded
 

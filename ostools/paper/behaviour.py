@@ -94,18 +94,23 @@ class _AnswersFigure(PaperFigure):
         """
         parameters, answers = self.provenance.parameters, self._answers
         lengths, missing = parameters["lengths"], int(answers["correct"].isna().sum())
-        how = f"greedy decoding, prompts {'in the chat template' if parameters['chat'] else 'as plain text'}"
+        how = (
+            "greedy decoding, prompts "
+            f"{'in the chat template' if parameters['chat'] else 'as plain text'}"
+        )
         if parameters.get("hosted"):
             temperature = parameters.get("temperature")
             at = "that is not recorded" if temperature is None else f"of {temperature:g}"
             how = f"answers of a hosted model at a temperature {at}"
         sentences = [
-            f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths from "
+            f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths "
+            "from "
             f"{lengths[0]} to {lengths[-1]}, {how}."
         ]
         if missing:
             sentences.append(
-                f"{missing} of {len(answers)} prompts have no answer: the shares, errors and frequencies leave them out."
+                f"{missing} of {len(answers)} prompts have no answer: the shares, errors and "
+                "frequencies leave them out."
             )
         return sentences + _without_answer(answers, parameters["max_new_tokens"])
 
@@ -118,8 +123,8 @@ class _AnswersFigure(PaperFigure):
 class Figure2(_AnswersFigure):
     """`frame`: one row a panel (a to c), task and length.
 
-    Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status and
-    log_probability. The right answer is always 0: a model that always says 0 would
+    Its other columns are those of `ostools.measure.Evaluation` but elicitation, mitigation, status
+    and log_probability. The right answer is always 0: a model that always says 0 would
     be right everywhere. The first digit is asked of 01...1, as in the paper's caption; its Section
     3.1 says 1...10 there too.
     """
@@ -278,7 +283,9 @@ def figure_4(
 
 
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
-    """Figure 4 (or 7), made from the answers of Figure 3. Raises `InputError` for another number."""
+    """Figure 4 (or 7), made from the answers of Figure 3. Raises `InputError` for
+    another number.
+    """
     if number not in (4, 7):
         raise InputError(f"number: expected 4 or 7, the figures of this form, found {number!r}")
     parameters = {
@@ -366,7 +373,8 @@ def evaluated(
     if isinstance(model, Hosted):
         if encoding:
             raise InputError(
-                f"{next(iter(encoding))}: how a hosted model's prompts were wrapped was decided where it was asked: leave "
+                f"{next(iter(encoding))}: how a hosted model's prompts were wrapped was decided "
+                "where it was asked: leave "
                 "it out"
             )
         model.only(figure_questions(seeds_by_task, lengths))

@@ -66,7 +66,8 @@ class ChainOfThought(PaperResult):
 @ost.measure.measurement(
     command="evaluate chain-of-thought",
     examples=(
-        '--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',
+        '--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out '
+        "chain.png",
     ),
     defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
     lines_of=(ost.sensitivity,),
@@ -111,16 +112,23 @@ def chain_of_thought(
     """
     form = ost.tasks.task(task)
     whole_number("length", length, 1)
-    names = distinct("linearisations", linearisations)
+    distinct("linearisations", linearisations)  # refused before anything is answered
     whole_number("max_new_tokens", max_new_tokens, 1)
     (seed,) = seeds_of(form, [seed])
     task_prompt = render_prompt(model, form, length, seed=seed, **encoding)
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
-    options: dict[str, Any] = {"linearisations": names, "method": method, "max_memory": max_memory}
-    result = ost.sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
+    result = ost.sensitivity(
+        model,
+        text.prompt,
+        linearisations=linearisations,
+        method=method,
+        max_memory=max_memory,
+        seed=seed,
+        progress=progress,
+    )
     places: Column = result.frame["position"]
-    frame = result.frame.assign(part=places.map(dict(enumerate(text.parts))))
-    parameters: dict[str, Any] = {
+    frame: Frame = result.frame.assign(part=places.map(dict(enumerate(text.parts))))
+    parameters: dict[str, object] = {
         **result.provenance.parameters,
         "measurement": "chain-of-thought",
         **{"task": ost.tasks.label(form), "length": length, "seed": seed, "key": task_prompt.key},
@@ -150,7 +158,7 @@ def _summary(frame: Frame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(names))
 
 
-def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, Any]:
+def _answer(model: TransformerBridge, text: ReasonedPrompt) -> dict[str, object]:
     """The token that the model writes next, the right one, and how likely that is."""
     with torch.no_grad():
         logits: Any = model(
@@ -198,7 +206,8 @@ def with_reasoning(
     line_start = opening(task_prompt).strip()
     if reasoning is not None and line_start and line_start in reasoning:
         raise InputError(
-            f"reasoning: expected it without the answer line, found {line_start!r} in it: leave that line out"
+            f"reasoning: expected it without the answer line, found {line_start!r} in it: leave "
+            "that line out"
         )
     ids: list[int] | None = None
     suffix, source = reasoning or "", GIVEN_TEXT
@@ -208,7 +217,8 @@ def with_reasoning(
         ids, suffix, source = _up_to_the_answer(model, task_prompt, answer_ids, model_answer.text)
     if reader_of(task_prompt).still_thinking(suffix):
         raise InputError(
-            f"{task_prompt.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: "
+            f"{task_prompt.task.name}: expected thoughts that are closed before the answer line, "
+            f"found {suffix[-40:]!r}: "
             "raise max_new_tokens, close them in `reasoning`, or ask without the chat template"
         )
     prefix_ids, answer_token = _prefill_ids(model, task_prompt, suffix)
@@ -216,7 +226,8 @@ def with_reasoning(
     length, context = len(task_prompt.prompt.ids) + len(ids), context_length(model)
     if length > context:
         raise InputError(
-            f"expected at most {context} tokens (the model's context), found {length} with reasoning and answer line: shorten "
+            f"expected at most {context} tokens (the model's context), found {length} with "
+            "reasoning and answer line: shorten "
             "the reasoning or the sequence"
         )
     prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
@@ -268,8 +279,10 @@ def _prefill_ids(
     same = len(list(alike))
     if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
         raise InputError(
-            f"{task_prompt.task.name}: expected an answer line that begins the same for every answer, found that this "
-            "tokenizer cuts it otherwise before different ones: choose a task whose answer is a number"
+            f"{task_prompt.task.name}: expected an answer line that begins the same for every "
+            "answer, found that this "
+            "tokenizer cuts it otherwise before different ones: choose a task whose answer is a "
+            "number"
         )
     return first_line[:same], right_line[same]
 
@@ -307,7 +320,8 @@ def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str
     items = item_positions(model, task_prompt)
     if start < 0 or all(item is None for item in items):
         raise InputError(
-            f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
+            f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of "
+            "known characters; which "
             "tokens are its items is not known"
         )
     examples = _examples(task_prompt)

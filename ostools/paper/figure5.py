@@ -122,7 +122,8 @@ def figure_5(
     d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
     if d_model % n_heads:
         raise InputError(
-            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; collapse has whole vectors"
+            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; collapse "
+            "has whole vectors"
         )
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}

@@ -92,7 +92,9 @@ def softmax_decrease(seed: int) -> list[Check]:
 
 
 def vanishing_noise(seed: int) -> list[Check]:
-    """Lemma 4.1 / B.2: noise on the first scores leaves delta within a bound that falls as 1 / n."""
+    """Lemma 4.1 / B.2: noise on the first scores leaves delta within a bound that falls
+    as 1 / n.
+    """
     places, noise, x = 20, 0.1, random_scores(seed, max(LENGTHS))
     x_star = x + noise * random_scores(seed + 1, len(x)) * (torch.arange(len(x)) < places)
     bounds = {n: lemmas.first_places_bound(places, noise, 1.0, n) for n in LENGTHS}
@@ -138,7 +140,9 @@ def largest_eigenvalue(seed: int) -> list[Check]:
 
 
 def products(seed: int) -> list[Check]:
-    """Lemma B.7: products of row-stochastic triangular matrices are row-stochastic and triangular."""
+    """Lemma B.7: products of row-stochastic triangular matrices are row-stochastic and
+    triangular.
+    """
     layers = [random_pattern(seed + layer, 32) for layer in range(16)]
     ahead = [layers[0], random_scores(seed, 32, 32).softmax(-1), *layers[2:]]
     stated, broken = (
@@ -177,7 +181,9 @@ def random_decoder(seed: int, positions: str = "none", causal: bool = True) -> D
 
 
 def type_spread(decoder: Decoder, *sequences: Sequence[int]) -> float:
-    """Greatest relative spread of representations within a token type, over sequences of token ids."""
+    """Greatest relative spread of representations within a token type, over sequences of
+    token ids.
+    """
     tokens = [torch.tensor(ids) for ids in sequences]
     return lemmas.type_spread([decoder.forward(ids[None]).y[0] for ids in tokens], tokens)
 

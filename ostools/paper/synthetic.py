@@ -13,9 +13,11 @@ with 8 heads and an inner width of 4 d, as theirs has, without their encoder.
 
 The paper leaves open what is Gaussian, and both readings are drawn:
 
-    "vectors"   q_i, k_i, v_i themselves are drawn for every token; positions are added to q and k. The stream x_i is v_i, as in
-                Section 2, whose v is value and stream in one, and W_O is the identity
-    "weights"   tokens are standard normal, positions are added to them, which is the stream x_i, and W_Q, W_K, W_V are drawn
+    "vectors"   q_i, k_i, v_i themselves are drawn for every token; positions are added to q and k.
+                The stream x_i is v_i, as in Section 2, whose v is value and stream in one, and W_O
+                is the identity
+    "weights"   tokens are standard normal, positions are added to them, which is the stream x_i,
+                and W_Q, W_K, W_V are drawn
 
 "vectors" is the nearer to its words, "weights" to Vaswani et al., who add positions to the stream.
 It decides the outcome: what is added to the stream keeps the two last tokens a constant apart,
@@ -30,8 +32,7 @@ the first k = 200 entries, delta = sum |y - y*| of the two softmax vectors. The 
 how far n goes (here 100,000), and whether each n has its own x: here every n is a prefix of one
 sequence per seed, the growing sequence of the lemma. For n <= k delta does not fall; then it tends
 to 1 / n (delta is 2 (k / n) times the mean of e^noise - 1, to first order in k / n), with a local
-rate below 1 by about k / n. So the law is fitted from 100 k on, and from 10 k, too slow and said to
-be so, where fewer than 8 lengths reach that far.
+rate below 1 by about k / n. So the law is fitted from 100 k on.
 
 Source: Barbero et al. 2024 (arXiv 2406.04267), Figures 8 and 9, appendix C.3; Vaswani et al. 2017
 (arXiv 1706.03762), section 3.
@@ -60,7 +61,7 @@ from ostools.results import Frame, Provenance
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
-from ostools.theory.statistics.fits import FEWEST, Law, fit_decay, over_seeds
+from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
 
 Copies = Float[Tensor, "copy pos d"]
 
@@ -103,7 +104,7 @@ class Figure9(PaperResult):
     """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2),
     bound (certified, of Lemma B.2: 2 min(k, n) e (e^eps - 1) / n).
 
-    `fits`: how the mean over seeds falls from n = 100 k on (or 10 k), see `decay_fits`.
+    `fits`: how the mean over seeds falls from n = 100 k on, see `decay_fits`.
     """
 
     fits: pd.DataFrame
@@ -270,8 +271,8 @@ def figure_9(
         )
     frame = pd.concat(tables, ignore_index=True)
     sizes = {"lengths": length_list, "seeds": seed_list, "noisy": noisy, "noise": noise}
-    far = 100 * noisy if sum(n >= 100 * noisy for n in length_list) >= FEWEST else 10 * noisy
-    return Figure9(frame, Provenance.without_model(**sizes), decay_fits(frame, ["delta"], far))
+    fits = decay_fits(frame, ["delta"], 100 * noisy)
+    return Figure9(frame, Provenance.without_model(**sizes), fits)
 
 
 def decay_fits(

@@ -172,7 +172,8 @@ class Result:
     def chart(self) -> Chart:
         """The chart in its own size (Altair). Raises `InputError` for a class that draws none."""
         raise InputError(
-            f"expected a result that has a chart, found {type(self).__name__}: give the class a `chart` method"
+            f"expected a result that has a chart, found {type(self).__name__}: give the class a "
+            "`chart` method"
         )
 
     def findings(self) -> list[str]:
@@ -204,7 +205,8 @@ class Result:
         ending = target.suffix.lower()
         if (size is not None or not title) and ending not in FIXED:
             raise InputError(
-                f"size and title are of a picture: expected a name ending in {' '.join(FIXED)}, found {target}"
+                f"size and title are of a picture: expected a name ending in {' '.join(FIXED)}, "
+                f"found {target}"
             )
         if ending == ".html":
             from ostools.reporting.page.page import chart_page
@@ -241,7 +243,8 @@ def load_result(path: str | Path) -> Result:
         )
     if not source.is_file():
         raise InputError(
-            f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}"
+            f"path {source}: expected a file, found "
+            f"{'no regular file' if source.exists() else 'nothing'}"
         )
     import ostools.measure
     import ostools.paper
@@ -285,7 +288,8 @@ def _refuse_rounded_scores(frame: pd.DataFrame, provenance: Mapping[str, Any]) -
     }
     if narrow := sorted(dtypes & {"bfloat16", "float16"}):
         raise InputError(
-            f"expected {narrow[0]} with attention's scores in float32, found a result of an earlier ostools, which rounded "
+            f"expected {narrow[0]} with attention's scores in float32, found a result of an "
+            "earlier ostools, which rounded "
             f"them (today's '{narrow[0]}-eager'): measure it again"
         )
 

@@ -162,7 +162,8 @@ class Bench:
             self._loaded = None  # the last model's memory is free before the next is loaded
             if checkpoint_hash(source_of(cell)) != self.terms.checkpoints[name]:
                 raise InputError(
-                    f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
+                    f"expected the checkpoint of {name!r} that the sweep was planned with, found "
+                    "another one here"
                 )
             self._loaded = loads, load_model(name, dtype=dtype, device=self.terms.device)
         return self._loaded[1]

@@ -54,8 +54,8 @@ class RayCluster(Executor):
     Every node needs the same versions, plugins and checkpoints: a cell fails on a node that has
     others. A cell whose worker or node is lost is tried again, twice at most; where no worker is
     left and no node has room for one, the cells that are left have failed. A cell that raises has
-    failed. Raises `InputError` if Ray is not installed, if no cluster answers, and if none of its nodes has room
-    for a worker.
+    failed. Raises `InputError` if Ray is not installed, if no cluster answers, and if none of its
+    nodes has room for a worker.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class RayCluster(Executor):
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
         if device not in (AUTO, "cpu", "cuda"):
             raise InputError(
-                f"device {device!r}: expected auto, cpu or cuda on a Ray cluster, which gives each worker a GPU of its own"
+                f"device {device!r}: expected auto, cpu or cuda on a Ray cluster, which gives each "
+                "worker a GPU of its own"
             )
         if self.address is None and not self.ray.is_initialized():
             return str(resolve_device(device))
@@ -84,7 +85,8 @@ class RayCluster(Executor):
             has_gpu = any(node.get("GPU", 0) >= 1 for node in self._nodes())
         if device == "cuda" and not has_gpu:
             raise InputError(
-                "device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or 'cpu'"
+                "device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or "
+                "'cpu'"
             )
         return device if device != AUTO else "cuda" if has_gpu else "cpu"
 
@@ -96,7 +98,8 @@ class RayCluster(Executor):
             room = _room(self._nodes(), needs)
             if not room:
                 raise InputError(
-                    f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, found none"
+                    f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, "
+                    "found none"
                 )
             count = min(room, len(jobs), self.workers or room)
             yield from self._measure(jobs, terms, needs, count)
@@ -190,7 +193,8 @@ def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         if address is not None:
             raise InputError(
-                f"Ray address {address!r}: this process is connected to a Ray cluster already: give no address "
+                f"Ray address {address!r}: this process is connected to a Ray cluster already: "
+                "give no address "
                 "to use that one, or call ray.shutdown() first"
             )
         yield
@@ -205,7 +209,8 @@ def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
             ray.init(**options, log_to_driver=False, logging_level=logging.CRITICAL)
         except Exception as error:  # whatever Ray raises: another version, no shared memory
             raise InputError(
-                f"expected a Ray cluster at {address or 'this machine'}, found none that can be used: {in_words(error)[:300]}"
+                f"expected a Ray cluster at {address or 'this machine'}, found none that can be "
+                f"used: {in_words(error)[:300]}"
             ) from error
         try:
             yield
@@ -223,7 +228,8 @@ def _answering(address: str) -> str:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
         raise InputError(
-            f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as 10.0.0.1:6379, found none there "
+            f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as "
+            "10.0.0.1:6379, found none there "
             f"({in_words(error)[:300]}): start one with `ray start --head`"
         ) from error
     return address

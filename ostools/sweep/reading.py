@@ -141,7 +141,7 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
     """
     reading = read(directory)
     rows = reading.rows(checked_name("measurement", measurement, MEASUREMENTS))
-    # The answers of `evaluate` have a column `text` too, and pairs of `collapse` a task of that name.
+    # The answers of `evaluate` have a column `text` too; pairs of `collapse` a task of that name.
     has_texts = "text" in rows and MEASUREMENTS[measurement].swept.of_texts is not None
     rows = rows[rows["text"].notna()] if has_texts else rows.head(0)
     for name, value in condition.items():
@@ -225,6 +225,7 @@ def require_sweep(directory: str | Path) -> Path:
     target = checked_path(directory, "directory")
     if not (target / MANIFEST).is_file():
         raise InputError(
-            f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what --out was"
+            f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what "
+            "--out was"
         )
     return target

@@ -114,7 +114,8 @@ def run(
         plan = _plan(sweep, store, executor, retry_failed)
         if replaced := store.ask(list(plan.keyed_cells)):
             say(
-                f"{replaced} cells were measured before with other versions or lengths, with another checkpoint or on "
+                f"{replaced} cells were measured before with other versions or lengths, with "
+                "another checkpoint or on "
                 "another device: the tables leave them out now"
             )
         for record in plan.failed:

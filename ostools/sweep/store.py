@@ -73,7 +73,9 @@ class OwnDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
+        """Make the directory and keep other runners out. Raises `InputError` where that
+        cannot be.
+        """
         self.require_ours()
         lock = FileLock(self.directory / LOCK)
         try:
@@ -84,7 +86,8 @@ class OwnDirectory:
                 lock.acquire(timeout=0)
         except Timeout:
             raise InputError(
-                f"{self.directory}: another run is writing there; wait for it, or give another directory"
+                f"{self.directory}: another run is writing there; wait for it, or give another "
+                "directory"
             ) from None
         try:
             yield
@@ -100,7 +103,8 @@ class OwnDirectory:
             names = {path.name for path in self.directory.iterdir()}
         if names and not names & {self.MARK, LOCK}:
             raise InputError(
-                f"{self.directory}: expected a new directory or that of {self.OF}, found another that is not empty"
+                f"{self.directory}: expected a new directory or that of {self.OF}, found another "
+                "that is not empty"
             )
 
 
@@ -124,7 +128,9 @@ class Store(OwnDirectory):
             yield
 
     def planned_cells(self) -> list[KeyedCell]:
-        """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
+        """What was asked of this directory so far. Raises `InputError` where it is not a
+        sweep's.
+        """
         path = self.directory / MANIFEST
         if not path.exists():
             return []
@@ -160,8 +166,8 @@ class Store(OwnDirectory):
         return replaced
 
     def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
-        """Store a cell as `file_of` made it, in the place of the record of an earlier failure and of
-        a file that could not be read, so that no cell is ever both.
+        """Store a cell as `file_of` made it, in the place of the record of an earlier failure and
+        of a file that could not be read, so that no cell is ever both.
         """
         with disk_errors(self.directory, "cannot be written"):
             (self.failed / f"{keyed_cell.key}.json").unlink(missing_ok=True)

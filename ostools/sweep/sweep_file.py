@@ -63,7 +63,8 @@ def _measurement(value: object) -> object:
 
 def _schema_by_name(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
     kinds = tuple(measurement.options for measurement in MEASUREMENTS.values())
-    return handler.generate_schema(Annotated[Union[kinds], Field(discriminator="name")])  # noqa: UP007 (of a tuple)
+    union = Union[kinds]  # noqa: UP007 (of a tuple)
+    return handler.generate_schema(Annotated[union, Field(discriminator="name")])
 
 
 AnyOptions: TypeAlias = Annotated[
@@ -74,7 +75,7 @@ _Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Sweep(Strict):
-    """Models x (tasks and texts) x dtypes x mitigations x seeds x measurements, each at all lengths.
+    """Models x (tasks and texts) x dtypes x mitigations x seeds x measurements, at all lengths.
 
     texts: a list of texts, or a file of them (`read_texts`). Of each, one window of every length in
         tokens is drawn by the seed.
@@ -110,7 +111,8 @@ class Sweep(Strict):
         for definition, label in zip(definitions, sweep._typed, strict=True):
             if label == repr(definition):
                 raise InputError(
-                    f"mitigations: expected one that a text makes, such as './mine.py:AskAgain', found {label:.60}"
+                    "mitigations: expected one that a text makes, such as './mine.py:AskAgain', "
+                    f"found {label:.60}"
                 )
         return sweep
 
@@ -154,7 +156,8 @@ class Sweep(Strict):
             is_drawn = form_of(spec, measurement.name).random
             if measurement.draws == "by sample" and self.seeds != (0,) and not is_drawn:
                 raise InputError(
-                    f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are drawn by samples: "
+                    f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are "
+                    "drawn by samples: "
                     f"leave seeds out and give samples, or ask {spec} in another sweep"
                 )
 
@@ -172,7 +175,8 @@ def form_of(spec: str, measurement: str) -> Task | CollapseTask:
         return tasks.pairs_or_task(spec)
     if spec in tasks.REPEATING_TASKS:
         raise InputError(
-            f"{measurement} of {spec!r}: expected a task with an answer; known are {', '.join(tasks.names())}"
+            f"{measurement} of {spec!r}: expected a task with an answer; known are "
+            f"{', '.join(tasks.names())}"
         )
     return tasks.task(spec)
 
@@ -185,7 +189,8 @@ def read_sweep(path: str | Path, *, mitigations: Sequence[Mitigation | str] = ()
     values = read_yaml(Path(path))
     if not isinstance(values, dict):
         raise InputError(
-            f"{path}: expected keys such as tasks, lengths and measurements, found {type(values).__name__}"
+            f"{path}: expected keys such as tasks, lengths and measurements, found "
+            f"{type(values).__name__}"
         )
     try:
         return sweep_of(values, mitigations=mitigations)
@@ -246,7 +251,9 @@ for _kind, _pattern, _first in (
 
 
 def read_yaml(path: Path) -> object:
-    """The plain values of a YAML file. Raises `InputError` with the file, the line and the column."""
+    """The plain values of a YAML file. Raises `InputError` with the file, the line and
+    the column.
+    """
     try:
         # _Plain is a SafeLoader: it makes no objects.
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)

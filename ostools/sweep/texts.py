@@ -1,4 +1,6 @@
-"""The texts of a sweep, read from a list or a file. Cost: one read; all texts are held in memory."""
+"""The texts of a sweep, read from a list or a file. Cost: one read; all texts are held
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def read_texts(texts: object) -> tuple[Text, ...]:
 
 
 def _text_of(item: object, number: int, where: str) -> Text:
-    """A text, or an object with one, as the text of that number. Raises `InputError` for another."""
+    """A text, or an object with one, as the text of that number. Raises `InputError` for
+    another.
+    """
     fields = item if isinstance(item, dict) else {"text": item}
     text, name = fields.get("text"), fields.get("id", number)
     is_named = isinstance(name, str | int) and not isinstance(name, bool)

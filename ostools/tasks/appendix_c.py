@@ -49,7 +49,8 @@ _OPENING = "Let's think step by step, showing me your reasoning. Here are a few 
 _COPY_ANSWER = "The answer to your question is: {answer}"
 _MATHS_ANSWER = "The final answer to your maths question is: {answer}"
 _MATHS_REQUEST = (
-    " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', "
+    " Please give the answer on the final line exactly as 'The final answer to your maths question "
+    "is: xxxx', "
     "where 'xxxx' is your answer."
 )
 _DIGIT_REQUEST = (
@@ -179,21 +180,20 @@ class AppendixTask(Task):
         for option, (names, _) in _OPTIONS.items():
             if getattr(self, option) != getattr(AppendixTask, option) and self.name not in names:
                 raise InputError(
-                    f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}"
+                    f"task {self.name!r} has no option {option!r}; tasks that have it: "
+                    f"{', '.join(names)}"
                 )
         if self.separator_every is not None:
             whole_number("separator_every", self.separator_every, 1)
         whole_number("base", self.base, 2, len(_DIGITS))
         problems = {
-            "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out": (
-                self.examples != "before" and self.mode != "cot-few-shot"
-            ),
+            "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave "
+            "examples out": (self.examples != "before" and self.mode != "cot-few-shot"),
             "interleave and uniform exclude each other: choose one way of making the sequence": (
                 self.interleave and self.uniform
             ),
-            f"base: expected digits that are drawn, found none: write uniform=true,base={self.base}": (
-                self.base != len(_DIGITS) and not self.uniform
-            ),
+            "base: expected digits that are drawn, found none: write "
+            f"uniform=true,base={self.base}": (self.base != len(_DIGITS) and not self.uniform),
             f"p: expected a probability above 0 and below 1, found {self.p}": not 0 < self.p < 1,
         }
         for problem, is_there in problems.items():

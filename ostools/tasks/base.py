@@ -82,7 +82,9 @@ class Task(AnyTask):
 
     @abstractmethod
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
-        """The `length` items of the sequence. Raises `InputError` for a length that it cannot have."""
+        """The `length` items of the sequence. Raises `InputError` for a length that it
+        cannot have.
+        """
 
     @abstractmethod
     def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:

@@ -44,7 +44,8 @@ class CopyBeside(Task):
     def __post_init__(self) -> None:
         if self.unique and self.occurrence != "last":
             raise InputError(
-                "occurrence: expected a Q that stands there twice, found unique=true: write unique=false"
+                "occurrence: expected a Q that stands there twice, found unique=true: write "
+                "unique=false"
             )
 
     @property

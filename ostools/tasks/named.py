@@ -63,15 +63,16 @@ def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
     name = spec.partition(":")[0].strip()
     if name in names():
         raise InputError(
-            f"{name}: expected pairs of which v* is v with its last token once more, found a question to be answered; such "
+            f"{name}: expected pairs of which v* is v with its last token once more, found a "
+            "question to be answered; such "
             f"pairs are {', '.join(REPEATING_TASKS)}"
         )
     return _pairs(spec, REPEATING_TASKS)
 
 
 def pairs_or_task(spec: str) -> CollapseTask | Task:
-    """What `collapse` compares by that name: pairs of `REPEATING_TASKS`, or a task, whose prompts of
-    n and n + 1 items are compared.
+    """What `collapse` compares by that name: pairs of `REPEATING_TASKS`, or a task, whose prompts
+    of n and n + 1 items are compared.
     """
     name = spec.partition(":")[0].strip()
     return task(spec) if name in names() else _pairs(spec, (*REPEATING_TASKS, *names()))

@@ -68,8 +68,10 @@ class Pair:
             )
         if self.kind == "theorem" and not repeats_last(self.ids, self.extended):
             raise InputError(
-                f"no theorem pair at length {self.length}: expected v* = v with its last token {self.ids[-1]} once more, "
-                f"found v of {len(self.ids)} tokens and v* of {len(self.extended)} ending in {self.extended[-2:]}"
+                f"no theorem pair at length {self.length}: expected v* = v with its last token "
+                f"{self.ids[-1]} once more, "
+                f"found v of {len(self.ids)} tokens and v* of {len(self.extended)} ending in "
+                f"{self.extended[-2:]}"
             )
 
 
@@ -130,8 +132,8 @@ def ids_of_text(
 def ids_of_items(
     encoder: Encoder, question: str, pieces: Pieces, items: Iterable[str]
 ) -> dict[int, tuple[int, ...]]:
-    """Token ids of each prompt, every piece put in by its own token: the `items` as they stand after
-    the question, other pieces as they stand after an item.
+    """Token ids of each prompt, every piece put in by its own token: the `items` as they stand
+    after the question, other pieces as they stand after an item.
     """
     item_set = set(items)
     id_by_piece = item_ids(encoder, question, item_set)
@@ -153,7 +155,8 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
         if ids[:-1] != prefix:
             last_tokens = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
             raise InputError(
-                f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the tokens ... {last_tokens}: "
+                f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the "
+                f"tokens ... {last_tokens}: "
                 "this tokenizer has no token for it alone"
             )
         id_by_item[piece] = ids[-1]
@@ -177,9 +180,12 @@ def _require_no_merge(
     before = [encoder.token(index) for index in ids[start:]]
     after = [encoder.token(index) for index in extended[start:]]
     raise InputError(
-        f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one more token of the same id, "
-        f"found {''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: "
-        f"this tokenizer merges the repeat; put the item in by its token, with the task's items='ids' ('{task}:items=ids')"
+        f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one "
+        "more token of the same id, "
+        f"found {''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} "
+        f"{', '.join(map(repr, after))}: "
+        "this tokenizer merges the repeat; put the item in by its token, with the task's "
+        f"items='ids' ('{task}:items=ids')"
     )
 
 

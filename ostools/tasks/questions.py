@@ -57,7 +57,10 @@ class Question:
         A prompt that changed by one character has another id.
         """
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST]
-        return f"{label(self.task)} n={self.length} seed={self.seed} mitigation={self.mitigation} #{digest}"
+        return (
+            f"{label(self.task)} n={self.length} seed={self.seed} mitigation={self.mitigation} "
+            f"#{digest}"
+        )
 
     @property
     def reasons(self) -> bool:
@@ -100,7 +103,8 @@ def question(
     bare = "".join("".join(pieces).split())
     if any(isinstance(piece, Label) for piece in pieces) and "".join(sequence.split()) != bare:
         raise InputError(
-            f"{form.name}: expected every label next to its item, found that this task writes text between them; choose a task "
+            f"{form.name}: expected every label next to its item, found that this task writes text "
+            "between them; choose a task "
             "or options that write none"
         )
     plain = before + sequence + after
@@ -109,7 +113,8 @@ def question(
     line = form.answer_line(key)
     if len(line.splitlines()) != 1:
         raise InputError(
-            f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
+            f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line "
+            "could be right; insert no "
             "line ends into what is to be copied"
         )
     rewritten, counts = text != form.prompt(length, seed), _counts(form, pieces, mitigation)
@@ -145,12 +150,14 @@ def _counts(form: Task, pieces: Sequence[str], mitigation: Mitigation | None) ->
     total = form.key([piece for part in parts for piece in part])
     if not form.numeric or sum(int(form.key(part)) for part in parts) != int(total):
         raise InputError(
-            f"{mitigations.label(asking)}: expected a task whose answer is the sum of the counts of its parts, such as "
+            f"{mitigations.label(asking)}: expected a task whose answer is the sum of the counts "
+            "of its parts, such as "
             f"count-ones, found {form.name}"
         )
     if form.answer_line("") == "":
         raise InputError(
-            f"{mitigations.label(asking)}: expected a task that asks for a final line, such as count-ones, found {form.name}: "
+            f"{mitigations.label(asking)}: expected a task that asks for a final line, such as "
+            f"count-ones, found {form.name}: "
             "the first count would be read as its answer"
         )
     return len(parts)
@@ -174,7 +181,8 @@ def questions(
     for part in mitigations.parts(acting):
         if type(part).hooks is not Mitigation.hooks:
             raise InputError(
-                f"{mitigations.label(part)} changes the forward pass, and a model that is asked by text has none to change: "
+                f"{mitigations.label(part)} changes the forward pass, and a model that is asked by "
+                "text has none to change: "
                 "expected a mitigation that only rewrites prompts"
             )
     return [

@@ -50,7 +50,8 @@ class RepeatTask(CollapseTask):
         before_item = self.item is None or self.items == "ids"
         if self.item == "" or (before_item and not self.prompt):
             raise InputError(
-                f"{self.name}: expected something to repeat, and a text before what is put in by its id, found "
+                f"{self.name}: expected something to repeat, and a text before what is put in by "
+                "its id, found "
                 f"prompt={self.prompt!r}, item={self.item!r}, items={self.items!r}"
             )
 
@@ -82,7 +83,9 @@ Ids: TypeAlias = Iterable[int] | HasIds
 
 
 class TaskOfIds(CollapseTask):
-    """Pairs that are given as token ids. Nothing is added to them, and a tokenizer is not needed."""
+    """Pairs that are given as token ids. Nothing is added to them, and a tokenizer is
+    not needed.
+    """
 
     items: ClassVar[ItemsAs] = "ids"
 
@@ -150,13 +153,15 @@ class PairsOfIds(TaskOfIds):
     def __post_init__(self) -> None:
         if not isinstance(self.at, Mapping) or not self.at:
             raise InputError(
-                f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found {short_repr(self.at)}"
+                f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found "
+                f"{short_repr(self.at)}"
             )
         for length, (first, second) in self.at.items():
             ends = _row(first)[-1:], _row(second)[-1:]
             if ends[0] != ends[1] or not ends[0]:
                 raise InputError(
-                    f"{self.name} at length {length}: expected two rows of ids that end in the same one, found {ends[0]} and "
+                    f"{self.name} at length {length}: expected two rows of ids that end in the "
+                    f"same one, found {ends[0]} and "
                     f"{ends[1]} at their ends: their distance would be that of the two tokens"
                 )
 

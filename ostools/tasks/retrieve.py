@@ -70,13 +70,15 @@ class RetrieveTask(Task):
     def __post_init__(self) -> None:
         if self.corrupt and self.position == DRAWN_POSITION:
             raise InputError(
-                "corrupt: expected a position that the records do not decide, found 'drawn': choose another"
+                "corrupt: expected a position that the records do not decide, found 'drawn': "
+                "choose another"
             )
         is_index = isinstance(self.position, int) and self.position >= 0
         is_share = isinstance(self.position, float) and 0 <= self.position <= 1
         if not (is_index or is_share or self.position in PLACES):
             raise InputError(
-                f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction from 0.0 to 1.0, found "
+                f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction from 0.0 "
+                "to 1.0, found "
                 f"{self.position!r}"
             )
         if self.records not in RECORDS and not Path(self.records).is_file():
@@ -105,14 +107,17 @@ class RetrieveTask(Task):
         if isinstance(self.position, int):
             if self.position >= length:
                 raise InputError(
-                    f"position {self.position}: expected an index below {length}, the number of records"
+                    f"position {self.position}: expected an index below {length}, the number of "
+                    "records"
                 )
             return self.position
         share = {"first": 0.0, "middle": 0.5, "last": 1.0}.get(str(self.position), self.position)
         return int(float(share) * (length - 1) + 0.5)
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
-        """The `length` records, each as it stands in the JSON object, the wanted one at its place."""
+        """The `length` records, each as it stands in the JSON object, the wanted one at
+        its place.
+        """
         whole_number("length", length, 1)
         target_pair, other_pairs = self._drawn_pairs(length, seed)
         place = self._place([target_pair, *other_pairs])
@@ -144,8 +149,10 @@ class RetrieveTask(Task):
         for place, piece in enumerate(pieces):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):
                 raise InputError(
-                    f"task {self.name!r}: {piece!r} among the records breaks the JSON object; only blank text can stand "
-                    "between two of them, such as a line end (in bash: --mitigation $'separator:text=\\n')"
+                    f"task {self.name!r}: {piece!r} among the records breaks the JSON object; only "
+                    "blank text can stand "
+                    "between two of them, such as a line end (in bash: --mitigation "
+                    "$'separator:text=\\n')"
                 )
         return "".join(
             ("{" if place == 0 else " ") + piece + ("}" if place == last else ",\n")
@@ -264,7 +271,8 @@ def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
     are_texts = all(isinstance(word, str) for pair in pairs for word in pair)
     if target_pair not in pairs or len(dict(pairs)) != len(pairs) or not are_texts:
         raise InputError(
-            f"{where}: expected a JSON object with different ordered_kv_records of two texts each, and the key and value "
+            f"{where}: expected a JSON object with different ordered_kv_records of two texts each, "
+            "and the key and value "
             "of one of them"
         )
     if length > len(pairs):

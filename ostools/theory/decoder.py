@@ -138,7 +138,8 @@ class Decoder:
         )
         if self.positions in ("rope", "sinusoidal") and width % 2:
             raise InputError(
-                f"positions {self.positions!r} turn pairs of coordinates: expected an even width, found {width}"
+                f"positions {self.positions!r} turn pairs of coordinates: expected an even width, "
+                f"found {width}"
             )
 
     @classmethod
@@ -260,7 +261,8 @@ class Decoder:
         outside = (tokens < 0) | (tokens >= len(self.embedding))
         if bool(outside.any()):
             raise InputError(
-                f"tokens: expected ids 0 to {len(self.embedding) - 1}, found {int(tokens[outside][0])}"
+                f"tokens: expected ids 0 to {len(self.embedding) - 1}, found "
+                f"{int(tokens[outside][0])}"
             )
         return self.embedding[tokens]
 
@@ -353,6 +355,7 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     size, largest = x.detach().double().abs(), torch.finfo(dtype).max
     if not bool((size <= largest).all()):
         raise InputError(
-            f"{dtype} cannot hold values up to {float(size.amax()):.4g}: its largest is {largest:.4g}"
+            f"{dtype} cannot hold values up to {float(size.amax()):.4g}: its largest is "
+            f"{largest:.4g}"
         )
     return x.to(dtype)

@@ -68,7 +68,8 @@ def spacing(magnitude: Float[Tensor, "*shape"], dtype: torch.dtype) -> Float[Ten
     size = magnitude.double().abs()
     if size.numel() and not bool(size.amax() <= info.max):
         raise InputError(
-            f"spacing of {dtype}: expected finite magnitudes up to {info.max:.4g}, found {float(size.max())}"
+            f"spacing of {dtype}: expected finite magnitudes up to {info.max:.4g}, found "
+            f"{float(size.max())}"
         )
     # Without its mantissa a float64 is the power of two below it. Below the smallest normal number
     # the steps stay the same.
@@ -130,7 +131,8 @@ def head_chunks(
     """
     if n_heads < 1 or x.shape[-1] % n_heads:
         raise InputError(
-            f"head chunks: expected a number of heads that divides d_model = {x.shape[-1]}, found {n_heads}"
+            f"head chunks: expected a number of heads that divides d_model = {x.shape[-1]}, found "
+            f"{n_heads}"
         )
     return rearrange(x, "... (head chunk) -> ... head chunk", head=n_heads)
 

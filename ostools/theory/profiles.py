@@ -16,8 +16,9 @@ wide: +- 2 to 3 times the scatter of tokens. A U over 38 tokens that is 2 decade
 57% of cases, where tokens scatter by 0.3. A U that is 0.8 decades deep in tokens that scatter by
 0.3 is seen in 52% of cases at 64 tokens, 85% at 128 (correlation 0.3).
 
-Of many profiles (the texts of a sweep, or a list of prompts): windows of one text are alike, so that texts are
-what is drawn. Every text counts once, by the mean of its windows, and every interval is over texts.
+Of many profiles (the texts of a sweep, or a list of prompts): windows of one text are alike, so
+that texts are what is drawn. Every text counts once, by the mean of its windows, and every interval
+is over texts.
 Cost: a product with a windows x bins matrix, and resamples x texts numbers for the bootstrap.
 """
 
@@ -144,7 +145,9 @@ def means_of_blocks(
 def _contrast(
     first: Float[np.ndarray, " block"], second: Float[np.ndarray, " block"]
 ) -> TestedValue:
-    """Difference of two means of blocks, by Welch's t: one third may scatter more than the other."""
+    """Difference of two means of blocks, by Welch's t: one third may scatter more than
+    the other.
+    """
     freedom = len(first) - 2
     parts = np.array(
         [(_around_line(third) ** 2).sum() / freedom / len(first) for third in (first, second)]

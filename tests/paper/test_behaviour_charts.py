@@ -92,11 +92,9 @@ def test_figure_3_draws_the_mean_over_seeds_of_what_could_be_read() -> None:
     chart = Figure3(frame, provenance(3)).plot()
     # The four columns are equal here, and Altair keeps equal tables once.
     (errors,) = [table for table in tables_of(chart) if "read" in table and None in table["value"]]
-    (strip,) = [table for table in tables_of(chart) if "share" in table]
     # The second length held no number at either seed: no error there, and no 0.
     assert errors["value"] == [3.0, None, 4.0]
     assert (errors["low"], errors["high"]) == ([2.0, None, 4.0], [4.0, None, 4.0])
-    assert strip["share"] == [0.0, 1.0, 0.5]
     words = words_of(chart)
     assert "answers without a number (12 of 24), which the errors leave out" in words
     assert "mean of up to 2 seeds" in words

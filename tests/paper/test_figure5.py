@@ -108,7 +108,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "L∞ distance at v^(L) of v and v*",
         "Line: mean over heads (chunks of d_model / H).",
         "the float64 distance is below the rounding noise of the difference, both as drawn.",
-        "Below these axes: noise of float32 at most ",
+        "Below these axes: noise of float32.",
     ):
         assert words in page, words
     assert "on, up to" not in page, "three lengths are too few for a range"

@@ -283,7 +283,7 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
         "figure-8": {"seeds": 2},
         "figure-9": {"seeds": 2},
         "over-squashing": {"length": 8, "seeds": 3, "powers": 8},
-        "retrieval": {"records": 3, "seeds": 2},
+        "retrieval": {"length": 3, "seeds": 2},
         "counting": {"lengths": "1:6", "dtypes": ["bfloat16"]},
         "remedies": {"lengths": "4:8", "seeds": 1},
     }

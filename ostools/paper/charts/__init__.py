@@ -16,22 +16,24 @@ from ostools.paper.windows import WindowStudy
 from ostools.results import Chart, Result
 
 
-class View(NamedTuple):
+class ChartAndFindings(NamedTuple):
     """How the results of one class are drawn, and what they say."""
 
     chart: Callable[..., Chart]
     findings: Callable[..., list[str]]
 
 
-VIEWS: dict[type[Result], View] = {
-    answer_figures.Figure2: View(behaviour.figure_2_chart, behaviour.figure_2_findings),
-    answer_figures.Figure3: View(behaviour.figure_3_chart, behaviour.figure_3_findings),
-    answer_figures.Figure4: View(behaviour.figure_4_chart, behaviour.figure_4_findings),
-    Figure5: View(figure5.figure_5_chart, figure5.figure_5_findings),
-    Figure8: View(decay.figure_8_chart, decay.figure_8_findings),
-    Figure9: View(decay.figure_9_chart, decay.figure_9_findings),
-    ChainOfThought: View(positions.chain_of_thought_chart, positions.chain_of_thought_findings),
-    Retrieval: View(positions.retrieval_chart, positions.retrieval_notes),
-    WindowStudy: View(positions.windows_chart, positions.windows_findings),
-    Reproduction: View(behaviour.claims_chart, behaviour.reproduction_findings),
+VIEWS: dict[type[Result], ChartAndFindings] = {
+    answer_figures.Figure2: ChartAndFindings(behaviour.figure_2_chart, behaviour.figure_2_findings),
+    answer_figures.Figure3: ChartAndFindings(behaviour.figure_3_chart, behaviour.figure_3_findings),
+    answer_figures.Figure4: ChartAndFindings(behaviour.figure_4_chart, behaviour.figure_4_findings),
+    Figure5: ChartAndFindings(figure5.figure_5_chart, figure5.figure_5_findings),
+    Figure8: ChartAndFindings(decay.figure_8_chart, decay.figure_8_findings),
+    Figure9: ChartAndFindings(decay.figure_9_chart, decay.figure_9_findings),
+    ChainOfThought: ChartAndFindings(
+        positions.chain_of_thought_chart, positions.chain_of_thought_findings
+    ),
+    Retrieval: ChartAndFindings(positions.retrieval_chart, positions.retrieval_notes),
+    WindowStudy: ChartAndFindings(positions.windows_chart, positions.windows_findings),
+    Reproduction: ChartAndFindings(behaviour.claims_chart, behaviour.reproduction_findings),
 }

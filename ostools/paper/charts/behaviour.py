@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 import pandas as pd
 
@@ -136,7 +134,7 @@ def _copy_counts(group: Frame, place: str) -> str:
     )
 
 
-_ERROR_WIDTH, _ERROR_HEIGHT, _STRIP_HEIGHT = 210, 190, 42
+_ERROR_WIDTH, _ERROR_HEIGHT = 210, 190
 COLUMNS = {
     "sum-ones": "sum 1+…+1",
     "count-ones": "count ones, all ones",
@@ -154,31 +152,39 @@ linear axis.
 
 
 def figure_3_chart(result: Figure3) -> Chart:
-    """Above: the mean absolute error of the answers that are numbers, with bars from the least to
-    the greatest seed. Below: where an answer held no number, darker the more seeds gave none. A
-    dotted line stands where the model's training ends.
+    """The mean absolute error of the answers that are numbers, with bars from the least to the
+    greatest seed. A line breaks where no answer held a number. A dotted line stands where the
+    model's training ends.
     """
     frame = frame_of(result)
     summary = _error_summary(frame)
-    largest = int(summary["high"].max()) if summary["high"].notna().any() else 1
+    largest = max(int(summary["high"].max()), 1) if summary["high"].notna().any() else 1
     wide = largest > _FAR * int(frame["length"].max())
+    axis = (
+        error_axis(largest, largest * 5)
+        if wide
+        else axes.linear("absolute error", (0, largest * 1.12), 4)
+    )
     trained = result.provenance.model.get("trained_lengths") or {}
     tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
     panels = [
-        alt.vconcat(
-            _error_panel(
-                summary[summary["task"] == name],
-                max(largest, 1),
-                wide,
-                trained.get(name),
-                index == 0,
-            ),
-            _unread_panel(summary[summary["task"] == name], trained.get(name), index == 0),
-            spacing=8,
+        _error_panel(
+            summary[summary["task"] == name],
+            axes.quiet(axis) if index else axis,
+            trained.get(name),
         )
         for index, name in enumerate(tasks)
     ]
-    notes = [*result.deviations, *_error_notes(summary, wide)]
+    seeds, counts = summary["asked"].max(), f"{summary['none'].sum()} of {summary['asked'].sum()}"
+    notes = [
+        *result.deviations,
+        f"Line: mean of up to {seeds} seeds; bars: least to greatest. There are answers without a "
+        f"number ({counts}), which the errors leave out.",
+    ]
+    if wide:
+        notes.append(
+            "Error axis: linear to 1, then logarithmic. The paper's text does not name one."
+        )
     return draw.figure([panels], result.title, notes, spacing=20, color="shared")
 
 
@@ -194,7 +200,10 @@ def figure_3_findings(result: Figure3) -> list[str]:
         words = f"{rows['read'].sum()} of {rows['asked'].sum()} answers are numbers"
         if len(numbers):
             last = numbers.loc[numbers["length"].idxmax()]
-            words += f"; their mean absolute error is {number(numbers['mean'].mean())} over {len(numbers)} lengths and "
+            words += (
+                f"; their mean absolute error is {number(numbers['mean'].mean())} over "
+                f"{len(numbers)} lengths and "
+            )
             words += f"{number(last['mean'])} at {last['length']} items, the longest of them"
         sentences.append(f"{COLUMNS[str(task)]}, {series}: {words}.")
     return sentences
@@ -217,71 +226,16 @@ def _error_summary(frame: Frame) -> Frame:
     return table.assign(series=table["mode"].map(WAYS), none=table["asked"] - table["read"])
 
 
-def _error_notes(summary: Frame, wide: bool) -> list[str]:
-    """How to read the marks."""
-    seeds, counts = summary["asked"].max(), f"{summary['none'].sum()} of {summary['asked'].sum()}"
-    notes = [
-        f"Line: mean of up to {seeds} seeds (answers that are numbers); bars: least to greatest. "
-        f"Ticks below: answers without a number ({counts}), which the errors leave out."
-    ]
-    return notes + (
-        ["Error axis: linear to 1, then logarithmic. The paper's text does not name one."]
-        if wide
-        else []
-    )
-
-
-def _way_hue() -> alt.Color:
-    return draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
-
-
-def _error_panel(
-    rows: Frame, largest: int, wide: bool, end: int | None, first: bool
-) -> alt.LayerChart:
-    """Means with bars from least to greatest; where errors lie far apart, on an axis that is
-    logarithmic from 1 on.
-    """
+def _error_panel(rows: Frame, axis: theme.Looks, end: int | None) -> alt.LayerChart:
+    """Means with bars from least to greatest, a line a way of asking."""
     data = rows[["length", "series", "low", "high", "asked", "read"]].assign(value=rows["mean"])
-    x = length_axis(rows["length"], None, labels=False)
-    y = (
-        error_axis(largest, largest * 5)
-        if wide
-        else axes.linear("absolute error", (0, largest * 1.12), 4)
-    )
-    y = y if first else axes.quiet(y)
-    marks = rules(
-        data[data["high"] > data["low"]], "x", x, "low", "high", color=_way_hue(), strokeWidth=1
-    )
-    marks += curve(data, x, y, _way_hue(), points=22) + training_end(end, rows["length"], 6)
-    return draw.panel(
-        marks, _ERROR_WIDTH, _ERROR_HEIGHT, COLUMNS[str(rows["task"].iloc[0])], **draw.BOLD
-    )
-
-
-def _unread_panel(rows: Frame, end: int | None, first: bool) -> alt.LayerChart:
-    """A row a way of asking: ticks where answers held no number."""
-    data = rows[["length", "series", "none", "asked"]].assign(
-        share=(rows["none"] / rows["asked"]).fillna(0)
-    )
-    names = [name for name in LINES if (rows["series"] == name).any()]
-    looks: theme.Looks = {"labels": False, "domain": False, "grid": True, "bandPosition": 0.5}
-    title: Any = ["no", "number"] if first else None
-    ticks = (
-        draw.rows(data)
-        .mark_tick(thickness=2, size=_STRIP_HEIGHT / 4)
-        .encode(
-            x=length_axis(rows["length"], "sequence length (items)"),
-            y=axes.names(names, title=title, field="series", **looks),
-            color=_way_hue(),
-            opacity=alt.Opacity(
-                "share:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
-            ),
-            tooltip=draw.tooltips(data),
-        )
-    )
-    return draw.panel(
-        [ticks, *training_end(end, rows["length"], None)], _ERROR_WIDTH, _STRIP_HEIGHT
-    )
+    x = length_axis(rows["length"], "sequence length (items)")
+    hue = draw.hue("series", LINES, columns=3, symbolStrokeWidth=3)
+    spread = data[data["high"] > data["low"]]
+    marks = rules(spread, "x", x, "low", "high", color=hue, strokeWidth=1)
+    marks += curve(data, x, axis, hue, points=22) + training_end(end, rows["length"], 6)
+    title = COLUMNS[str(rows["task"].iloc[0])]
+    return draw.panel(marks, _ERROR_WIDTH, _ERROR_HEIGHT, title, **draw.BOLD)
 
 
 _COUNT_WIDTH, _COUNT_HEIGHT = 225, 84
@@ -325,7 +279,8 @@ def figure_4_findings(result: Figure4) -> list[str]:
     frame = frame_of(result)
     last = _axis_end(frame)
     return [
-        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: {', '.join(note for note in _count_notes(rows, last) if note)}."
+        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: "
+        f"{', '.join(note for note in _count_notes(rows, last) if note)}."
         for (task, mode), rows in frame.groupby(["task", "mode"], sort=False)
     ]
 

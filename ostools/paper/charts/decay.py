@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -14,7 +16,7 @@ from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import curve, log_rows, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of
-from ostools.theory.statistics.fits import FEWEST
+from ostools.theory.statistics.fits import Law
 
 READINGS = {"vectors": "q, k, v Gaussian", "weights": "weights Gaussian"}
 _PLACES = {
@@ -26,7 +28,14 @@ _HARDLY = 0.5
 """A law that leaves more than this of the first fitted value is not called convergence, whatever
 its rate.
 """
-_OURS = "Norm, range of n, seeds and bars are ours, as the paper does not name them (those of C.3 are Figure 9's)."
+_OURS = (
+    "Norm, range of n, seeds and bars are ours, as the paper does not name them (those of C.3 are "
+    "Figure 9's)."
+)
+_OURS_IN_9 = (
+    "The range of n is ours, as the paper does not name it. Every n is the beginning of one "
+    "sequence a seed."
+)
 _COLOURS = {"vectors": "vectors", "weights": "weights", "delta": "vectors", "bound": "local"}
 _QUANTITIES = {
     "l1": "L1 distance of the last representations",
@@ -43,10 +52,13 @@ def figure_9_chart(result: Figure9) -> Chart:
     colours = {"measured": _COLOURS["delta"], "certified bound": _COLOURS["bound"]}
     rows = pd.concat([measured, bound], ignore_index=True)
     parameters = result.provenance.parameters
-    text = f"Figure 9: total variation of a softmax, noise to {parameters['noise']:g} on the first {parameters['noisy']}"
+    text = (
+        f"Figure 9: total variation of a softmax, noise to {parameters['noise']:g} on the first "
+        f"{parameters['noisy']}"
+    )
     title = "delta = sum |y − y*|"
     panel = _decay_panel(rows, result.fits, colours, title, (520, 300))
-    return draw.figure([[panel]], text, [_seeds(frame), *figure_9_notes(result)])
+    return draw.figure([[panel]], text, [_seeds(frame), _OURS_IN_9])
 
 
 def figure_8_findings(result: Figure8) -> list[str]:
@@ -60,29 +72,13 @@ def figure_8_findings(result: Figure8) -> list[str]:
 
 def figure_9_findings(result: Figure9) -> list[str]:
     """The law that each curve follows, and from where on it was fitted."""
-    return [*first_few(_laws(result.fits, "quantity"), MOST - 1), " ".join(figure_9_notes(result))]
+    return [*first_few(_laws(result.fits, "quantity"), MOST - 1), _OURS_IN_9]
 
 
 def _laws(fits: Frame, *keys: str) -> list[str]:
     return [
         f"{' '.join(str(fit[key]) for key in keys)}: {law_words(fit)}"
         for fit in fits.to_dict("records")
-    ]
-
-
-def figure_9_notes(result: Figure9) -> list[str]:
-    """That the law was fitted where delta is not yet one, if it was."""
-    noisy, fitted_from = (
-        int(result.provenance.parameters["noisy"]),
-        int(result.fits["fitted_from"].iloc[0]),
-    )
-    ours = "The range of n is ours, as the paper does not name it. Every n is the beginning of one sequence a seed."
-    if fitted_from >= 100 * noisy:
-        return [ours]
-    return [
-        ours,
-        f"Fewer than {FEWEST} lengths are at n = 100 k = {100 * noisy:,} or more, so the law is fitted from 10 k = "
-        f"{10 * noisy:,} on. Delta still bends there: the fitted rate is too small.",
     ]
 
 
@@ -106,7 +102,10 @@ def figure_8_chart(result: Figure8) -> Chart:
         panels.append(
             _decay_panel(pd.concat(parts, ignore_index=True), fits, colours, words, (310, 240))
         )
-    text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
+    text = (
+        f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal "
+        "positions"
+    )
     pairs = "A sequence of n tokens against the same with its last token copied. "
     means = frame.groupby(["reading", "length"])[list(_QUANTITIES)].mean()
     notes = [axes.ROUNDING_NOTE] if bool((means == 0).to_numpy().any()) else []
@@ -123,7 +122,7 @@ def figure_8_notes(result: Figure8) -> list[str]:
     return [f"Representation: {block}. {_OURS}", f"Positions are added {places}."]
 
 
-def law_words(fit: dict[str, Any]) -> str:
+def law_words(fit: Mapping[str, Any]) -> str:
     """One row of `ostools.paper.synthetic.decay_fits` as a part of a sentence."""
     where = f"from n = {fit['fitted_from']:,}"
     if fit["verdict"] == "too few":
@@ -135,12 +134,18 @@ def law_words(fit: dict[str, Any]) -> str:
         if pd.notna(fit["seeds_low"])
         else ""
     )
-    rate = f"{number(fit['rate'])} (95%: {number(fit['low'])} to {number(fit['high'])} along the mean curve{spread})"
+    rate = (
+        f"{number(fit['rate'])} (95%: {number(fit['low'])} to {number(fit['high'])} along the mean "
+        f"curve{spread})"
+    )
     law = f"e^(-r n), r = {rate}" if fit["law"].startswith("exponential") else f"n^-k, k = {rate}"
     level = f"falls to a level of {number(fit['level'])} by " if fit["level"] > 0 else ""
     unsure = "undecided between laws, best: " if fit["verdict"] == "undecided" else ""
     if fit["falls_to"] > _HARDLY:
-        return f"no convergence {where}: to {number(fit['falls_to'])} of the first value by {level}{law}"
+        return (
+            f"no convergence {where}: to {number(fit['falls_to'])} of the first value by "
+            f"{level}{law}"
+        )
     return f"{unsure}{level}{law}, {where}"
 
 
@@ -160,7 +165,10 @@ def _below(fits: Frame) -> alt.TitleParams:
 def _seeds(frame: Frame) -> str:
     seeds = frame["seed"].nunique()
     bars = "; bars: least to greatest" if seeds > 1 else ""
-    return f"Mean over {seeds} seed{'s' if seeds > 1 else ''}{bars}. Thin black lines: laws fitted to the mean."
+    return (
+        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}{bars}. Thin black lines: laws fitted to "
+        "the mean."
+    )
 
 
 def _without_rounding(frame: Frame) -> Frame:
@@ -211,12 +219,8 @@ def _law_curves(rows: Frame, fits: Frame) -> Frame:
     parts = []
     for fit in fits[fits["law"] != "none"].to_dict("records"):
         lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
-        law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
-        parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
+        numbers = (fit[name] for name in ("rate", "low", "high", "log_amplitude", "level"))
+        law = Law(fit["law"], *numbers, bic=math.nan)
+        values = pd.DataFrame({"length": lengths, "value": law(lengths.astype(float))})
+        parts.append(values.assign(series=fit.get("series", "measured"), kind="fitted"))
     return pd.concat(parts) if parts else pd.DataFrame()
-
-
-def law_values(row: dict[str, Any], n: np.ndarray) -> np.ndarray:
-    """The law of a row of fits at these lengths."""
-    x = n if str(row["law"]).startswith("exponential") else np.log(n)
-    return np.exp(row["log_amplitude"] - row["rate"] * x) + row["level"]

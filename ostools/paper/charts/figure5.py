@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
-from ostools.ground.words import number, title_of
+from ostools.ground.words import title_of
 from ostools.paper.figure5 import FIGURE_5_READING, Figure5
 from ostools.reporting.charts.collapse import (
     jumps,
@@ -52,8 +51,9 @@ def figure_5_chart(result: Figure5) -> Chart:
     """
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
-    low, below = _bottom(frame)
-    y = _value_axis(frame, low)
+    low = _bottom(frame)
+    top = float(frame["head_maximum"].max()) or 10 * low
+    y = axes.log_channel(pd.Series([low * 1.25, top]), "L∞ distance")
     panels = [
         # The pair of no theorem has a row of its own.
         (str(group["pair"].iloc[0]) != "theorem", _panel(result, group, y, low))
@@ -63,10 +63,10 @@ def figure_5_chart(result: Figure5) -> Chart:
     rows = [*rows, *([panel] for off_theorem, panel in panels if off_theorem)]
     model = title_of(result.provenance.model)
     title = f"Figure 5 on {model}: L∞ distance at v^(L) of v and v*, its last token once more"
-    return draw.figure(rows, title, _notes(result, below), spacing=28, between=22)
+    return draw.figure(rows, title, _notes(result, low), spacing=28, between=22)
 
 
-def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
+def _notes(result: Figure5, low: float) -> list[str]:
     frame = frame_of(result)
     marks = "Line: mean over heads (chunks of d_model / H). Pale band: least to greatest. "
     if (most := int(frame["seeds"].max())) > 1:
@@ -79,11 +79,9 @@ def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
     notes = (
         "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn."
     )
-    if below:
-        noise_words = ", ".join(
-            f"{dtype} at most {number(value)}" for dtype, value in below.items()
-        )
-        notes += f" Below these axes: noise of {noise_words}."
+    noise = frame.groupby("dtype", sort=False)["pair_noise"].max()
+    if below := [str(dtype) for dtype, most in noise.items() if most < low]:
+        notes += f" Below these axes: noise of {', '.join(below)}."
     if overflow := [
         name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])
     ]:
@@ -93,26 +91,13 @@ def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
     return [line for line in (*result.deviations, marks, notes) if line]
 
 
-def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
-    """Where the log axis begins, and the greatest noise of each dtype that lies wholly below it.
-
-    Floors far below every distance would leave the curves no room.
+def _bottom(frame: Frame) -> float:
+    """Where the log axis begins: a decade below the least distance, so that floors near it are
+    seen, and those far below leave the curves their room.
     """
-    values = np.concatenate(
-        [frame[name].to_numpy(dtype=float) for name in ("mean", "head_minimum")]
-    )
+    values = frame[["mean", "head_minimum"]].to_numpy(dtype=float)
     positive = values[values > 0]
-    low = float(positive.min()) / 1.5 if len(positive) else 1e-6
-    noise = frame[frame["pair_noise"].notna()].groupby("dtype", sort=False)["pair_noise"]
-    floors = {str(dtype): (float(values.min()), float(values.max())) for dtype, values in noise}
-    near = [least for least, most in floors.values() if most >= low / 10 and least > 0]
-    low = min([low, *near])
-    return low, {dtype: most for dtype, (_, most) in floors.items() if most < low}
-
-
-def _value_axis(frame: Frame, low: float) -> theme.Looks:
-    high = float(frame["head_maximum"].max()) or 10 * low
-    return axes.log_channel(pd.Series([low * 1.25, high]), "L∞ distance")
+    return float(positive.min()) / 10 if len(positive) else 1e-6
 
 
 def _panel(result: Figure5, group: Frame, y: theme.Looks, low: float) -> alt.LayerChart:

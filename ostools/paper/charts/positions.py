@@ -1,5 +1,5 @@
-"""Sensitivity and answers by position, along a chain of thought and of a record to retrieve; and the
-sizes of a sliding window.
+"""Sensitivity and answers by position, along a chain of thought and of a record to retrieve; and
+the sizes of a sliding window.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def chain_of_thought_chart(result: ChainOfThought) -> Chart:
     notes = chain_of_thought_findings(result)[:1]
     notes += ["Norms are estimated."] if set(frame["method"]) != {"exact"} else []
     task_words = f"{parameters['task']}, {parameters['length']} items"
-    title = f"Sensitivity of the answer to prompt and reasoning: {task_words}, on {title_of(result.provenance.model)}"
+    title = (
+        f"Sensitivity of the answer to prompt and reasoning: {task_words}, on "
+        f"{title_of(result.provenance.model)}"
+    )
     return draw.figure([[tokens], [below]], title, notes)
 
 
@@ -74,7 +77,9 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
 
 
 def _parts(table: Frame, parts_present: list[str], hue: Encoding) -> alt.LayerChart:
-    """Shares of the sum, and a line across each where it would end if every token were felt alike."""
+    """Shares of the sum, and a line across each where it would end if every token were
+    felt alike.
+    """
     rows = table[["name", "tokens", "total", "mean"]].assign(
         value=table["share"], alike=table["tokens"] / table["tokens"].sum()
     )
@@ -118,7 +123,10 @@ def retrieval_chart(result: Retrieval) -> Chart:
         _seed_curves(likely, axes.quiet(_record_axis(frame)), log_p),
         _seed_curves(norms, _record_axis(frame), y),
     ]
-    title = f"Retrieving one of {length} records on {title_of(result.provenance.model)}, by where it stands"
+    title = (
+        f"Retrieving one of {length} records on {title_of(result.provenance.model)}, by where it "
+        "stands"
+    )
     notes = [*retrieval_notes(result), "Thin: seeds; thick: their mean."]
     return draw.figure([[panel] for panel in panels], title, notes, between=10)
 
@@ -133,7 +141,8 @@ def retrieval_notes(result: Retrieval) -> list[str]:
     notes = [f"Seeds: {seeds} ({kind} a record); within a seed only the wanted record moves."]
     if records == "words" and int(frame["length"].iloc[0]) > _DIGITS:
         notes.append(
-            "There are more records than digits: another may hold the wanted value too, and be what was found."
+            "There are more records than digits: another may hold the wanted value too, and be "
+            "what was found."
         )
     norm = f"mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i"
     estimated = ", estimated" if (frame["method"] != "exact").any() else ""
@@ -205,8 +214,10 @@ def _windows_notes(result: WindowStudy) -> list[str]:
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
     layers = "all layers" if parameters["layers"] == "all" else f"layers {parameters['layers']}"
     how = (
-        f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, "
-        f"{seeds} seed{'s' * (seeds > 1)}; windows on {layers}, {parameters['sinks'] or 'no'} sinks."
+        f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to "
+        f"{lengths[-1]}, "
+        f"{seeds} seed{'s' * (seeds > 1)}; windows on {layers}, {parameters['sinks'] or 'no'} "
+        "sinks."
     )
     within = set(result.frame["within_training"].astype("boolean").fillna(True))
     if False in within:
@@ -227,9 +238,11 @@ def windows_findings(result: WindowStudy) -> list[str]:
     sized = summary[summary["window"].notna()].astype({"window": int})
     right, farthest = (sized.loc[sized[name].idxmax()] for name in ("accuracy", "distance"))
     return [
-        f"Most answers are right with a window of {right['window']:.0f} tokens, {right['accuracy']:.0%} of "
+        f"Most answers are right with a window of {right['window']:.0f} tokens, "
+        f"{right['accuracy']:.0%} of "
         f"{right['questions']:.0f}; without a window {plain['accuracy']:.0%}.",
-        f"The distance is largest with a window of {farthest['window']:.0f}, {number(farthest['distance'])}; "
+        f"The distance is largest with a window of {farthest['window']:.0f}, "
+        f"{number(farthest['distance'])}; "
         f"without a window {number(plain['distance'])}.",
     ]
 

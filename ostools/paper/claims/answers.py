@@ -30,8 +30,10 @@ _counting = partial(PaperClaim, needs=("figure-3",), figures=(3, 6))
 QUESTION = ["length", "seed"]
 _DIGITS = ("with the first digit", "with the last digit")
 _TESTED = (
-    f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}. There is no verdict if it does not reach that "
-    "level, if all questions are right in both ways, if all are wrong in both, or if fewer than six are right in one way only."
+    f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}. There is no verdict if it "
+    "does not reach that "
+    "level, if all questions are right in both ways, if all are wrong in both, or if fewer than "
+    "six are right in one way only."
 )
 HUNDRED = 100
 NEAR = range(90, 111)
@@ -41,8 +43,10 @@ FEWEST_READ, FEWEST_LENGTHS, FEWEST_ANSWERS = 8, 5, 20
 number for a favourite.
 """
 _CURVES = (
-    f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}). A curve is left out if it has fewer than "
-    f"{FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths with one, or if all its numbers are right. "
+    f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}). A curve is left out "
+    "if it has fewer than "
+    f"{FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths with one, or if "
+    "all its numbers are right. "
     "There is no verdict if every curve is left out."
 )
 
@@ -69,7 +73,10 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
     ones = last.loc[ends_in_one & wrong, "length"]
     if len(ones):
-        sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {ones.min()}"
+        sentence = (
+            f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at "
+            f"length {ones.min()}"
+        )
         return decide(int(ones.min()) <= 300, sentence)
     require_data(
         longest >= 300, f"no answer is 'one' up to length {longest}, the longest that was asked for"
@@ -100,7 +107,9 @@ def _answers(
 
 
 def _with_a_number(answers: Frame) -> Frame:
-    """The answers that hold a number. Raises `UntestedError` where there are too few for a curve."""
+    """The answers that hold a number. Raises `UntestedError` where there are too few for
+    a curve.
+    """
     read: Frame = answers[answers["error"].notna()]
     lengths = read["length"].nunique()
     require_data(
@@ -115,7 +124,8 @@ def _numbers(answers: Frame, fewest: int, which: str = "") -> Column:
     numbers = answers["answered"].dropna()
     require_data(
         len(numbers) >= fewest,
-        f"{len(numbers)} of {len(answers)} answers{which} contain a number, and {fewest} are needed",
+        f"{len(numbers)} of {len(answers)} answers{which} contain a number, and {fewest} are "
+        "needed",
     )
     return numbers
 
@@ -140,7 +150,10 @@ def _errors_rise(every: Frame) -> Verdict:
             rising.append(name)
     sentence = "; ".join(descriptions)
     require_data(judged, f"no curve can be judged ({sentence})")
-    sentence = f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({sentence})"
+    sentence = (
+        f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged "
+        f"({sentence})"
+    )
     return decide(2 * len(rising) > len(judged), sentence)
 
 
@@ -162,7 +175,10 @@ def predicts_hundred(results: ResultsByPart) -> Verdict:
     )
     favourite = int(numbers.mode().iloc[0])
     top, hundreds = int((numbers == favourite).sum()), int((numbers == HUNDRED).sum())
-    sentence = f"{hundreds} of {len(numbers)} answers{which} are 100; the commonest answer is {favourite} ({top} times)"
+    sentence = (
+        f"{hundreds} of {len(numbers)} answers{which} are 100; the commonest answer is {favourite} "
+        f"({top} times)"
+    )
     return decide(hundreds == top and hundreds > 1, sentence)
 
 
@@ -176,13 +192,17 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
     )
     require_data(
         min(len(near), len(far)) >= 3,
-        f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed",
+        f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of "
+        "each are needed",
     )
     require_data(
         around["error"].any(), "every number is right from 50 to 150, so no error can be lower"
     )
     p = float(mannwhitneyu(near, far, alternative="two-sided").pvalue)
-    sentence = f"the median error is {number(near.median())} near 100, and {number(far.median())} beside it"
+    sentence = (
+        f"the median error is {number(near.median())} near 100, and {number(far.median())} beside "
+        "it"
+    )
     require_data(p <= LEVEL, f"{sentence}: undecided (p = {number(p)})")
     return decide(bool(near.median() < far.median()), f"{sentence} (p = {number(p)})")
 
@@ -200,9 +220,15 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
         int(next_counts.max()) if len(next_counts) else 0,
     )
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    sentence = f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer {right} times"
+    sentence = (
+        f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer "
+        f"{right} times"
+    )
     if len(next_counts):
-        sentence += f"; the commonest other number is {int(next_counts.idxmax())}, answered {next_count} times"
+        sentence += (
+            f"; the commonest other number is {int(next_counts.idxmax())}, answered {next_count} "
+            "times"
+        )
     return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence)
 
 
@@ -223,7 +249,8 @@ CLAIMS = (
     _copying(
         "first-is-easier",
         "Section 3.1, Figure 2 (a)",
-        "the task seems considerably easier when asked to return the first rather than the last element",
+        "the task seems considerably easier when asked to return the first rather than the last "
+        "element",
         f"agrees if the first element is copied right more often than the last. {_TESTED}",
         lambda results: first_is_better(
             _panel(results, "a", "copy-first"), _panel(results, "a", "copy-last"), QUESTION, _DIGITS
@@ -232,17 +259,21 @@ CLAIMS = (
     _copying(
         "says-one-by-300",
         "Section 3.1, Figure 2 (a)",
-        "already at a sequence length of only 300 elements, Gemini incorrectly starts to output 'one' when trying to copy "
+        "already at a sequence length of only 300 elements, Gemini incorrectly starts to output "
+        "'one' when trying to copy "
         "the last element",
-        "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. Does not agree "
-        "if the first such answer is at a longer length. If there is no such answer, it does not agree if the lengths reach "
+        "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. "
+        "Does not agree "
+        "if the first such answer is at a longer length. If there is no such answer, it does not "
+        "agree if the lengths reach "
         "300 and some answer is right; otherwise there is no verdict.",
         says_one_by_300,
     ),
     _copying(
         "hints-help",
         "Section 3.1, Figure 2 (b)",
-        'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", helps significantly with the '
+        'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", '
+        "helps significantly with the "
         "performance",
         f"agrees if more of the same questions are right with the hint than without. {_TESTED}",
         lambda results: _panel_helps(results, "b", "with the hint"),
@@ -250,15 +281,18 @@ CLAIMS = (
     _copying(
         "interleaving-helps",
         "Section 3.1, Figure 2 (c)",
-        "replacing the constant sequence of ones with alternating ones and zeros seems to also help",
-        f"agrees if more of the same questions are right with zeros and ones in turn than with ones. {_TESTED}",
+        "replacing the constant sequence of ones with alternating ones and zeros seems to also "
+        "help",
+        "agrees if more of the same questions are right with zeros and ones in turn than with "
+        f"ones. {_TESTED}",
         lambda results: _panel_helps(results, "c", "with zeros and ones in turn"),
     ),
     PaperClaim(
         "deteriorates-with-length",
         "Section 3.2, Figure 3 (Figure 6)",
         "It is clear that the performance rapidly deteriorates with the sequence length.",
-        f"agrees if in more than half of the curves (four tasks; three modes and `answer-only`) {_CURVES}",
+        "agrees if in more than half of the curves (four tasks; three modes and `answer-only`) "
+        f"{_CURVES}",
         deteriorates,
         needs=("figure-3", "answer-only"),
         figures=(3, 6),
@@ -267,15 +301,19 @@ CLAIMS = (
         "persists-with-reasoning",
         "Section 2, Existing theory",
         "even with techniques like Chain-of-Thought that inability persists",
-        f"agrees if in more than half of the curves with a chain of thought (zero-shot and few-shot) {_CURVES}",
+        "agrees if in more than half of the curves with a chain of thought (zero-shot and "
+        f"few-shot) {_CURVES}",
         lambda results: _errors_rise(_answers(results).query("mode != 'none'")),
     ),
     _counting(
         "sum-predicts-100",
         "Section 3.2, Figure 3 (left)",
-        "the LLM is quite likely to predict the value of '100' once the sequence reaches a size around or larger than 100",
-        f"agrees if 100 is the commonest answer (or as common as any other), given more than once, to sums of {min(NEAR)} or "
-        "more ones without reasoning. Sums of exactly 100 ones are left out. There is no verdict with fewer than "
+        "the LLM is quite likely to predict the value of '100' once the sequence reaches a size "
+        "around or larger than 100",
+        "agrees if 100 is the commonest answer (or as common as any other), given more than once, "
+        f"to sums of {min(NEAR)} or "
+        "more ones without reasoning. Sums of exactly 100 ones are left out. There is no verdict "
+        "with fewer than "
         f"{FEWEST_LENGTHS} numbers.",
         predicts_hundred,
     ),
@@ -283,10 +321,14 @@ CLAIMS = (
         "lower-error-near-100",
         "Section 3.2, Figure 3 (left, center)",
         "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
-        f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other lengths from 50 to 150 "
-        f"(medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) together, without reasoning. There is no verdict if "
-        "the test does not reach that level, if no error from 50 to 150 is above 0, if either group has fewer than three "
-        f"answers with a number, or if the two tasks have fewer than {FEWEST_READ} such answers, or fewer than "
+        f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other "
+        "lengths from 50 to 150 "
+        f"(medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) together, without "
+        "reasoning. There is no verdict if "
+        "the test does not reach that level, if no error from 50 to 150 is above 0, if either "
+        "group has fewer than three "
+        f"answers with a number, or if the two tasks have fewer than {FEWEST_READ} such answers, "
+        "or fewer than "
         f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
         lower_near_hundred,
     ),
@@ -294,8 +336,10 @@ CLAIMS = (
         "100-is-commonest",
         "Section 3.2, Figure 4 (Figure 7)",
         "100 is by far the most common response",
-        "agrees if 100 is answered at least twice as often as any other number, and more often than it is the right answer, "
-        f"over the three tasks of Figure 4 without reasoning. There is no verdict with fewer than {FEWEST_ANSWERS} numbers, if "
+        "agrees if 100 is answered at least twice as often as any other number, and more often "
+        "than it is the right answer, "
+        "over the three tasks of Figure 4 without reasoning. There is no verdict with fewer than "
+        f"{FEWEST_ANSWERS} numbers, if "
         "every answer is right, or if the longest sequence is shorter than 100 items.",
         hundred_is_commonest,
         needs=("figure-3",),
@@ -305,9 +349,12 @@ CLAIMS = (
         "error-of-bernoulli-rises-near-100",
         "Section 3.2, Figure 3 (right)",
         "the absolute error actually seems to increase around a sequence length of 100",
-        f"agrees if the absolute error rises with the length from 50 to 150 in task (iii) without reasoning (Kendall's tau, "
-        f"{LEVEL:.0%}). Does not agree if it falls. There is no verdict if the test does not reach that level, with fewer than "
-        f"{FEWEST_READ} answers with a number, or with fewer than {FEWEST_LENGTHS} lengths with one.",
+        "agrees if the absolute error rises with the length from 50 to 150 in task (iii) without "
+        "reasoning (Kendall's tau, "
+        f"{LEVEL:.0%}). Does not agree if it falls. There is no verdict if the test does not reach "
+        "that level, with fewer than "
+        f"{FEWEST_READ} answers with a number, or with fewer than {FEWEST_LENGTHS} lengths with "
+        "one.",
         rises_near_hundred,
     ),
 )

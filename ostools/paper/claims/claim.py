@@ -12,6 +12,7 @@ from ostools.ground.words import number
 from ostools.results import Column, Frame
 from ostools.theory.statistics.fits import fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
+from ostools.theory.statistics.paired import mcnemar
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
 BY_CONSTRUCTION = "holds by construction"
@@ -104,15 +105,16 @@ def first_is_better(
     on: the columns by which questions are the same. ways: how each table was asked for, such as
         "with the hint".
     """
-    from scipy.stats import binomtest
-
     first_right, second_right = (
         table.set_index(list(on))["correct"].astype(bool) for table in (first, second)
     )
     shared = first_right.index.intersection(second_right.index)
     a, b = (np.asarray(right.loc[shared], dtype=bool) for right in (first_right, second_right))
     total, only_first, only_second = len(shared), int((a & ~b).sum()), int((~a & b).sum())
-    sentence = f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right only {ways[1]}"
+    sentence = (
+        f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right "
+        f"only {ways[1]}"
+    )
     require_data(
         not (a & b).all(), f"all {total} questions are right either way: there is nothing to gain"
     )
@@ -121,7 +123,7 @@ def first_is_better(
         only_first + only_second >= FEWEST_PAIRS,
         f"{sentence}: the test needs {FEWEST_PAIRS} that differ",
     )
-    p = float(binomtest(only_first, only_first + only_second, 0.5).pvalue)
+    p = mcnemar(only_first, only_second)
     require_data(p <= LEVEL, f"{sentence}: undecided (p = {number(p)})")
     return decide(only_first > only_second, f"{sentence} (p = {number(p)}, exact)")
 

@@ -61,7 +61,8 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
     for figure in numbers:
         if type(figure) is not int or figure not in FIGURES:
             raise InputError(
-                f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)"
+                f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a "
+                "drawing)"
             )
     if not numbers:
         raise InputError("figures: expected at least one, found none; leave them out for all")

@@ -43,7 +43,8 @@ _DISTANCE_WORDS = "the distance that Figure 5 draws"
 _PROOF = "Appendix B.1, proof of Theorem B.3"
 _FALLS = f"falls by a law without a level from n = {FIT_FROM} on, on the prompts of Figure 5 (a)"
 _ALL = (
-    "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is no verdict if no layer is "
+    "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is "
+    "no verdict if no layer is "
     "fitted, or if some are not fitted and all others fall. A finite run does not show a limit."
 )
 
@@ -74,7 +75,9 @@ def _upper_half(lengths: Any) -> Any:
 
 
 def _least_rounding(results: ResultsByPart) -> str:
-    """The precision of Figure 5 with the least rounding, in which a distance is not hidden by it."""
+    """The precision of Figure 5 with the least rounding, in which a distance is not
+    hidden by it.
+    """
     names = list(dict.fromkeys(results["figure-5"]["figure"].frame["dtype"]))
     return next((name for name in ("float64", "float32") if name in names), names[0])
 
@@ -89,6 +92,12 @@ def _median_over_noise(rows: Frame) -> float:
 def _upper_over_noise(results: ResultsByPart, panel: str) -> float:
     rows = _panel(results, panel, LOW)
     return _median_over_noise(rows[rows["length"].isin(_upper_half(rows["length"]))])
+
+
+def _near_noise(ratio: float, distance: str) -> Verdict:
+    """Verdict on a distance, in these words, that is so many times the noise of rounding."""
+    sentence = f"{distance} in {LOW} is {number(ratio)} times the noise of rounding (median)"
+    return decide(ratio <= NEAR_FACTOR, sentence)
 
 
 def rounding_floor(distance: Column, relative: Column) -> float:
@@ -111,12 +120,8 @@ def near_precision_at_50(results: ResultsByPart) -> Verdict:
     require_data(
         not rows.empty, f"no length from {min(AROUND_50)} to {max(AROUND_50)} was measured"
     )
-    ratio = _median_over_noise(rows)
-    sentence = (
-        f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
-        "rounding (median over these lengths)"
-    )
-    return decide(ratio <= NEAR_FACTOR, sentence)
+    where = f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a)"
+    return _near_noise(_median_over_noise(rows), where)
 
 
 def varying_delays(results: ResultsByPart) -> Verdict:
@@ -127,7 +132,8 @@ def varying_delays(results: ResultsByPart) -> Verdict:
         ratios = np.log10(varied.loc[upper].div(ones.loc[upper], axis=0))
     return above_zero(
         ratios.replace([np.inf, -np.inf], np.nan).mean(axis=0).to_numpy(),
-        f"log10 of the distance of (b) divided by that of (a), in {dtype}, n from {upper.min()} to {upper.max()}",
+        f"log10 of the distance of (b) divided by that of (a), in {dtype}, n from {upper.min()} to "
+        f"{upper.max()}",
     )
 
 
@@ -142,13 +148,9 @@ def varied_falls(results: ResultsByPart) -> Verdict:
 
 
 def ones_collapse(results: ResultsByPart) -> Verdict:
-    over = _upper_over_noise(results, "c")
-    _upper_over_noise(results, "d")  # (c) is judged beside (d): both, or neither
-    sentence = (
-        f"in the upper half of the lengths the distance of (c) in {LOW} is {number(over)} times the noise of rounding "
-        "(median)"
-    )
-    return decide(over <= NEAR_FACTOR, sentence)
+    # (c) is judged beside (d): both, or neither.
+    ratio, _ = (_upper_over_noise(results, panel) for panel in "cd")
+    return _near_noise(ratio, "in the upper half of the lengths the distance of (c)")
 
 
 def commas_separate(results: ResultsByPart) -> Verdict:
@@ -161,13 +163,17 @@ def commas_separate(results: ResultsByPart) -> Verdict:
     over_c, over_d = (_upper_over_noise(results, panel) for panel in "cd")
     require_data(
         np.isfinite(ratio),
-        f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many lengths",
+        f"the ratio of (d) to (c) in {dtype} is not finite: the distance of (c) is 0 at too many "
+        "lengths",
     )
     helps, separate = ratio > 1, over_d > NEAR_FACTOR
     sentence = (
-        f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} (median of the {len(upper)} "
-        f"lengths from {upper.min()} to {upper.max()}, in {dtype}), and it is larger with them at {share:.1%} of these "
-        f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is {number(over_d)} times the "
+        f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} "
+        f"(median of the {len(upper)} "
+        f"lengths from {upper.min()} to {upper.max()}, in {dtype}), and it is larger with them at "
+        f"{share:.1%} of these "
+        f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is "
+        f"{number(over_d)} times the "
         f"noise with commas, and {number(over_c)} times without"
     )
     return decide(helps and separate, sentence)
@@ -179,7 +185,8 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     high = next((name for name in ("float32", "float64") if name in set(table["dtype"])), None)
     require_data(
         high is not None and LOW in set(table["dtype"]),
-        f"this needs {LOW} and float32 or float64; measured were {', '.join(dict.fromkeys(table['dtype']))}",
+        f"this needs {LOW} and float32 or float64; measured were "
+        f"{', '.join(dict.fromkeys(table['dtype']))}",
     )
     starts = table.pivot_table(
         index=["panel", "seed"], columns="dtype", values="first", dropna=False
@@ -203,8 +210,10 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     }
     listing = "; ".join(words + count for words, count in seeds.items())
     sentence = (
-        f"{len(hidden)} curves have a hidden range by n = {n_max} in at least one of the two. In {LOW} it begins at half the "
-        f"length of {high} or less in {int(half.sum())} of them, and {int(left_open.sum())} are left open because longer "
+        f"{len(hidden)} curves have a hidden range by n = {n_max} in at least one of the two. In "
+        f"{LOW} it begins at half the "
+        f"length of {high} or less in {int(half.sum())} of them, and {int(left_open.sum())} are "
+        "left open because longer "
         f"lengths would have to be measured ({listing})"
     )
     require_data(not left_open.all(), sentence)
@@ -247,16 +256,19 @@ CLAIMS = (
         "arbitrarily-close",
         "Theorem 4.2, Figure 5 (a)",
         "their representations become arbitrarily close as n increases",
-        f"agrees if the float64 distance of v^(L) {_FALLS}. There is no verdict with fewer than eight lengths above float64's "
+        f"agrees if the float64 distance of v^(L) {_FALLS}. There is no verdict with fewer than "
+        "eight lengths above float64's "
         "rounding. A finite run does not show a limit.",
         arbitrarily_close,
     ),
     _figure_5(
         "near-precision-at-50",
         "Section 4, Figure 5 (a)",
-        "The repeated digits seem to make the collapse occur much sooner with a sequence length of around 50 being near "
+        "The repeated digits seem to make the collapse occur much sooner with a sequence length of "
+        "around 50 being near "
         "machine precision",
-        f"agrees if {_DISTANCE_WORDS} is at most {NEAR_FACTOR:.0f} times the noise of rounding in {LOW}, at the lengths "
+        f"agrees if {_DISTANCE_WORDS} is at most {NEAR_FACTOR:.0f} times the noise of rounding in "
+        f"{LOW}, at the lengths "
         f"{min(AROUND_50)} to {max(AROUND_50)} of (a) (median over them).",
         near_precision_at_50,
     ),
@@ -264,23 +276,28 @@ CLAIMS = (
         "varying-delays",
         "Section 4, Figure 5 (a, b)",
         "varying the digits seems to delay such a collapse",
-        f"agrees if {_DISTANCE_WORDS} is larger in (b) than in (a) over the upper half of the lengths: the mean log ratio is "
-        "above 0 (95% Student interval over at least three digit streams). There is no verdict if the interval contains zero.",
+        f"agrees if {_DISTANCE_WORDS} is larger in (b) than in (a) over the upper half of the "
+        "lengths: the mean log ratio is "
+        "above 0 (95% Student interval over at least three digit streams). There is no verdict if "
+        "the interval contains zero.",
         varying_delays,
     ),
     _figure_5(
         "varied-trend-downward",
         "Section 4, Figure 5 (b)",
         "a downward trend is maintained with respect to the sequence length",
-        f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, is negative (95% "
-        "Student interval over at least three digit streams). There is no verdict if the interval contains zero.",
+        f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, "
+        "is negative (95% "
+        "Student interval over at least three digit streams). There is no verdict if the interval "
+        "contains zero.",
         varied_falls,
     ),
     _figure_5(
         "ones-collapse-in-copying",
         "Section 4, Figure 5 (c)",
         "the representations collapse for the sequence of ones (c)",
-        f"agrees if {_DISTANCE_WORDS} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of rounding in the upper half of "
+        f"agrees if {_DISTANCE_WORDS} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of "
+        "rounding in the upper half of "
         "the lengths (median over them).",
         ones_collapse,
     ),
@@ -288,17 +305,23 @@ CLAIMS = (
         "commas-separate",
         "Section 4, Figure 5 (c, d)",
         "adding commas every third digit (d) helps to keep the representations well-separated",
-        f"agrees if two things hold over the upper half of the lengths. “Helps”: commas enlarge {_DISTANCE_WORDS} (the "
-        f"median of (d) / (c) is above 1; this does not speak of every length). “Well-separated”: in {LOW} (d) is above "
-        f"{NEAR_FACTOR:.0f} times the noise of rounding (median), the opposite of the collapse by which (c) is judged.",
+        "agrees if two things hold over the upper half of the lengths. “Helps”: commas enlarge "
+        f"{_DISTANCE_WORDS} (the "
+        "median of (d) / (c) is above 1; this does not speak of every length). “Well-separated”: "
+        f"in {LOW} (d) is above "
+        f"{NEAR_FACTOR:.0f} times the noise of rounding (median), the opposite of the collapse by "
+        "which (c) is judged.",
         commas_separate,
     ),
     _figure_5(
         "sooner-in-low-precision",
         "Section 4, Quantisation and Tokenisation",
-        "a lower machine precision will mean that the convergence of representations in Theorem 4.2 will occur much sooner",
-        f"agrees if every curve of Figure 5 that collapses does so in {LOW} at half the length of float32 or less (much "
-        "sooner). A curve whose lengths end before that can be seen is left open. There is no verdict if no curve collapses, "
+        "a lower machine precision will mean that the convergence of representations in Theorem "
+        "4.2 will occur much sooner",
+        f"agrees if every curve of Figure 5 that collapses does so in {LOW} at half the length of "
+        "float32 or less (much "
+        "sooner). A curve whose lengths end before that can be seen is left open. There is no "
+        "verdict if no curve collapses, "
         "or if all that do are left open.",
         sooner_in_low_precision,
     ),
@@ -307,15 +330,18 @@ INDUCTION = (
     _induction(
         "attention-variation-vanishes",
         _PROOF,
-        r"goes to 0 with $n \to \infty$ thanks to Lemma B.2 and our assumptions on the positional encodings",
-        f"agrees if delta(alpha_n, alpha*_(n+1)) of the model's attention, the mean over heads, {_FALLS}, {_ALL}",
+        r"goes to 0 with $n \to \infty$ thanks to Lemma B.2 and our assumptions on the positional "
+        "encodings",
+        "agrees if delta(alpha_n, alpha*_(n+1)) of the model's attention, the mean over heads, "
+        f"{_FALLS}, {_ALL}",
         lambda results: _attention_vanishes(results, "delta"),
     ),
     _induction(
         "own-weight-vanishes",
         _PROOF,
         "goes to 0 due to Lemma B.1",
-        f"agrees if the weight alpha*_(n+1,n+1) of the repeated token on itself, the mean over heads, {_FALLS}, {_ALL}",
+        "agrees if the weight alpha*_(n+1,n+1) of the repeated token on itself, the mean over "
+        f"heads, {_FALLS}, {_ALL}",
         lambda results: _attention_vanishes(results, "own"),
     ),
     PaperClaim(

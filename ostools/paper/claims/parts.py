@@ -22,7 +22,7 @@ from ostools.paper import behaviour
 from ostools.paper.claims.claim import PaperClaim
 from ostools.paper.figure5 import figure_5
 from ostools.paper.lemmas import lemma_checks
-from ostools.paper.retrieval import Retrieval, retrieval
+from ostools.paper.retrieval import retrieval
 from ostools.paper.synthetic import figure_8, figure_9
 from ostools.results import Result
 from ostools.tasks import FIGURE_5, AppendixTask, Question
@@ -116,7 +116,8 @@ def _over_squashing(
         digits = [place for place, item in enumerate(items) if item is not None]
         if not digits:
             raise InputError(
-                "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
+                "which tokens are the sequence's is not known: its tokenizer does not say where "
+                "its tokens stand"
             )
         part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]), units=100)
         measured = ost.sensitivity(
@@ -133,12 +134,6 @@ def _over_squashing(
                 model, task_prompt.prompt, powers=options["powers"]
             )
     return results
-
-
-def _retrieval(
-    model: TransformerBridge, records: int, seeds: Sequence[int], progress: Progress | None
-) -> Retrieval:
-    return retrieval(model, length=records, seeds=seeds, progress=progress)
 
 
 def _bytes(
@@ -216,10 +211,10 @@ _PARTS = (
     ),
     ClaimPart(
         "retrieval",
-        {"records": 9, "seeds": 6},
+        {"length": 9, "seeds": 6},
         60,
-        _result("retrieval", _retrieval),
-        lambda model, options: bytes_of(retrieval, model, length=options["records"]),
+        _result("retrieval", retrieval),
+        _bytes(retrieval),
     ),
     ClaimPart(LEMMAS, {"seed": 0}, 4, _numbers_alone(LEMMAS, lemma_checks)),
     ClaimPart(
@@ -258,7 +253,9 @@ def reproduction_memory(model: Unloaded, arguments: Mapping[str, Arguments]) -> 
 
 
 def claim_questions() -> list[Question]:
-    """What a model that runs elsewhere is asked for the claims about answers, each question once."""
+    """What a model that runs elsewhere is asked for the claims about answers, each
+    question once.
+    """
     every = [
         item
         for part in PARTS.values()
@@ -283,7 +280,8 @@ def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
             default = PARTS[name].arguments[argument]
             if not _is_like(default, value):
                 raise InputError(
-                    f"{name}: {argument}: expected {_KINDS[type(default)]} such as {default!r:.22}, found {value!r}"
+                    f"{name}: {argument}: expected {_KINDS[type(default)]} such as "
+                    f"{default!r:.22}, found {value!r}"
                 )
         parse_lengths(values.get("lengths", "1"), f"{name}: lengths")
     return {name: {**part.arguments, **recipe.get(name, {})} for name, part in PARTS.items()}

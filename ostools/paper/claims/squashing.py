@@ -33,7 +33,8 @@ RATE_WITHIN = 0.01
 is above rounding.
 """
 _DIGITS = (
-    "is below 0 over the digits of the sequence (95% Student interval over the prompts). There is no verdict if the interval "
+    "is below 0 over the digits of the sequence (95% Student interval over the prompts). There is "
+    "no verdict if the interval "
     "contains zero."
 )
 
@@ -77,8 +78,10 @@ def _against_bound(results: ResultsByPart, variant: str) -> tuple[int, int, floa
 def bound_holds(results: ResultsByPart) -> Verdict:
     tokens, above, least = _against_bound(results, CERTIFIED)
     sentence = (
-        f"with attention and norm scales held, as the theorem assumes, the certified form of the bound holds at "
-        f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The printed form has a "
+        "with attention and norm scales held, as the theorem assumes, the certified form of the "
+        "bound holds at "
+        f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The "
+        "printed form has a "
         "constant C that is not given, so a single prompt cannot break it"
     )
     return decide(above == 0, sentence)
@@ -87,9 +90,12 @@ def bound_holds(results: ResultsByPart) -> Verdict:
 def equation_4_holds(results: ResultsByPart) -> Verdict:
     tokens, below, least = _against_bound(results, EQUATION_4)
     sentence = (
-        f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} tokens (the least bound / "
-        f"measured is {number(least)}). sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz "
-        "constant. The theorem leaves its beta open, and here it is the first norm's. The measured norms contain the value "
+        f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} "
+        "tokens (the least bound / "
+        f"measured is {number(least)}). sigma_psi is taken from the MLPs at these tokens, so it is "
+        "at most their Lipschitz "
+        "constant. The theorem leaves its beta open, and here it is the first norm's. The measured "
+        "norms contain the value "
         "projections, which footnote 2 leaves out"
     )
     require_data(not below, f"{sentence}. With a greater sigma_psi the bound may hold")
@@ -107,7 +113,8 @@ def depends_on_position(results: ResultsByPart) -> Verdict:
     require_data(spreads, "in every prompt each digit stands at one position alone")
     least, median = min(spreads), float(np.median(spreads))
     sentence = (
-        f"by its position in a prompt, the same digit has sensitivities that differ by a factor of {number(median)}, largest "
+        "by its position in a prompt, the same digit has sensitivities that differ by a factor of "
+        f"{number(median)}, largest "
         f"over smallest (median of {len(spreads)} digits; the least is {number(least)})"
     )
     return decide(least > 1 + ROUNDING, sentence)
@@ -125,7 +132,8 @@ def depends_on_attention(results: ResultsByPart) -> Verdict:
         else ""
     )
     quantity = (
-        "rank correlation of path sum and measured norms, with the model's attention minus with equal weights"
+        "rank correlation of path sum and measured norms, with the model's attention minus with "
+        "equal weights"
         f"{mean_words}"
     )
     return above_zero(samples, quantity, "prompts")
@@ -167,9 +175,12 @@ def only_the_first(results: ResultsByPart) -> Verdict:
     falls = last["observed_rate"].fillna(0.0).astype(float) < 1
     near = int(((last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN).sum())
     sentence = (
-        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} to "
-        f"{number(float(remainder.max()))} of the last token's mass is still off the first token. What is left falls in "
-        f"{int(falls.sum())} of {len(last)} blocks, and in {near} at the predicted rate. A finite depth does not reach the "
+        f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} "
+        "to "
+        f"{number(float(remainder.max()))} of the last token's mass is still off the first token. "
+        "What is left falls in "
+        f"{int(falls.sum())} of {len(last)} blocks, and in {near} at the predicted rate. A finite "
+        "depth does not reach the "
         "limit itself"
     )
     return decide(bool((simple & falls).all()), sentence)
@@ -179,7 +190,10 @@ def prevented(results: ResultsByPart) -> Verdict:
     norms_by_prompt = [_norms(measured, "full") for measured, _, _ in _prompts(results)]
     shares = [float(norms.iloc[0] / norms.sum()) for norms in norms_by_prompt]
     require_data(shares, "no prompt was measured")
-    sentence = f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity is to the first token"
+    sentence = (
+        f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity "
+        "is to the first token"
+    )
     return decide(max(shares) < DEGENERATE, sentence)
 
 
@@ -224,21 +238,29 @@ CLAIMS = (
     _section_5(
         "theorem-5.1-bound",
         "Section 5, below Theorem 5.1",
-        "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
-        "agrees if at every token the certified path sum is at least the measured norm of d y_n / d v_i^(0), up to rounding "
-        f"(relative {ROUNDING:g}). The certified sum has spectral norms in place of the printed constants. Attention and norm "
+        "the sensitivity depends on the sum of the weighted paths between the token i at the input "
+        "and the final layer",
+        "agrees if at every token the certified path sum is at least the measured norm of d y_n / "
+        "d v_i^(0), up to rounding "
+        f"(relative {ROUNDING:g}). The certified sum has spectral norms in place of the printed "
+        "constants. Attention and norm "
         "scales are held, as the theorem assumes.",
         bound_holds,
-        construction="with spectral norms the bound follows from the triangle inequality and the chain rule for every model",
+        construction="with spectral norms the bound follows from the triangle inequality and the "
+        "chain rule for every model",
     ),
     _section_5(
         "equation-4",
         "Appendix B.2, Theorem B.5, equation 4",
         r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
-        "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed (docs/fidelity.md), is at least "
-        f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with attention and norm scales held. "
-        "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz constant. If the equation holds "
-        "with it, it holds with that constant too. If it does not hold with it, there is no verdict: this rule can agree or "
+        "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed "
+        "(docs/fidelity.md), is at least "
+        f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with "
+        "attention and norm scales held. "
+        "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz "
+        "constant. If the equation holds "
+        "with it, it holds with that constant too. If it does not hold with it, there is no "
+        "verdict: this rule can agree or "
         "stay open, and cannot disagree.",
         equation_4_holds,
     ),
@@ -249,22 +271,26 @@ CLAIMS = (
         "agrees if the largest measured norm of a digit exceeds its smallest by more than rounding "
         f"(relative {ROUNDING:g}), for every digit that stands at several positions of a prompt.",
         depends_on_position,
-        construction="under the causal mask equal tokens at two positions have different rows and columns of attention, so "
+        construction="under the causal mask equal tokens at two positions have different rows and "
+        "columns of attention, so "
         "equal norms would be a coincidence",
     ),
     _section_5(
         "depends-on-attention",
         "Section 5, second takeaway",
         "the sensitivity to an input token depends on the attention weights",
-        "agrees if the path sum ranks the tokens more like the measured norms with the model's attention weights than with "
-        "equal weights, which depend on the position alone. The difference of the two rank correlations is above 0 (95% "
+        "agrees if the path sum ranks the tokens more like the measured norms with the model's "
+        "attention weights than with "
+        "equal weights, which depend on the position alone. The difference of the two rank "
+        "correlations is above 0 (95% "
         "Student interval over prompts). There is no verdict if the interval contains zero.",
         depends_on_attention,
     ),
     _section_5(
         "sooner-keeps-more",
         "Section 5, below Theorem 5.1",
-        "for tokens coming sooner in the sequence, there will be more opportunity for their information to be preserved",
+        "for tokens coming sooner in the sequence, there will be more opportunity for their "
+        "information to be preserved",
         f"agrees if the rank correlation of position and measured sensitivity {_DIGITS}",
         lambda results: _falls_with_position(
             [(digits, _norms(measured, "full")) for measured, _, digits in _prompts(results)],
@@ -275,8 +301,10 @@ CLAIMS = (
         "paths-grow-for-sooner",
         "Section 5, below Theorem 5.1",
         "The paths instead grow very quickly for tokens coming sooner in the sequence.",
-        f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS} "
-        "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L layers: that is not judged.",
+        "agrees if the rank correlation of position and the path sum, weighted by the attention "
+        f"of this model, {_DIGITS} "
+        "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L "
+        "layers: that is not judged.",
         lambda results: _falls_with_position(
             [(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)],
             "weighted paths",
@@ -286,35 +314,45 @@ CLAIMS = (
         "only-the-first-token",
         "Proposition 5.2 (Proposition B.8)",
         "the output representation will only depend on the first input token",
-        "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the first token. That is: its "
-        "second eigenvalue is below 1, and the mass off the first token still falls at the last power.",
+        "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the "
+        "first token. That is: its "
+        "second eigenvalue is below 1, and the mass off the first token still falls at the last "
+        "power.",
         only_the_first,
-        construction="softmax under the causal mask gives row-stochastic triangular patterns whose later diagonal entries are "
+        construction="softmax under the causal mask gives row-stochastic triangular patterns whose "
+        "later diagonal entries are "
         "below 1, and powers of such patterns go to the first column",
     ),
     _section_5(
         "limit-is-prevented",
         "Section 5, above Proposition 5.2",
         "Fortunately, there are many mechanisms which prevent this from happening",
-        f"agrees if in every prompt less than {DEGENERATE:.0%} of the measured sensitivity is to the first token.",
+        f"agrees if in every prompt less than {DEGENERATE:.0%} of the measured sensitivity is to "
+        "the first token.",
         prevented,
     ),
     _u_shape(
         "u-shape-of-retrieval",
         "Section 5, U-shape effect",
-        "LLMs seem to perform better at retrieval tasks when the information to be retrieved is located either near the "
+        "LLMs seem to perform better at retrieval tasks when the information to be retrieved is "
+        "located either near the "
         "start or the end of the sequence",
-        "agrees if the right value is likelier with the wanted record first than between, and likelier with it last than "
-        "between: both 95% intervals over seeds are above 0. Does not agree if one of them is below 0. There is no verdict "
+        "agrees if the right value is likelier with the wanted record first than between, and "
+        "likelier with it last than "
+        "between: both 95% intervals over seeds are above 0. Does not agree if one of them is "
+        "below 0. There is no verdict "
         "if the intervals leave it open, if no answer names the value, or if every answer does.",
         u_shape_of_retrieval,
     ),
     _u_shape(
         "u-shape-of-sensitivity",
         "Section 5, U-shape effect",
-        "tokens at the start of the sequence have more opportunity for the information to be maintained at the end",
-        "agrees if the last token is more sensitive to the wanted record where it stands first than between: the 95% interval "
-        "over seeds is above 0. Does not agree if it is below 0. There is no verdict if it leaves it open. The words are of "
+        "tokens at the start of the sequence have more opportunity for the information to be "
+        "maintained at the end",
+        "agrees if the last token is more sensitive to the wanted record where it stands first "
+        "than between: the 95% interval "
+        "over seeds is above 0. Does not agree if it is below 0. There is no verdict if it leaves "
+        "it open. The words are of "
         "the start only: the end is told, and not judged.",
         lambda results: _ends_above(
             results, "log_sensitivity", "log sensitivity to the wanted record's tokens", ("first",)

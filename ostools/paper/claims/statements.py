@@ -34,7 +34,8 @@ def synthetic_converges(results: ResultsByPart) -> Verdict:
         mean, low, high = over_seeds(list(log_log_slopes(curves)))
         require_data(
             np.isfinite(low),
-            f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every distance above 0",
+            f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every "
+            "distance above 0",
         )
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
@@ -63,8 +64,10 @@ def variation_decays(results: ResultsByPart) -> Verdict:
     )
     above = int((frame["delta"] > frame["bound"]).sum())
     sentence = (
-        f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
-        f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
+        f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, "
+        f"{number(high)}] over "
+        f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of "
+        f"{len(frame)} points"
     )
     return decide(high < 0 and above == 0, sentence)
 
@@ -103,7 +106,8 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
 
 def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str = "") -> PaperClaim:
     rule = (
-        "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases). "
+        "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones "
+        "and worst cases). "
         f"Numbers do not prove it.{reading}"
     )
     judge = partial(_lemma_holds, name, left_out=left_out)
@@ -114,8 +118,10 @@ def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str =
 def counting_impossible(results: ResultsByPart) -> Verdict:
     summary = results["counting"]["counting"].summary
     sentence = "; ".join(
-        f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs tested there; both "
-        f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
+        f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs "
+        "tested there; both "
+        f"first tokens are right in {row['right_twice']} of them, and one alone in "
+        f"{row['right_once']}"
         for row in summary.to_dict("records")
     )
     tested_pairs, right_twice, right_once = summary[
@@ -127,7 +133,8 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
     )
     require_data(
         right_twice or right_once,
-        f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})",
+        "where the pair is hidden no first token is right, so nothing could have contradicted it "
+        f"({sentence})",
     )
     return decide(bool(right_twice == 0), sentence)
 
@@ -151,9 +158,12 @@ SYNTHETIC = (
     PaperClaim(
         "synthetic-converges",
         "Appendix C.3, Figure 8",
-        "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
-        f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
-        "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys and values are Gaussian). "
+        "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the "
+        "convergence still occurs.",
+        f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative "
+        "(95% Student interval over "
+        "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys "
+        "and values are Gaussian). "
         "The other readings are told, and not judged.",
         synthetic_converges,
         needs=("figure-8",),
@@ -163,25 +173,29 @@ SYNTHETIC = (
         "total-variation-decays",
         "Appendix C.3, Figure 9",
         "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
-        "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
+        "agrees if the slope of log delta against log length is negative beyond ten times the "
+        "noisy entries (95% Student "
         "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
         variation_decays,
         needs=("figure-9",),
         figures=(9,),
-        construction="it is a statement about drawn numbers, without a model, and the bound falls as 1/n whatever is drawn",
+        construction="it is a statement about drawn numbers, without a model, and the bound falls "
+        "as 1/n whatever is drawn",
     ),
 )
 CLAIMS = (
     _lemma(
         "B.1",
         "Appendix B.1, Lemma B.1",
-        "adding a new element to a sequence results in the softmax value of a specific token to decrease",
+        "adding a new element to a sequence results in the softmax value of a specific token to "
+        "decrease",
     ),
     _lemma(
         "4.1",
         "Section 4, Lemma 4.1",
         "Then, the L_1 difference of their softmax tends to 0.",
-        " The informal lemma does not ask for bounded scores, as B.2 does. Does not agree if a case without them breaks.",
+        " The informal lemma does not ask for bounded scores, as B.2 does. Does not agree if a "
+        "case without them breaks.",
         left_out=UNBOUNDED,
     ),
     _lemma(
@@ -195,33 +209,40 @@ CLAIMS = (
     _lemma(
         "B.6",
         "Appendix B.2, Lemma B.6",
-        "has 1 as its largest eigenvalue. Moreover, such eigenvalue has multiplicity 1 if each row except the first has at "
+        "has 1 as its largest eigenvalue. Moreover, such eigenvalue has multiplicity 1 if each row "
+        "except the first has at "
         "least 2 non-zero entries.",
     ),
     _lemma(
         "B.7",
         "Appendix B.2, Lemma B.7",
-        "The product of two row-stochastic matrices is again row-stochastic. Moreover, the product of two triangular "
+        "The product of two row-stochastic matrices is again row-stochastic. Moreover, the product "
+        "of two triangular "
         "row-stochastic matrices is a triangular row-stochastic matrix.",
     ),
     _lemma(
         "B.8",
         "Appendix B.2, Proposition B.8",
         "will only be sensitive to the first token",
-        " The limit is of the bound: off the first token it is 0, and so is the derivative, which the bound is above. No "
-        "eigenvectors are used: that the matrix “is diagonalizable”, as the proof has it, does not follow.",
+        " The limit is of the bound: off the first token it is 0, and so is the derivative, which "
+        "the bound is above. No "
+        "eigenvectors are used: that the matrix “is diagonalizable”, as the proof has it, does not "
+        "follow.",
     ),
     _lemma(
         "B.9",
         "Section 6, Proposition 6.1 (B.9)",
-        "A Transformer without positional encodings and a causal attention mechanism is immediately unable to count.",
+        "A Transformer without positional encodings and a causal attention mechanism is "
+        "immediately unable to count.",
     ),
     PaperClaim(
         "counting-impossible",
         "Section 6, Corollary 6.2",
         "Counting in certain situations becomes impossible due to representational collapse.",
-        "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise of the difference), "
-        "whose right answers begin with different tokens, never both get the right first token. There is no verdict if "
+        "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise "
+        "of the difference), "
+        "whose right answers begin with different tokens, never both get the right first token. "
+        "There is no verdict if "
         "there is no such pair, or if none of these first tokens is right.",
         counting_impossible,
         needs=("counting",),
@@ -234,8 +255,10 @@ CLAIMS = (
     PaperClaim(
         "tokens-keep-distant",
         "Section 4, A simple solution",
-        "introduce additional tokens throughout the sequence to help keep the representations distant",
-        "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger. This is the "
+        "introduce additional tokens throughout the sequence to help keep the representations "
+        "distant",
+        "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 "
+        "items larger. This is the "
         "verdict of `study`, paired by length, at 95% over all its verdicts (Bonferroni).",
         lambda results: _remedy(results, "separator", "collapse"),
         needs=("remedies",),
@@ -244,11 +267,14 @@ CLAIMS = (
         "affected-by-prompting",
         "Section 3.1, on drawn digits",
         "seems to be affected by the prompting",
-        "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model "
-        "that always says 0 is not always right. This is the verdict of `study`, paired by length, at 95% over all its "
+        "agrees if the paper's hint changes how many answers to copy-last are right on drawn "
+        "digits, where a model "
+        "that always says 0 is not always right. This is the verdict of `study`, paired by length, "
+        "at 95% over all its "
         "verdicts (Bonferroni).",
         lambda results: decide(True, _remedy(results, "hint", "answers").sentence),
         needs=("remedies",),
-        construction="every prompt enters the computation, and a change of the answers in either direction meets the rule",
+        construction="every prompt enters the computation, and a change of the answers in either "
+        "direction meets the rule",
     ),
 )

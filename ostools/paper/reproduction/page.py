@@ -41,17 +41,24 @@ TITLES = {
     "remedies": "Commas and hints on drawn digits (sections 3 and 4)",
 }
 CAVEATS = (
-    "The paper's Figures 2 to 4 are of Gemini 1.5, and Figures 5 to 7 of Gemma 7B. “Agrees” says that this model, on "
-    "these prompts and lengths, shows what is claimed. “Does not agree” says that it shows otherwise. Both speak of "
+    "The paper's Figures 2 to 4 are of Gemini 1.5, and Figures 5 to 7 of Gemma 7B. “Agrees” says "
+    "that this model, on "
+    "these prompts and lengths, shows what is claimed. “Does not agree” says that it shows "
+    "otherwise. Both speak of "
     "this model alone.",
-    "The rules are the same for every model. Each stands beside its claim. Where a test decides a claim, it is judged "
+    "The rules are the same for every model. Each stands beside its claim. Where a test decides a "
+    "claim, it is judged "
     "at its own 5%: of many such claims, some are decided by chance.",
-    "In Figure 2 the right answer is always 0, so a model that always says 0 is right everywhere. Prompts of drawn digits show "
+    "In Figure 2 the right answer is always 0, so a model that always says 0 is right everywhere. "
+    "Prompts of drawn digits show "
     "such a model.",
-    "“Holds by construction” is not evidence: no model, or no answer, could have spoken against it, for the reason in "
+    "“Holds by construction” is not evidence: no model, or no answer, could have spoken against "
+    "it, for the reason in "
     "the line. What was measured there checks this code. It is not counted among “agrees”.",
-    "“Could not be tested” is not evidence in either direction. Its reason stands in the same line.",
-    "Measured values, certified bounds, predictions and estimates are named as such. One is never shown in place of another.",
+    "“Could not be tested” is not evidence in either direction. Its reason stands in the same "
+    "line.",
+    "Measured values, certified bounds, predictions and estimates are named as such. One is never "
+    "shown in place of another.",
 )
 
 
@@ -60,7 +67,8 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
     counts = ", ".join(f"{outcome}: {count}" for outcome, count in reproduction.outcomes.items())
     title = f"“Transformers need glasses!” on {title_of(reproduction.provenance.model)}"
     lead = (
-        f"{len(reproduction.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
+        f"{len(reproduction.frame)} claims of arXiv 2406.04267, quoted, beside what was measured "
+        f"on this model: {counts}. "
         "The rule of each claim stands below."
     )
     reading = Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])
@@ -134,7 +142,10 @@ def _section(name: str, title: str, reproduction: Reproduction) -> Section:
         checks = frame_of(results[LEMMAS])[
             ["lemma", "hypotheses", "computed", "figure", "relation", "required", "passed"]
         ]
-        caption = "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
+        caption = (
+            "Every check on numbers; one without a hypothesis passes only if the statement then "
+            "breaks"
+        )
         tables.insert(0, frame_table(caption, checks))
     return Section(name, title, title.partition(" (")[0], "", [*parts, Part(tables=tables)])
 
@@ -150,7 +161,10 @@ def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
             "How often each number was answered": figure_4,
         }
     if name == OVER_SQUASHING:
-        caption = f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form ({PRINTED})"
+        caption = (
+            f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form "
+            f"({PRINTED})"
+        )
         compared = ost.compare(results["measured-0"], results["paths-0"])
         return {caption: compared, "Spectra of the model's own patterns": results["spectra"]}
     if name == "answer-only":

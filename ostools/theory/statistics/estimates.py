@@ -1,9 +1,9 @@
 """Norms of a matrix that is seen through a few random rows: unbiased estimates, intervals and a
 lower bound.
 
-    Q: k orthonormal rows, uniform over all such k (Haar)          E[(d / k) ||Q J||_F^2] = ||J||_F^2
-    Q of k = d rows                                                 (d / d) ||Q J||_F^2 = ||J||_F^2, exactly
-    for every Q                                                     ||Q J||_2 <= ||J||_2 <= ||J||_F
+    Q: k orthonormal rows, uniform over all such k (Haar)    E[(d / k) ||Q J||_F^2] = ||J||_F^2
+    Q of k = d rows                                         (d / d) ||Q J||_F^2 = ||J||_F^2, exactly
+    for every Q                                             ||Q J||_2 <= ||J||_2 <= ||J||_F
 
 J is a d x d Jacobian; a row q^T J is one backward pass. Orthogonal rows have less variance than
 independent ones, by the factor (d - k) / (d - 1). Only the Gram matrices (Q J)(Q J)^T enter.
@@ -108,11 +108,13 @@ class Sketch:
     def trace_interval(self, level: float) -> TraceInterval:
         """||J||_F^2 with an interval that misses with probability `level`, nominally.
 
-        ||Q J||_F^2 / ||J||_F^2 is a Beta(k / 2, (d - k) / 2) variable where J has rank one, exactly. Lower end: Beta(a k,
-        a (d - k)) with a such that the variance is that of this J. Upper end: that of rank one, shrunk towards 1 by the root
-        of this J's variance over that of rank one (Graybill and Wang 1980): a direction that holds much of J, and that the
-        rows happen to miss, makes the Beta's own upper end too low. Simulated on spectra from rank one to flat, power laws
-        and spikes, d = 64 and 640, k = 4 to 32: 95% intervals hold in 94.5% to 99.5% of cases.
+        ||Q J||_F^2 / ||J||_F^2 is a Beta(k / 2, (d - k) / 2) variable where J has rank one,
+        exactly. Lower end: Beta(a k, a (d - k)) with a such that the variance is that of this J.
+        Upper end: that of rank one, shrunk towards 1 by the root of this J's variance over that of
+        rank one (Graybill and Wang 1980): a direction that holds much of J, and that the rows
+        happen to miss, makes the Beta's own upper end too low. Simulated on spectra from rank one
+        to flat, power laws and spikes, d = 64 and 640, k = 4 to 32: 95% intervals hold in 94.5% to
+        99.5% of cases.
         """
         value = self.d_model / self.rows * self.squares.sum(0)
         if self.rows == self.d_model:

@@ -150,7 +150,8 @@ def power_to_a_level(
     n, d = _checked(lengths, values, 0.0)
     if len(d) < FEWEST or not (d > 0).all():
         raise InputError(
-            f"power_to_a_level: expected at least {FEWEST} values above 0, found {int((d > 0).sum())}"
+            f"power_to_a_level: expected at least {FEWEST} values above 0, found "
+            f"{int((d > 0).sum())}"
         )
     laws = [_plain("power", n, np.log(d)), _levelled("power", n, np.log(d))]
     best = min((law for law in laws if law is not None), key=lambda law: law.bic)
@@ -318,7 +319,8 @@ def _checked(
         raise InputError("fit_decay: expected increasing lengths of at least 1")
     if not np.isfinite(d).all() or (d < 0).any():
         raise InputError(
-            f"fit_decay: expected finite values of at least 0, found {d[~np.isfinite(d) | (d < 0)][0]}"
+            "fit_decay: expected finite values of at least 0, found "
+            f"{d[~np.isfinite(d) | (d < 0)][0]}"
         )
     if floor < 0:
         raise InputError(f"fit_decay: expected a floor of at least 0, found {floor}")

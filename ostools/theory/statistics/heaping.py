@@ -76,7 +76,8 @@ def heaping(right: Sequence[int], answers: Sequence[int], base: int) -> Heaping:
         or any(a == b for a, b in zip(right, answers, strict=True))
     ):
         raise InputError(
-            f"heaping: expected wrong answers, one for each of at least one question, found {len(answers)} for {len(right)}"
+            "heaping: expected wrong answers, one for each of at least one question, found "
+            f"{len(answers)} for {len(right)}"
         )
     pairs = sorted(
         (

@@ -185,7 +185,8 @@ def bootstrap_mean(
     n = len(samples)
     if n < FEWEST:
         raise InputError(
-            f"bootstrap: expected at least {FEWEST} samples, found {n}: so few show no spread of a mean"
+            f"bootstrap: expected at least {FEWEST} samples, found {n}: so few show no spread of a "
+            "mean"
         )
     _require_level("bootstrap", level)
     if not bool(torch.isfinite(samples).all()):
@@ -218,7 +219,8 @@ def bootstrap_share(
     n = len(right)
     if n < FEWEST or not bool((of > 0).all()):
         raise InputError(
-            f"bootstrap: expected at least {FEWEST} groups with members, found {n}, {int((of <= 0).sum())} empty"
+            f"bootstrap: expected at least {FEWEST} groups with members, found {n}, "
+            f"{int((of <= 0).sum())} empty"
         )
     shares = (right / of).double()
     if bool((shares == shares[0]).all()):
