@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -44,7 +45,7 @@ _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """
 
 
-def memory_of(command: Command, values: Mapping[str, object]) -> Memory:
+def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model:
     of its measurement (`measure.memory`), on the longest prompt as a mitigation rewrites it.
 

@@ -53,24 +53,24 @@ class MeasurementRecord:
     hosted: "questions" where a model that runs elsewhere may answer.
     of_questions: the parameters that such a model leaves to choose.
     memory: what it holds most of beside a model, each at its time (`measure.memory`). sizes: what
-        its arguments do not say of that. beside: the parameter that has an untrained model stand
-        beside the other.
+        its arguments do not say of that. second_model: the parameter by which an
+        untrained model stands beside the other.
     sweep: `lambda: SWEPT`, what a sweep does with it; None where no sweep can ask it.
     checks: functions that it calls itself of its own arguments, by their names, and that need no
         model: `refuse_arguments` calls them before one is loaded.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     command: str = ""
     examples: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
-    lines_of: tuple[Callable[..., Any], ...] = ()
+    lines_of: tuple[Callable[..., object], ...] = ()
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     memory: Sequence[Kind] = ()
-    sizes: Mapping[str, Any] = field(default_factory=dict)
-    beside: str = ""
+    sizes: Mapping[str, object] = field(default_factory=dict)
+    second_model: str = ""
     sweep: Callable[[], Swept] | None = None
     checks: Sequence[Callable[..., object]] = ()
 
@@ -94,26 +94,23 @@ def refuse_arguments(
     prompts: of the call, each a text, a task's question, or anything else of which no text is
     known.
     """
-    parameters = full_signature(function).parameters.values()
-    values = {one.name: one.default for one in parameters if one.default is not one.empty}
-    values |= {
-        parameter.name: read_argument(
-            function, parameter.name, arguments[parameter.name], InputError
-        )
-        for parameter in parameters
-        if parameter.name in arguments
-    }
-    values |= {name: list(prompts) for name in ("prompt", "prompts") if prompts}
+    values: dict[str, object] = {name: list(prompts) for name in ("prompt", "prompts") if prompts}
+    for parameter in full_signature(function).parameters.values():
+        name, default = parameter.name, parameter.default
+        if name in arguments:
+            values[name] = read_argument(function, name, arguments[name], InputError)
+        elif default is not parameter.empty:
+            values.setdefault(name, default)
     record = RECORDS.get(function.__name__)
     for check in (require_question, require_seeds, *(record.checks if record else ())):
-        names = inspect.signature(check).parameters
-        if names.keys() <= values.keys():
+        names = inspect.signature(check).parameters.keys()
+        if names <= values.keys():
             check(**{name: values[name] for name in names})
 
 
 @overload
 def measurement(
-    *, one: type[One], several: type[Several], in_chunks: bool = False, **record: Any
+    *, of_one: type[One], of_several: type[Several], in_chunks: bool = False, **record: Any
 ) -> Callable[
     [
         Callable[
@@ -129,14 +126,14 @@ def measurement(
 ) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]: ...
 def measurement(
     *,
-    one: type[Any] | None = None,
-    several: type[Any] | None = None,
+    of_one: type[object] | None = None,
+    of_several: type[object] | None = None,
     in_chunks: bool = False,
     **record: Any,
 ) -> Any:
     """Make a measurement of a function; `record` holds the other fields of its `MeasurementRecord`.
 
-    - `one` and `several` tell a type checker what it returns of one prompt, and of a list.
+    - `of_one` and `of_several` tell a type checker what it returns of one prompt, and of a list.
     - With `in_chunks` it is tried again in smaller chunks where memory runs out
       (`in_smaller_chunks`).
     - An argument of another type is refused with `InputError` before anything is computed.
@@ -173,9 +170,8 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             if isinstance(value, TransformerBridge)
         }
         with ExitStack() as stack:
-            for key in sorted(
-                models
-            ):  # in one order, so that two threads with two models do not wait for each other
+            # In one order, so that two threads with two models do not wait for each other.
+            for key in sorted(models):
                 stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
@@ -187,26 +183,28 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             progress = stack.enter_context(
                 watched(function.__name__, counts_steps="progress" in parameters)
             )
-            progress_option = {"progress": progress} if "progress" in parameters else {}
-            return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]
+            if "progress" in parameters:
+                options["progress"] = progress
+            return function(*args, **options)
 
     return measured
 
 
-def _with_encoded_prompts(bound: inspect.BoundArguments) -> tuple[Any, Any]:
+def _with_encoded_prompts(
+    bound: inspect.BoundArguments,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, where there is a prompt with its texts in tokens by the encoding options,
     which are then used up.
     """
-    given = bound.arguments.pop("encoding", {})
-    encoding: Any = {
-        name: value
-        for name, value in given.items()
-        if value is not None and (name, value) != _NOT_THINKING
-    }
-    name = next(
-        (name for name in ("prompt", "prompts") if bound.arguments.get(name) is not None), None
+    encoding = EncodingOptions(
+        **{
+            name: value
+            for name, value in bound.arguments.pop("encoding", {}).items()
+            if value is not None and (name, value) != _NOT_THINKING
+        }
     )
-    if name is None:
+    names = (name for name in ("prompt", "prompts") if bound.arguments.get(name) is not None)
+    if (name := next(names, None)) is None:
         bound.arguments["encoding"] = encoding
     elif encoding:
         bound.arguments[name] = encoded(bound.arguments["model"], bound.arguments[name], encoding)

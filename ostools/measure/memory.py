@@ -39,6 +39,7 @@ from ostools.mitigations import Mitigation
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import bytes_with_untrained
+from ostools.tasks import CollapseTask, Task
 
 # Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks
 # keep. Scores are float32 in 16 bits too (`models.precision.scores`).
@@ -124,7 +125,7 @@ class _Call:
 
     model: Unloaded
     arguments: Mapping[str, Any]
-    task: Any
+    task: Task | CollapseTask | str | None
     mitigation: Mitigation | str | None
     pos: int | None
 
@@ -177,7 +178,7 @@ def bytes_of(
             # The proof that it acts compares the logits of all tokens.
             logits = 2 * pos * model.shape.d_vocab * max(model.shape.element, 4)
             most = max(most, patterns_bytes(model.shape, pos) + logits)
-    return bytes_with_untrained(most, model.shape) if values.get(record.beside) else most
+    return bytes_with_untrained(most, model.shape) if values.get(record.second_model) else most
 
 
 def _listed(value: Any) -> list[Any]:

@@ -102,7 +102,7 @@ class TokenHomogenization(Result):
     command="collapse tokens",
     examples=('--prompt "The capital of France is Paris, and" --untrained --out tokens.png',),
     memory=["patterns"],
-    beside="untrained",
+    second_model="untrained",
     sweep=lambda: SWEPT,
 )
 def token_homogenization(

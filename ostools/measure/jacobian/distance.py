@@ -123,7 +123,7 @@ class InfluenceByDistance(Result):
         "--prompts prompts.jsonl --controls shuffled --controls untrained --out distance.png",
     ),
     memory=["rows"],
-    beside="controls",
+    second_model="controls",
     sweep=lambda: SWEPT,
 )
 def influence_by_distance(

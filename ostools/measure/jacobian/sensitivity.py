@@ -194,8 +194,8 @@ def require_exact_logit(
     sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(method_for, require_exact_logit),
-    one=Sensitivity,
-    several=Sensitivities,
+    of_one=Sensitivity,
+    of_several=Sensitivities,
 )
 def sensitivity(
     model: TransformerBridge,

@@ -124,7 +124,7 @@ class FailureStage(Result):
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=(probe,),
     memory=["probes", "logits"],
-    beside="random_weights",
+    second_model="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),

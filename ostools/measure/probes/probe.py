@@ -123,7 +123,7 @@ def require_groups(task: Task | str, lengths: Iterable[int], seeds: Sequence[int
     examples=("--task count-ones-bernoulli --dtypes bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     memory=["probes"],
-    beside="random_weights",
+    second_model="random_weights",
     sweep=lambda: SWEPT,
     in_chunks=True,
     checks=(checked_precisions, require_groups),
@@ -167,7 +167,6 @@ def probe(
     too few lengths or sequences to give intervals, and for numbers that are not finite. Source:
     arXiv 1610.01644, 1909.03368 (selectivity).
     """
-    require_groups(task, lengths, seeds)
     probe_task = ProbeTask.of(
         model, task, lengths, seeds, mitigation, checked_position(position), **encoding
     )

@@ -73,7 +73,7 @@ class UntrainedBaselines(Result):
     examples=('--prompt "Once upon a time" --kinds initialised,shuffled --out untrained.png',),
     lines_of=(sensitivity,),
     memory=["rows"],
-    beside="kinds",
+    second_model="kinds",
 )
 def untrained_baselines(
     model: TransformerBridge,

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, RangeError
+from ostools.ground.errors import InputError, NonFiniteError
 from ostools.ground.lens import Conv1D, TransformerBridge
 from ostools.ground.out_of_memory import chunk
-from ostools.hooks.errors import RangeError as HookRangeError
+from ostools.hooks.errors import RangeError
 from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import BLOCK, dense
@@ -92,8 +92,8 @@ def require_held(model: TransformerBridge, format: str) -> None:
             try:
                 for rows in _row_blocks(weight):
                     stored(rows.float(), format, scale, name)
-            except HookRangeError as error:
-                raise RangeError(str(error)) from None
+            except RangeError as error:
+                raise NonFiniteError(str(error)) from None
 
 
 def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
