@@ -94,7 +94,7 @@ def refuse_arguments(
     prompts: of the call, each a text, a task's question, or anything else of which no text is
     known.
     """
-    values: dict[str, object] = {name: list(prompts) for name in ("prompt", "prompts") if prompts}
+    values: dict[str, Any] = {name: list(prompts) for name in ("prompt", "prompts") if prompts}
     for parameter in full_signature(function).parameters.values():
         name, default = parameter.name, parameter.default
         if name in arguments:
@@ -190,9 +190,7 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
     return measured
 
 
-def _with_encoded_prompts(
-    bound: inspect.BoundArguments,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_encoded_prompts(bound: inspect.BoundArguments) -> tuple[Any, Any]:
     """The arguments, where there is a prompt with its texts in tokens by the encoding options,
     which are then used up.
     """

@@ -39,7 +39,6 @@ from ostools.mitigations import Mitigation
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import bytes_with_untrained
-from ostools.tasks import CollapseTask, Task
 
 # Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks
 # keep. Scores are float32 in 16 bits too (`models.precision.scores`).
@@ -125,7 +124,7 @@ class _Call:
 
     model: Unloaded
     arguments: Mapping[str, Any]
-    task: Task | CollapseTask | str | None
+    task: Any
     mitigation: Mitigation | str | None
     pos: int | None
 
