@@ -30,8 +30,8 @@ class Parameter:
     kind: what is read, by the annotation (`scripts.commands`): model, prompt, task, pairs,
     repeating (a task of such pairs), mitigation, word (one of `words`), names, text, numbers,
     whole, number, places (parts of a model), path, flag, supplied.
-    many: a list of them; or_one: or one by itself. question: the prompt may be a task's question, and
-        the words are of one.
+    many: a list of them; or_one: or one by itself.
+    question: the prompt may be a task's question, and the words are of one.
     """
 
     name: str

@@ -11,6 +11,7 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
+    from ostools.measure import Hosted
     from ostools.results import Result
     from ostools.tasks import Question
 
@@ -28,26 +29,38 @@ def hosted_result(
         return None
     if file is None or (endpoint is not None and name is None):
         raise InputError(
-            "--endpoint: expected --answers FILE too, where the answers are kept, and --model NAME, "
-            "the model's name there"
+            "--endpoint: expected --answers FILE too, where the answers are kept, and --model "
+            "NAME, the model's name there"
         )
     _refuse_of_a_loaded_model(command, arguments, "" if endpoint is None else "max_new_tokens")
-    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
+    from ostools.measure import hosted_evaluation
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
     is_figure = command.hosted == "figure_questions"
     figure = str(command.fixed.get("number", 2)) if is_figure else None
-    questions, limit = hosted_questions(selection, figure), arguments.get("max_new_tokens")
-    if endpoint is None:
-        answers = read_answers(str(file), questions, model=None if name is None else str(name))
-    else:
-        most = limit if isinstance(limit, int) else None
-        place = str(endpoint), str(name)
-        with terminal.progress("asking") as progress:
-            answers = ask_endpoint(*place, questions, str(file), max_tokens=most, progress=progress)
+    answers = _answers(hosted_questions(selection, figure), str(file), endpoint, name, arguments)
     if command.words[0] == "evaluate":
         return hosted_evaluation(answers)
     return command.run(answers, **selection, **command.fixed)
+
+
+def _answers(
+    questions: list[Question],
+    file: str,
+    endpoint: object,
+    name: object,
+    arguments: Mapping[str, object],
+) -> Hosted:
+    """The answers of a file; those that it lacks are asked of an endpoint, where there is one."""
+    from ostools.measure import ask_endpoint, read_answers
+
+    if endpoint is None:
+        return read_answers(file, questions, model=None if name is None else str(name))
+    limit = arguments.get("max_new_tokens")
+    most = limit if isinstance(limit, int) else None
+    place = str(endpoint), str(name)
+    with terminal.progress("asking") as progress:
+        return ask_endpoint(*place, questions, file, max_tokens=most, progress=progress)
 
 
 def _refuse_of_a_loaded_model(

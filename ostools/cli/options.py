@@ -103,7 +103,7 @@ def _word(parameter: Parameter, text: str) -> str:
     return text
 
 
-def _whole(parameter: Parameter, text: str) -> int | str:
+def _whole_number(parameter: Parameter, text: str) -> int | str:
     """The number, or one of the words that stand for one."""
     return int(text) if re.fullmatch(r"-?\d{1,19}", text, re.ASCII) else _word(parameter, text)
 
@@ -152,7 +152,7 @@ def _task(parameter: Parameter, spec: str) -> str:
 
 _READERS: dict[str, Callable[[Parameter, str], object]] = {
     "word": _word,
-    "whole": _whole,
+    "whole": _whole_number,
     "numbers": _numbers,
     "places": _place,
     "mitigation": _mitigation,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -43,8 +44,8 @@ class Prompts:
 def split_prompts(arguments: Mapping[str, Argument]) -> tuple[dict[str, Argument], list[Value]]:
     """The arguments that are no prompts, and the prompts."""
     plain = {name: value for name, value in arguments.items() if not isinstance(value, Prompts)}
-    several = [value.values for value in arguments.values() if isinstance(value, Prompts)]
-    return plain, [prompt for prompts in several for prompt in prompts]
+    prompts = (value.values for value in arguments.values() if isinstance(value, Prompts))
+    return plain, [*chain.from_iterable(prompts)]
 
 
 def read_prompts(values: Mapping[str, object], *, needed: bool, questions: bool) -> Prompts | None:
@@ -58,8 +59,8 @@ def read_prompts(values: Mapping[str, object], *, needed: bool, questions: bool)
     chat, bos = values.get("chat"), values.get("bos")
     if chat and bos is not None:
         raise InputError(
-            "--bos and --no-bos are of a plain text, found --chat, whose template writes its special "
-            "tokens: leave one out"
+            "--bos and --no-bos are of a plain text, found --chat, whose template writes its "
+            "special tokens: leave one out"
         )
     if way == "--ids" and (chat or bos is not None):
         option = "--chat" if chat else "--bos"
@@ -93,13 +94,13 @@ def _way(
 
 
 def _values(way: str, values: Mapping[str, object]) -> list[Value]:
-    written = values[way]
+    value = values[way]
     if way == "task":
         length, seed = values["length"], values.get("seed") or 0
-        return [_question(str(written), int(str(length)), int(str(seed)))]
+        return [_question(str(value), int(str(length)), int(str(seed)))]
     if way == "prompts":
-        return prompts_of(Path(str(written)))
-    texts = [*map(str, written)] if isinstance(written, list | tuple) else [str(written)]
+        return prompts_of(Path(str(value)))
+    texts = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
     return [parse_ids(text) if way == "ids" else text for text in texts]

@@ -45,8 +45,8 @@ class Forecast:
     """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among
     them (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement
     takes beside the loaded model, None where nothing is known of it; `program`: of them what Python
-    and the libraries take; `needed`: what this process
-    does not hold yet, without the pages of the model's files, which the system takes back."""
+    and the libraries take; `needed`: what this process does not hold yet, without the pages of the
+    model's files, which the system takes back."""
 
     memory: int
     work: int | None = None
@@ -67,10 +67,11 @@ class LongestPrompt:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"). `limit`: bytes
-    that the work may take beside it, where the work can be fitted to that. `encoding`: how texts
-    are put to it. A directory with a configuration and a tokenizer, and without weights, is enough:
-    its parameters are then counted from its shape. Raises `InputError` as loading would."""
+    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda").
+
+    limit: bytes that the work may take beside it, where the work can be fitted to that. encoding:
+    how texts are put to it. A directory with a configuration and a tokenizer, without weights, is
+    enough: its parameters are then counted from its shape. Raises `InputError` as loading would."""
 
     source: Checkpoint
     dtype: torch.dtype

@@ -191,7 +191,9 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     words = "Whether a precision hides the pair was not tested."
     if count:
         task, dtype, verdict = cases[0]
-        words = f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}."
+        words = (
+            f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}."
+        )
         if len(measured) > 1:
             words += (
                 f" {count} of {len(measured)} cases (a prompt in a precision) have such a range."
