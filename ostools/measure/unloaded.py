@@ -90,7 +90,8 @@ class Unloaded:
         if not isinstance(prompt, str):
             return len(prompt)
         most = len(prompt.encode()) + _SPECIAL
-        if most <= _SHORT and not self.encoding.get("chat") and self.source.has_large_tokenizer:
+        is_short = most <= min(_SHORT, self.shape.context) and not self.encoding.get("chat")
+        if is_short and self.source.has_large_tokenizer:
             return most
         return count_tokens(self._tokenizer(self.encoding.get("chat")), prompt, **self.encoding)
 
