@@ -375,7 +375,7 @@ def _kind(hint: Any) -> dict[str, Any]:
     items = {item for part in lists for item in parts_of(typing.get_args(part)[0])}
     classes = {part for part in {*parts, *items} if isinstance(part, type)}
     several = {"many": True} if lists else {}
-    several |= {"one": True} if lists and len(parts) > len(lists) else {}
+    several |= {"or_one": True} if lists and len(parts) > len(lists) else {}
     words = {"words": list(words_of(hint))} if str in map(type, words_of(hint)) else {}
     if any(issubclass(part, TransformerBridge) for part in classes):
         return {"kind": "model"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache, partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -163,7 +163,7 @@ def _command(words: tuple[str, ...]) -> click.Command:
     return _Leaf(COMMANDS[words]) if words in COMMANDS else _Choice(words)
 
 
-def _run(command: Command, **values: Any) -> None:
+def _run(command: Command, **values: object) -> None:
     from ostools.cli.running import run
 
     try:
@@ -189,7 +189,7 @@ def main() -> NoReturn:
     """Run the command line and exit: a refusal is one line on stderr and code 2, no traceback."""
     _quieten_libraries()
     spin_briefly()
-    code: Any = 0
+    code: int = 0
     try:
         code = app(standalone_mode=False, prog_name="ostools")
         sys.stdout.flush()

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-UNKNOWN: Any = object()
+if TYPE_CHECKING:
+    from ostools.results import Result
+
+UNKNOWN = object()
 """Stands for a default that no command line can spell, or for none."""
 
 
@@ -27,17 +30,17 @@ class Parameter:
     kind: what is read, by the annotation (`scripts.commands`): model, prompt, task, pairs,
     repeating (a task of such pairs), mitigation, word (one of `words`), names, text, numbers,
     whole, number, places (parts of a model), path, flag, supplied.
-    many: a list of them; one: or one by itself. question: the prompt may be a task's question, and
-        the words are of one.
+    many: a list of them; or_one: or one by itself.
+    question: the prompt may be a task's question, and the words are of one.
     """
 
     name: str
     kind: str
     required: bool = False
-    default: Any = UNKNOWN
+    default: object = UNKNOWN
     words: tuple[str, ...] = ()
     many: bool = False
-    one: bool = False
+    or_one: bool = False
     question: bool = False
 
     @property
@@ -76,17 +79,17 @@ class Command:
     examples: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     checked_by: tuple[str, ...] = ()
     memory: str = ""
-    sizes: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, object] = field(default_factory=dict)
     runs_model: bool = False
     loads_model: bool = False
     draws: bool = True
     measures: bool = True
-    options_written: tuple[Mapping[str, Any], ...] = ()
+    options_written: tuple[Mapping[str, object], ...] = ()
     common: tuple[str, ...] = ()
 
     @cached_property
@@ -117,7 +120,7 @@ class Command:
         return tuple(f"ostools {self.name} {options}".rstrip() for options in self.examples)
 
     @property
-    def run(self) -> Callable[..., Any]:
+    def run(self) -> Callable[..., Result]:
         """The function; its module is imported now."""
         return _imported(self.function)
 
@@ -127,8 +130,8 @@ class Command:
         return [*map(_imported, self.checked_by or (self.function,))]
 
     @property
-    def measurement(self) -> Callable[..., Any]:
-        """The measurement whose memory it takes; its module is imported now."""
+    def measurement(self) -> Callable[..., int]:
+        """What counts the bytes that it takes, or the measurement that does; imported now."""
         return _imported(self.memory or self.function)
 
 
@@ -139,28 +142,22 @@ def _imported(target: str) -> Any:
 
 def read_command(stored: Mapping[str, Any]) -> Command:
     """The command of an entry of `commands.json`."""
-    fields: dict[str, Any] = _read_lists(stored)
-    return Command(
-        **{**fields, "parameters": tuple(map(_read_parameter, stored.get("parameters", ())))}
-    )
+    parameters = tuple(Parameter(**_read_fields(row)) for row in stored.get("parameters", ()))
+    return Command(**{**_read_fields(stored), "parameters": parameters})
 
 
-def _read_parameter(stored: Mapping[str, Any]) -> Parameter:
-    default = stored.get("default", UNKNOWN)
-    default = range(*default["range"]) if isinstance(default, dict) else default
-    return Parameter(**_read_lists({**stored, "default": default}))
-
-
-def _read_lists(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-    }
+def _read_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists as tuples, and a default that is a range as one."""
+    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
+    if isinstance(default := stored.get("default"), dict):
+        fields["default"] = range(*default["range"])
+    return fields
 
 
 _STORED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 VERBS: Mapping[str, str] = _STORED["verbs"]
 """The fourteen verbs with what each does, in the order of `ostools --help`."""
-COMMON_OPTIONS: Mapping[str, Any] = _STORED["common"]
+COMMON_OPTIONS: Mapping[str, Sequence[Mapping[str, object]]] = _STORED["common"]
 """Options that mean the same in all commands that have them, in sets."""
 COMMANDS = {command.words: command for command in map(read_command, _STORED["commands"])}
 """Every command by its words, in the order of the verbs."""

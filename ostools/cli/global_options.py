@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from ostools.ground.errors import InputError
 
@@ -35,13 +34,14 @@ GLOBALS = GlobalOptions()
 """Options of this process, which runs one command."""
 
 
-def set_globals(values: Mapping[str, Any]) -> None:
+def set_globals(values: Mapping[str, object]) -> None:
     """Read the global options of a command line; those it does not have keep their defaults."""
     vars(GLOBALS).update(vars(GlobalOptions()))
+    readers: dict[str, Callable[[str], object]]
     readers = {"out": Path, "max_memory": parse_bytes, "size": parse_size}
     for name in (field.name for field in fields(GlobalOptions)):
-        if values.get(name) is not None:
-            setattr(GLOBALS, name, readers[name](values[name]) if name in readers else values[name])
+        if (value := values.get(name)) is not None:
+            setattr(GLOBALS, name, readers[name](str(value)) if name in readers else value)
 
 
 def on_one_line(text: object) -> str:

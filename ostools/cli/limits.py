@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -44,7 +45,7 @@ _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """
 
 
-def memory_of(command: Command, values: Mapping[str, object]) -> Memory:
+def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model:
     of its measurement (`measure.memory`), on the longest prompt as a mitigation rewrites it.
 
@@ -58,7 +59,7 @@ def memory_of(command: Command, values: Mapping[str, object]) -> Memory:
         arguments = {**plain, **command.sizes}
     else:
         count_bytes, arguments = measurement, {**values, **command.sizes}
-    defaults = {one.name: one.default for one in command.parameters if one.default is not UNKNOWN}
+    defaults = {p.name: p.default for p in command.parameters if p.default is not UNKNOWN}
     encoding = EncodingOptions(
         **{name: plain[name] for name in EncodingOptions.__annotations__ if name in plain}
     )
@@ -134,7 +135,7 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
 
 
 def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
-    """The forecast of the work fitted to what is free beside the model; where none fits, as it is."""
+    """The forecast of the work fitted to what is free beside the model, or as it is."""
     room = free.bytes - unloaded.held_bytes
     if unloaded.limit is None and room > 0:
         try:
@@ -167,8 +168,8 @@ def _require_memory(forecast: Forecast, free: Free) -> None:
         )
     if forecast.needed > free.bytes:
         raise InsufficientMemoryError(
-            f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
-            f"work begins, found {free}: {_WAYS}"
+            f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before "
+            f"the work begins, found {free}: {_WAYS}"
         )
 
 

@@ -8,9 +8,9 @@ option that is repeated. Whatever is written is read, or refused, before a model
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from ostools.cli.commands import COMMON_OPTIONS, Command, Parameter
 from ostools.cli.prompts import read_prompts
 from ostools.ground.errors import InputError, did_you_mean
 from ostools.ground.whole_numbers import parse_lengths
+
+if TYPE_CHECKING:
+    from ostools.mitigations import Mitigation
 
 _FROM_ONE = ("lengths", "windows")
 """Numbers of which none is 0."""
@@ -44,16 +47,11 @@ def _declared(row: Mapping[str, Any], kind: type[click.Option]) -> click.Paramet
         argument = click.Argument(names, metavar=metavar, required=required)
         argument.help = row["help"]  # pyright: ignore[reportAttributeAccessIssue]
         return argument
+    how = {"help": row["help"], "required": required}
     if metavar is None:
-        return kind(names, is_flag=True, default=None, help=row["help"], required=required)
-    return kind(
-        names,
-        metavar=metavar,
-        type=_TYPES.get(metavar, click.STRING),
-        multiple=row.get("many", False),
-        help=row["help"],
-        required=required,
-    )
+        return kind(names, is_flag=True, default=None, **how)
+    value_type, many = _TYPES.get(metavar, click.STRING), row.get("many", False)
+    return kind(names, metavar=metavar, type=value_type, multiple=many, **how)
 
 
 def takes_question(command: Command) -> bool:
@@ -64,12 +62,12 @@ def takes_question(command: Command) -> bool:
 # ---- from what is written to arguments
 
 
-def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(command: Command, values: Mapping[str, object]) -> dict[str, object]:
     """Arguments of the command's function that were given, or that have a default of the command.
 
     A prompt is a `Prompts`. Raises `InputError` for what cannot be read.
     """
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for parameter in command.prompts:
         prompts = read_prompts(values, needed=parameter.required, questions=takes_question(command))
         if prompts is not None:
@@ -84,39 +82,33 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
     return arguments
 
 
-def _read(parameter: Parameter, value: Any) -> Any:
+def _read(parameter: Parameter, value: object) -> object:
     """The argument that was written, of a list every item."""
-    read = _READERS.get(parameter.kind, _as_written)
-    if not parameter.many:
-        return read(parameter, value)
+    read = _READERS.get(parameter.kind)
+    if not (parameter.many and isinstance(value, Iterable)):
+        return value if read is None else read(parameter, str(value))
+    texts = [str(text) for text in value]
     if parameter.kind in ("word", "names"):  # inside parentheses a comma is a name's own
-        value = [word.strip() for text in value for word in re.split(r",(?![^(]*\))", text)]
-    items = tuple(read(parameter, item) for item in value)
-    return items[0] if parameter.one and len(items) == 1 else items
-
-
-def _as_written(parameter: Parameter, value: Any) -> Any:
-    return value
+        texts = [word.strip() for text in texts for word in re.split(r",(?![^(]*\))", text)]
+    items = tuple(text if read is None else read(parameter, text) for text in texts)
+    return items[0] if parameter.or_one and len(items) == 1 else items
 
 
 def _word(parameter: Parameter, text: str) -> str:
     if text not in parameter.words:
         question = did_you_mean(text, parameter.words)
-        known = ", ".join(parameter.words)
-        raise InputError(
-            f"{parameter.option}: expected {known}, found {text!r}{question and f': {question.rstrip()}'}"
-        )
+        end = f": {question.rstrip()}" if question else ""
+        expected = ", ".join(parameter.words)
+        raise InputError(f"{parameter.option}: expected {expected}, found {text!r}{end}")
     return text
 
 
-def _whole(parameter: Parameter, value: Any) -> Any:
+def _whole_number(parameter: Parameter, text: str) -> int | str:
     """The number, or one of the words that stand for one."""
-    if not re.fullmatch(r"-?\d{1,19}", str(value), re.ASCII):
-        return _word(parameter, value)
-    return int(value)
+    return int(text) if re.fullmatch(r"-?\d{1,19}", text, re.ASCII) else _word(parameter, text)
 
 
-def _numbers(parameter: Parameter, text: str) -> Any:
+def _numbers(parameter: Parameter, text: str) -> tuple[int, ...] | str:
     if text.strip() in parameter.words:
         return text.strip()
     if parameter.words and not re.fullmatch(r"[\d,:\s]+", text, re.ASCII):
@@ -126,17 +118,17 @@ def _numbers(parameter: Parameter, text: str) -> Any:
     return tuple(parse_lengths(text, parameter.option, least))
 
 
-def _place(parameter: Parameter, text: str) -> tuple[Any, ...]:
+def _place(parameter: Parameter, text: str) -> tuple[int | str, ...]:
     """A head 2.0, an edge 2.0:64:7 or a sublayer 2.mlp as the tuple that stands for it."""
     if not re.fullmatch(r"\d{1,5}\.(\d{1,5}(:\d{1,7}:\d{1,7})?|[a-z]+)", text.strip(), re.ASCII):
         raise InputError(
-            f"{parameter.option} {text!r}: expected a head layer.head such as 2.0, an edge layer.head:query:key such as "
-            "2.0:64:7, or layer.attention or layer.mlp such as 2.mlp"
+            f"{parameter.option} {text!r}: expected a head layer.head such as 2.0, an edge "
+            "layer.head:query:key such as 2.0:64:7, or layer.attention or layer.mlp such as 2.mlp"
         )
     return tuple(int(word) if word.isdigit() else word for word in re.split(r"[.:]", text.strip()))
 
 
-def _mitigation(parameter: Parameter, spec: str) -> Any:
+def _mitigation(parameter: Parameter, spec: str) -> Mitigation | str:
     """The name of a mitigation, or the one of a file of the user's own, which runs. Refuses what
     there is not, before torch is imported."""
     from ostools.mitigations.named import is_in_file, typed
@@ -158,18 +150,13 @@ def _task(parameter: Parameter, spec: str) -> str:
     return spec
 
 
-def _path(parameter: Parameter, value: str) -> Path:
-    return Path(value)
-
-
-_READERS: dict[str, Callable[[Parameter, Any], Any]] = {
-    **{
-        "word": _word,
-        "whole": _whole,
-        "numbers": _numbers,
-        "places": _place,
-        "mitigation": _mitigation,
-        "path": _path,
-    },
+_READERS: dict[str, Callable[[Parameter, str], object]] = {
+    "word": _word,
+    "whole": _whole_number,
+    "numbers": _numbers,
+    "places": _place,
+    "mitigation": _mitigation,
+    "path": lambda parameter, text: Path(text),
     **dict.fromkeys(("task", "pairs", "repeating"), _task),
 }
+"""By the kind of a parameter; of the others the value is as click read it."""

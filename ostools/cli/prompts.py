@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ostools.ground.errors import InputError, in_words
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ostools.models import Prompt
     from ostools.tasks.questions import Question
 
+Argument = TypeVar("Argument")
 Value: TypeAlias = "str | tuple[int, ...] | Question"
 """A prompt as a user gives it: a text, its token ids, or a task's question."""
 
@@ -39,14 +41,14 @@ class Prompts:
         return prompts[0] if len(prompts) == 1 else prompts
 
 
-def split_prompts(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[Value]]:
+def split_prompts(arguments: Mapping[str, Argument]) -> tuple[dict[str, Argument], list[Value]]:
     """The arguments that are no prompts, and the prompts."""
     plain = {name: value for name, value in arguments.items() if not isinstance(value, Prompts)}
-    several = [value.values for value in arguments.values() if isinstance(value, Prompts)]
-    return plain, [prompt for prompts in several for prompt in prompts]
+    prompts = (value.values for value in arguments.values() if isinstance(value, Prompts))
+    return plain, [*chain.from_iterable(prompts)]
 
 
-def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) -> Prompts | None:
+def read_prompts(values: Mapping[str, object], *, needed: bool, questions: bool) -> Prompts | None:
     """The prompts of --prompt, --ids, --prompts, and with `questions` of --task and --length; None
     for none, where none is needed.
 
@@ -57,7 +59,8 @@ def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) ->
     chat, bos = values.get("chat"), values.get("bos")
     if chat and bos is not None:
         raise InputError(
-            "--bos and --no-bos are of a plain text, found --chat, whose template writes its special tokens: leave one out"
+            "--bos and --no-bos are of a plain text, found --chat, whose template writes its "
+            "special tokens: leave one out"
         )
     if way == "--ids" and (chat or bos is not None):
         option = "--chat" if chat else "--bos"
@@ -73,7 +76,7 @@ def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) ->
 
 
 def _way(
-    values: Mapping[str, Any], needed: bool, questions: bool
+    values: Mapping[str, object], needed: bool, questions: bool
 ) -> tuple[str | None, list[Value]]:
     """The option by which prompts were given, and the prompts."""
     ways = ["prompt", "ids", "prompts", *["task"] * questions]
@@ -85,31 +88,32 @@ def _way(
             "expected --task NAME and --length N, a question of so many items, found one"
         )
     if not used and needed:
-        known = " or ".join(f"--{name}" for name in ways if name in values)
-        raise InputError(f"expected {known}, found none of them")
+        options = " or ".join(f"--{name}" for name in ways if name in values)
+        raise InputError(f"expected {options}, found none of them")
     return (f"--{used[0]}", _values(used[0], values)) if used else (None, [])
 
 
-def _values(way: str, values: Mapping[str, Any]) -> list[Value]:
-    given = values[way]
+def _values(way: str, values: Mapping[str, object]) -> list[Value]:
+    value = values[way]
     if way == "task":
-        return [_question(given, values["length"], values.get("seed"))]
+        length, seed = values["length"], values.get("seed") or 0
+        return [_question(str(value), int(str(length)), int(str(seed)))]
     if way == "prompts":
-        return prompts_of(Path(given))
-    texts = [given] if isinstance(given, str) else list(given)
+        return prompts_of(Path(str(value)))
+    texts = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
     return [parse_ids(text) if way == "ids" else text for text in texts]
 
 
-def _question(task: str, length: int, seed: int | None) -> Question:
+def _question(task: str, length: int, seed: int) -> Question:
     from ostools import tasks
     from ostools.tasks.base import seeds_of
     from ostools.tasks.questions import question
 
     form = tasks.task(task)
-    (drawn_by,) = seeds_of(form, [0 if seed is None or not form.random else seed])
-    return question(form, length, seed=drawn_by)
+    seeds_of(form, [seed if form.random else 0])
+    return question(form, length, seed=seed if form.random else 0)
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
@@ -117,7 +121,8 @@ def parse_ids(text: str) -> tuple[int, ...]:
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise InputError(
-            f"--ids {text[:60]!r}: expected token ids such as 2,40,50; many stand in a .jsonl file of --prompts"
+            f"--ids {text[:60]!r}: expected token ids such as 2,40,50; many stand in a .jsonl file "
+            "of --prompts"
         )
     return tuple(map(int, words))
 
@@ -139,7 +144,8 @@ def prompts_of(file: Path) -> list[Value]:
 def _of_text(where: str, line: str) -> str:
     if not line.strip():
         raise InputError(
-            f"{where}: expected a prompt, found an empty line; one with line breaks needs a .jsonl file"
+            f"{where}: expected a prompt, found an empty line; one with line breaks needs a .jsonl "
+            "file"
         )
     return line
 
@@ -156,5 +162,6 @@ def _of_json(where: str, line: str) -> Value:
     if text is None and isinstance(ids, list) and ids and all(type(item) is int for item in ids):
         return tuple(ids)
     raise InputError(
-        f"{where}: expected a JSON object with a text under the key 'prompt', or token ids under 'ids', found {line[:60]!r}"
+        f"{where}: expected a JSON object with a text under the key 'prompt', or token ids under "
+        f"'ids', found {line[:60]!r}"
     )

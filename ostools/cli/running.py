@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from ostools.cli.limits import Memory
     from ostools.ground.lens import TransformerBridge
     from ostools.measure.unloaded import Forecast
+    from ostools.results import Result
 
 EMBEDDED = "embedded"
 _BESIDE_A_FILE = 5
 """Sentences that are printed of a result that went to a file."""
 
 
-def run(command: Command, values: Mapping[str, Any]) -> None:
+def run(command: Command, values: Mapping[str, object]) -> None:
     """Run a command with what was written: refused first where that can be, then measured."""
     set_globals(values)
     with collector_at_rest():
@@ -44,13 +45,13 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
     _measure(command, arguments, values)
 
 
-def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:
+def _measure(command: Command, arguments: dict[str, object], values: Mapping[str, object]) -> None:
     function, names = command.run, command.names
     _refuse_arguments(command, arguments)
     result = None
     if command.hosted is not None:
-        result = hosted_result(command, function, arguments, values)
-    supplied: dict[str, Any] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
+        result = hosted_result(command, arguments, values)
+    supplied: dict[str, object] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
     options = {name: value for name, value in supplied.items() if name in names}
     options |= command.fixed
     if result is None:
@@ -64,7 +65,7 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
     give(result)
 
 
-def _refuse_arguments(command: Command, arguments: Mapping[str, Any]) -> None:
+def _refuse_arguments(command: Command, arguments: Mapping[str, object]) -> None:
     """Refuse what the command's functions would refuse before they look at the model."""
     from ostools.measure.measurement import refuse_arguments
 
@@ -75,7 +76,7 @@ def _refuse_arguments(command: Command, arguments: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _at_work_of(
-    command: Command, arguments: Mapping[str, Any], values: Mapping[str, Any]
+    command: Command, arguments: Mapping[str, object], values: Mapping[str, object]
 ) -> Iterator[tuple[list[TransformerBridge], Progress]]:
     """The model of a command, in a list that is empty where it has none, and its progress."""
     if not command.runs_model:
@@ -84,7 +85,7 @@ def _at_work_of(
         return
     from ostools.cli.limits import memory_of
 
-    name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
+    name, memory = str(values.get("model") or EMBEDDED), memory_of(command, arguments)
     with at_work(command.name, name, memory) as (model, progress):
         yield [model], progress
 
@@ -151,13 +152,13 @@ def _end_with(forecast: Forecast | None) -> NoReturn:
     raise click.exceptions.Exit(0)
 
 
-def give(result: Any) -> None:
+def give(result: Result) -> None:
     """The result to the file of --out, and as JSON if asked for; shown where neither was."""
     file = None
     if (out := GLOBALS.out) is not None:
         # The page of an attention has the pattern of every head, to click through.
-        page = out.suffix.lower() == ".html" and hasattr(result, "view")
-        file = result.view().save(out) if page else result.save(out, size=GLOBALS.size)
+        view = getattr(result, "view", None) if out.suffix.lower() == ".html" else None
+        file = view().save(out) if view else result.save(out, size=GLOBALS.size)
     if GLOBALS.json:
         terminal.print_json(result.as_json())
     elif file is not None:

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ostools.cli.global_options import GLOBALS, on_one_line
 from ostools.ground.progress import LogLines, Progress, bar, is_looked_at, outermost
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ostools.results import Frame, Result
 
 _ROWS = 48
 """Rows of a table that a terminal shows."""
@@ -30,12 +32,11 @@ def progress(description: str) -> Iterator[Progress]:
     """How far the work is, on stderr and only where that is wanted: a bar with the time left where
     it is seen, else lines.
     """
-
-    shown: AbstractContextManager[Progress] = nullcontext(False)
+    display: AbstractContextManager[Progress] = nullcontext(False)
     if not GLOBALS.quiet:
         lines = LogLines(lambda line: note(f"{description}: {line}"))
-        shown = bar(description) if is_looked_at() else nullcontext(lines)
-    with outermost(), shown as report:
+        display = bar(description) if is_looked_at() else nullcontext(lines)
+    with outermost(), display as report:
         yield report
 
 
@@ -50,7 +51,7 @@ def note(text: str) -> None:
         sys.stderr.write(f"{on_one_line(text)}\n")
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """One JSON value on stdout, in ASCII; NaN and infinity are refused (ValueError), as JSON has
     none.
     """
@@ -120,11 +121,12 @@ def tell_written(path: Path) -> None:
 # ---- results
 
 
-def show(result: Any) -> None:
+def show(result: Result) -> None:
     """Print the tables of a result and what they say; of several prompts their mean as well."""
+    from ostools.measure.prompts import PromptResults
     from ostools.results.table_head import TableHead
 
-    if hasattr(result, "over_position") and len(result) > 1:
+    if isinstance(result, PromptResults) and len(result) > 1:
         for number, prompt_result in enumerate(result, start=1):
             print_text([f"prompt {number} of {len(result)}"])
             show(prompt_result)
@@ -142,7 +144,7 @@ def show(result: Any) -> None:
     print_text(result.findings())
 
 
-def _print_frame(title: str, table: Any) -> None:
+def _print_frame(title: str, table: Frame) -> None:
     """Print the head of a table, as many of its columns as fit, without those that hold nothing."""
     from ostools.reporting.style.theme import display_token
 
@@ -162,7 +164,9 @@ def _print_frame(title: str, table: Any) -> None:
     print_table(title, list(map(str, names[:count])), shown_rows, text_columns=max(text_columns, 1))
 
 
-def _fitting(names: Sequence[str], rows: Sequence[Sequence[Any]], is_number: Sequence[bool]) -> int:
+def _fitting(
+    names: Sequence[str], rows: Sequence[Sequence[object]], is_number: Sequence[bool]
+) -> int:
     """Number of columns that fit side by side, at least one; a column of words may be wrapped."""
     width, room = 0, _stdout().width
     for index, name in enumerate(names):
@@ -173,7 +177,7 @@ def _fitting(names: Sequence[str], rows: Sequence[Sequence[Any]], is_number: Seq
     return len(names)
 
 
-def _token(name: str, cell: Any, display_token: Callable[[str], str]) -> Any:
+def _token(name: str, cell: object, display_token: Callable[[str], str]) -> object:
     """A token as a short visible word; the row of a logit's parts that is no token's has none."""
     if name not in ("token", "answer") or cell is None:
         return cell

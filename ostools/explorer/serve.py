@@ -47,6 +47,12 @@ class Explorer:
         )
 
 
+def require_port(port: int) -> None:
+    """Refuse a number that no port has."""
+    if not 0 <= port <= 65535:
+        raise InputError(f"expected a port from 0 to 65535, found {port}")
+
+
 @checked_arguments(InputError, IN_WORDS)
 def explore(
     model: TransformerBridge,
@@ -79,8 +85,7 @@ def explore(
             "pip install 'oversquashing-tools[explore]'"
         ) from None
 
-    if not 0 <= port <= 65535:
-        raise InputError(f"expected a port from 0 to 65535, found {port}")
+    require_port(port)
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:

@@ -13,6 +13,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -157,20 +158,22 @@ def _items(hint: object, value: object) -> object:
     """What a list of the annotation holds: words, and tuples of one length, as a list, others as
     they are. Numbers and tensors in it are the function's own to check."""
     item = typing.get_args(hint)[0]
-    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
     is_text = item is str or any(isinstance(word, str) for word in words_of(item))
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
     if not _has_items(value):
         return _REFUSED
-    if fields and fields[-1] is not Ellipsis:
-        rows = list(value)
-        is_right = all(isinstance(row, Sized) and len(row) == len(fields) for row in rows)
-        return rows if is_right else _REFUSED
-    if not is_text:
+    fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
+    is_row = bool(fields) and fields[-1] is not Ellipsis
+    if not (is_text or is_row):
         return value
-    words = list(value)
-    return words if all(_is_one(item, word) for word in words) else _REFUSED
+    items = list(value)
+    is_right = partial(_is_row, len(fields)) if is_row else partial(_is_one, item)
+    return items if all(map(is_right, items)) else _REFUSED
+
+
+def _is_row(length: int, value: object) -> bool:
+    return isinstance(value, Sized) and len(value) == length
 
 
 def _has_items(value: object) -> TypeGuard[Iterable[object]]:

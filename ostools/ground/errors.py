@@ -20,7 +20,7 @@ class InputError(ValueError):
     """
 
 
-class RangeError(InputError):
+class NonFiniteError(InputError):
     """Numbers that are not finite, or beyond what a dtype or a format holds."""
 
 

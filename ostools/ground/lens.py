@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABCMeta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint as HookPoint
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from transformers.pytorch_utils import Conv1D as Conv1D
 else:
 
-    class _Named(ABCMeta):
+    class _StandIn(ABCMeta):
         """Class of a class that stands for the one of the same name in `home`, a module that may
         not be imported.
         """
 
         home: str
 
-        def __instancecheck__(cls, value: Any) -> bool:
+        def __instancecheck__(cls, value: object) -> bool:
             return cls.__subclasscheck__(type(value))
 
         def __subclasscheck__(cls, kind: type) -> bool:
@@ -68,4 +68,4 @@ else:
         ("transformers.cache_utils", "Cache"),
         ("transformers.pytorch_utils", "Conv1D"),
     ):
-        globals()[_name] = _Named(_name, (), {"home": _home})
+        globals()[_name] = _StandIn(_name, (), {"home": _home})

@@ -5,11 +5,12 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 
 Word = TypeVar("Word", bound=str)
+Item = TypeVar("Item")
 
 Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "detached"]
 """What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the
@@ -34,7 +35,7 @@ def known_norm(methods: Iterable[str]) -> Norm:
     return "operator" if all(method == "exact" for method in methods) else "frobenius"
 
 
-def checked_name(what: str, name: Any, known_names: Iterable[str]) -> str:
+def checked_name(what: str, name: object, known_names: Iterable[str]) -> str:
     """The name, where it is a known one; anything else is an `InputError` with the nearest."""
     known_names = tuple(known_names)
     if not isinstance(name, str) or name not in known_names:
@@ -42,7 +43,7 @@ def checked_name(what: str, name: Any, known_names: Iterable[str]) -> str:
     return name
 
 
-def checked_names(what: str, names: Any, known_names: Iterable[str]) -> tuple[str, ...]:
+def checked_names(what: str, names: object, known_names: Iterable[str]) -> tuple[str, ...]:
     """The names in order and without doubles; none at all, or an unknown one, is an `InputError`. A
     name alone is one.
     """
@@ -58,13 +59,13 @@ def checked_names(what: str, names: Any, known_names: Iterable[str]) -> tuple[st
 def distinct(what: str, names: Word | Iterable[Word]) -> tuple[Word, ...]:
     """Names in order and without doubles, once they are checked (`ground.arguments`); `InputError`
     for none at all. A name alone is one."""
-    name_list: Any = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    name_list = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
     if not name_list:
         raise InputError(f"{what}: expected at least one, found none")
-    return name_list
+    return cast(tuple[Word, ...], name_list)
 
 
-def checked_list(what: str, values: Any, example: str) -> list[Any]:
+def checked_list(what: str, values: Iterable[Item], example: str) -> list[Item]:
     """What is given one after another, as a list; a text is one thing, not its letters.
 
     Raises `InputError`, which calls them `what`, for none and for what cannot be gone through.

@@ -47,7 +47,7 @@ def smaller_chunks(share: float) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of."""
+    """Whether memory ran out, or was forecast to: by the error, or by what it was made of."""
     import torch  # whoever runs out of memory has it
 
     cause: BaseException | None = error
@@ -78,13 +78,13 @@ def in_smaller_chunks(
         if _SHARE.get() is not None:  # who entered a block of `smaller_chunks` deals with it
             return measurement(*args, **options)
         # Arguments are read more than once: an iterator as a list.
-        positional: Any = [_listed(value) for value in args]
-        named: Any = {name: _listed(value) for name, value in options.items()}
+        places = [_listed(value) for value in args]
+        keywords = {name: _listed(value) for name, value in options.items()}
         share = 1.0
         while True:
             try:
                 with smaller_chunks(share):
-                    result = measurement(*positional, **named)  # pyright: ignore[reportCallIssue]
+                    result = measurement(*places, **keywords)  # pyright: ignore[reportCallIssue]
                 return result if share == 1.0 else _with_share(result, share)
             except Exception as error:
                 if not is_out_of_memory(error):
@@ -116,8 +116,9 @@ def _lacking(name: str, error: Exception) -> InsufficientMemoryError:
     if isinstance(error, InsufficientMemoryError):
         return error
     return InsufficientMemoryError(
-        f"out of memory: {name} does not fit, even in chunks of a sixteenth; {free_memory()} ({in_words(error)}): "
-        "shorten the prompt or take shorter lengths, load the model in bfloat16, or free memory"
+        f"out of memory: {name} does not fit, even in chunks of a sixteenth; {free_memory()} "
+        f"({in_words(error)}): shorten the prompt or take shorter lengths, load the model in "
+        "bfloat16, or free memory"
     )
 
 
@@ -128,7 +129,8 @@ def _with_share(returned: Returned, share: float) -> Returned:
     if not hasattr(result, "provenance"):
         return returned
     parameters = {**result.provenance.parameters, "chunk_share": share}
-    changes: dict[str, Any] = {"provenance": replace(result.provenance, parameters=parameters)}
-    if hasattr(result, "results"):  # a result of several prompts holds each prompt's own
-        changes["results"] = tuple(_with_share(item, share) for item in result.results)
-    return replace(result, **changes)
+    result = replace(result, provenance=replace(result.provenance, parameters=parameters))
+    if not hasattr(result, "results"):
+        return result
+    # A result of several prompts holds each prompt's own.
+    return replace(result, results=tuple(_with_share(part, share) for part in result.results))

@@ -38,4 +38,7 @@ def pooling_rule(length: int, most: int) -> str:
     if len(bins) == length:
         return ""
     width = max(end - start for start, end in bins)
-    return f"{length} positions are max-pooled to {len(bins)}: {width} neighbours in one, the last token alone"
+    return (
+        f"{length} positions are max-pooled to {len(bins)}: {width} neighbours in one, the last "
+        "token alone"
+    )

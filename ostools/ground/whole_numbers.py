@@ -76,7 +76,7 @@ def checked_seeds(seeds: object) -> list[int]:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number, also one of numpy's; true and false are numbers to Python only."""
+    """Whether it is a whole number, also one of numpy's; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -87,22 +87,23 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
-    written = f"{what} {text[:60]!r}"
+    option = f"{what} {text[:60]!r}"
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None:
             raise InputError(
-                f"{written}: expected a range such as 1:512 or a list such as 8,16,32, found "
+                f"{option}: expected a range such as 1:512 or a list such as 8,16,32, found "
                 f"{part[:20]!r}"
             )
         low, high = int(match[1]), int(match[2] or match[1])
         if high < low:
             raise InputError(
-                f"{written}: expected a range from the smaller number, found {part.strip()!r}: write {high}:{low}"
+                f"{option}: expected a range from the smaller number, found {part.strip()!r}: "
+                f"write {high}:{low}"
             )
         if low < least or high > LONGEST:
             raise InputError(
-                f"{written}: expected numbers from {least} to {LONGEST}, found {part.strip()}"
+                f"{option}: expected numbers from {least} to {LONGEST}, found {part.strip()}"
             )
         lengths.update(range(low, high + 1))
     return sorted(lengths)

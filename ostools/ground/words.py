@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ostools.ground.whole_numbers import in_a_row
 
@@ -34,7 +33,7 @@ def ratio(over: float, denominator: float) -> float:
     return over / denominator if denominator > 0 else (1.0 if over == 0 else math.inf)
 
 
-def title_of(model: Mapping[str, Any]) -> str:
+def title_of(model: Mapping[str, object]) -> str:
     """What tables, charts and pages call a provenance's model: its title, else its name, of which a
     path's last part.
     """
@@ -42,7 +41,7 @@ def title_of(model: Mapping[str, Any]) -> str:
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def computed_on(model: Mapping[str, Any]) -> str:
+def computed_on(model: Mapping[str, object]) -> str:
     """The dtype and the device of a provenance's model."""
     return f"{model.get('dtype')} on {model.get('device')}"
 

@@ -108,8 +108,8 @@ def refuse_arguments(
     values |= {name: list(prompts) for name in ("prompt", "prompts") if prompts}
     record = RECORDS.get(function.__name__)
     for check in (require_question, require_seeds, *(record.checks if record else ())):
-        names = inspect.signature(check).parameters
-        if names.keys() <= values.keys():
+        names = inspect.signature(check).parameters.keys()
+        if names <= values.keys():
             check(**{name: values[name] for name in names})
 
 

@@ -46,8 +46,8 @@ class Forecast:
     """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among
     them (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement
     takes beside the loaded model, None where nothing is known of it; `program`: of them what Python
-    and the libraries take; `needed`: what this process
-    does not hold yet, without the pages of the model's files, which the system takes back."""
+    and the libraries take; `needed`: what this process does not hold yet, without the pages of the
+    model's files, which the system takes back."""
 
     memory: int
     work: int | None = None
@@ -90,7 +90,8 @@ class Unloaded:
         if not isinstance(prompt, str):
             return len(prompt)
         most = len(prompt.encode()) + _SPECIAL
-        if most <= _SHORT and not self.encoding.get("chat") and self.source.has_large_tokenizer:
+        is_short = most <= min(_SHORT, self.shape.context) and not self.encoding.get("chat")
+        if is_short and self.source.has_large_tokenizer:
             return most
         return count_tokens(self._tokenizer(self.encoding.get("chat")), prompt, **self.encoding)
 

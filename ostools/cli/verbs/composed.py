@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ostools.ground.errors import InputError
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ostools.cli.prompts import Prompts
     from ostools.ground.lens import TransformerBridge
     from ostools.ground.names import Linearisation, Norm, Position
-    from ostools.measure import Collapse, Faithfulness, Profile
+    from ostools.measure import Bounds, Collapse, Faithfulness, Profile, Sensitivity
     from ostools.measure.unloaded import Unloaded
     from ostools.mitigations import Mitigation
     from ostools.models import Prompt
@@ -34,8 +34,8 @@ def profile(
     """
     from ostools import measure
 
-    measured: Any = measure.sensitivity(model, prompt, **options)
-    return measure.profile(measured, norm=norm)
+    measured = measure.sensitivity(model, prompt, **options)
+    return measure.profile(cast("Sensitivity", measured), norm=norm)
 
 
 def faithfulness(
@@ -53,18 +53,22 @@ def faithfulness(
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
-    measured and predicted of the token. With --position the answer is the token after that position,
-    and tokens are taken out before it.
+    measured and predicted of the token. With --position the answer is the token after that
+    position, and tokens are taken out before it.
     """
     from ostools import measure
 
     names = ("bos", "chat", "system", "thinking")
-    common: dict[str, Any] = {name: options.pop(name) for name in names if name in options}
+    common = {name: options.pop(name) for name in names if name in options}
     common |= {"max_memory": max_memory, "mitigation": mitigation}
-    how: Any = {"linearisations": linearisations, "position": position}
-    profiles: Any = [measure.sensitivity(model, prompt, **how, **common)]
+    profiles: list[Sensitivity | Bounds] = [
+        measure.sensitivity(
+            model, prompt, linearisations=linearisations, position=position, **common
+        )
+    ]
     if variants:
-        place: Any = {"positions": "all"} if isinstance(position, int) else {"position": position}
+        is_token = isinstance(position, int)
+        place = {"positions": "all"} if is_token else {"position": position}
         profiles.append(measure.bounds(model, prompt, variants=variants, **place, **common))
     return measure.faithfulness(model, profiles, mitigation=mitigation, **options)
 
@@ -98,7 +102,12 @@ def collapse(
     )
 
 
-def _pairs_of(task: Any, prompt: Any, item: str | None, items: Any) -> Any:
+def _pairs_of(
+    task: CollapseTask | Task | str | None,
+    prompt: Any,
+    item: str | None,
+    items: Literal["text", "ids"],
+) -> CollapseTask | Task:
     """The task of that name, or the pairs of a text or of ids, whose end is repeated.
 
     Raises `InputError` for options that exclude each other.
@@ -109,9 +118,10 @@ def _pairs_of(task: Any, prompt: Any, item: str | None, items: Any) -> Any:
     if item is not None and not is_text:
         raise InputError("--item is what --prompt repeats: give --prompt too")
     if prompt is None:
-        name = task or "figure-5a"
-        spec = name if items == "text" or ":items=" in name else f"{name}:items={items}"
-        return tasks.pairs_or_task(spec)
+        spec = task or "figure-5a"
+        if isinstance(spec, str) and items == "ids" and ":items=" not in spec:
+            spec = f"{spec}:items=ids"
+        return tasks.pairs_or_task(spec) if isinstance(spec, str) else spec
     if task is not None:
         option = "--prompt" if is_text else "--ids"
         raise InputError(f"--task and {option} exclude each other: leave one out")
@@ -128,7 +138,7 @@ def pairs_memory(
     task: str | None = None,
     prompt: Prompts | None = None,
     item: str | None = None,
-    items: str = "text",
+    items: Literal["text", "ids"] = "text",
     layers: Sequence[int] | str | None = None,
     **arguments: Any,
 ) -> int:

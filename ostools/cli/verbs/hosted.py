@@ -51,8 +51,9 @@ def prompts(
         selection |= {"task": task or "count-ones", "mitigation": mitigation}
         questions = hosted_questions({"lengths": range(1, 65)} | selection)
     else:
-        chosen = {"task": task, "mitigation": mitigation} | (selection if figure == "all" else {})
-        if used := [name for name, value in chosen.items() if value is not None]:
+        of_figure = {"task": task, "mitigation": mitigation}
+        of_figure |= selection if figure == "all" else {}
+        if used := [name for name, value in of_figure.items() if value is not None]:
             raise InputError(f"--figure {figure} has a --{used[0]} of its own: leave it out")
         questions = hosted_questions(selection, figure)
     if out is not None:

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from packaging.requirements import Requirement
@@ -83,7 +83,7 @@ def _row(listed: Listed, what: str) -> dict[str, str]:
     return {"name": listed.name, "from": listed.owner, "options": listed.options, "what": what}
 
 
-def give_tables(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def give_tables(tables: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
     """Show the tables, or give their rows as JSON: those of one by themselves, several by their
     titles.
     """
@@ -138,10 +138,9 @@ def _packages() -> Iterator[Finding]:
         if version and requirement.specifier.contains(version, prereleases=True):
             yield Finding(requirement.name, _OK, version)
         else:
-            found = (
-                f"{version or 'not installed'}; expected {requirement.specifier or 'any version'}"
-            )
-            yield Finding(requirement.name, _MISSING, found)
+            expected = requirement.specifier or "any version"
+            state = f"{version or 'not installed'}; expected {expected}"
+            yield Finding(requirement.name, _MISSING, state)
 
 
 def _requirements() -> Iterator[Requirement]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import hf_hub_download
 
@@ -39,17 +38,17 @@ def models(*, check: str | None = None) -> None:
     if check is not None:
         terminal.print_text(checked_route(check))
         return
-    families: list[dict[str, Any]] = []
-    others: list[dict[str, Any]] = []
+    families: list[dict[str, str | bool]] = []
+    unrecorded: list[dict[str, str | bool]] = []
     for family in FAMILIES:
         if family.refused is None:
             row = {"family": family.name, "architecture": family.architecture}
             families.append(row | family.routes)
         else:
             loaded = "by the generic route" if family.generic_instead else "no"
-            others.append({"family": family.name, "loaded": loaded, "why": family.refused})
+            unrecorded.append({"family": family.name, "loaded": loaded, "why": family.refused})
     names = [{"name": name, "what": what} for name, what in _named_models()]
-    give_tables({"Models": names, "Families": families, "Others": others})
+    give_tables({"Models": names, "Families": families, "Others": unrecorded})
     if not GLOBALS.json:
         lines = (f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items())
         terminal.print_text(
@@ -66,8 +65,9 @@ def _named_models() -> Iterator[tuple[str, str]]:
             tasks_by_length.setdefault(length, []).append(task)
         trained = "; ".join(f"{', '.join(t)} to {length}" for length, t in tasks_by_length.items())
         what = (
-            f"{card['architecture']}, {card['parameters']:,} parameters, stored in {card['recipe']['stored']}, in this "
-            f"package; trained, by items of the sequence, on {trained}"
+            f"{card['architecture']}, {card['parameters']:,} parameters, stored in "
+            f"{card['recipe']['stored']}, in this package; trained, by items of the sequence, on "
+            f"{trained}"
         )
         yield name, f"{what}; the default" if name == EMBEDDED else what
     for name, model in PACKAGED_MODELS.items():
@@ -98,7 +98,8 @@ def checked_route(name: str) -> list[str]:
         config = read_json(file)
     except Exception as error:  # of the hub: of many kinds
         raise InputError(
-            f"check: expected a directory or a hub id with a config.json, or a GGUF file, found {name!r}: {in_words(error)}"
+            f"check: expected a directory or a hub id with a config.json, or a GGUF file, found "
+            f"{name!r}: {in_words(error)}"
         ) from None
     refuse_quantised(config, directory)
     return _in_words(family_of_settings(config, str(file)))
@@ -109,9 +110,10 @@ def _in_words(family: Family) -> list[str]:
     if family.generic:
         return [
             f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
-            "Measured: sensitivity and attribution (linearisation full, of a logit too), collapse, evaluate, probe, "
-            "faithfulness.",
-            "Where each block has one softmax over keys, and known norms, both proven at load: frozen and spectra too.",
+            "Measured: sensitivity and attribution (linearisation full, of a logit too), collapse, "
+            "evaluate, probe, faithfulness.",
+            "Where each block has one softmax over keys, and known norms, both proven at load: "
+            "frozen and spectra too.",
             "Refused: detached, bounds, hops and masks, which need more of the inside of a block.",
         ]
     missing = [route for route, has in family.routes.items() if not has]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
     from ostools.paper import Reproduction
+    from ostools.results import Frame
 
 
 def report(
@@ -46,6 +47,7 @@ def report(
         run: the directory of a sweep, finished or not; nothing is measured.
     """
     from ostools.models import encode
+    from ostools.reporting.report.report import checked_sections
     from ostools.reporting.report.report import report as write_report
     from ostools.results import checked_output
 
@@ -61,6 +63,7 @@ def report(
         terminal.tell_written(write_report(run=run, out=out, say=terminal.note))
         return
     checked_output(out, (".html",), option="--out")
+    checked_sections(sections)
     prompts: Any = prompt
     if encoding and prompts is None:
         raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
@@ -159,7 +162,7 @@ def _show_claims(result: Reproduction) -> None:
         terminal.print_json(result.as_json() | verdicts | {"written": str(result.page)})
         return
     names = ["claim", "place", "outcome", "measured"]
-    frame: Any = result.frame
+    frame: Frame = result.frame
     counts = ", ".join(f"{outcome}: {count}" for outcome, count in result.outcomes.items())
     title = f"{len(frame)} claims of the paper: {counts}"
     rows = frame[names].itertuples(index=False, name=None)
@@ -188,12 +191,14 @@ def explore(
         port: the port to listen on; 0 takes a free one.
     """
     from ostools.explorer import explore as start_explorer
+    from ostools.explorer.serve import require_port
 
     if GLOBALS.dry_run:
         raise InputError(
             "--dry-run: expected a command that measures once, found explore, which measures what "
             "is typed: leave it out; the page can stop a run"
         )
+    require_port(port)
     with at_work("starting the explorer", model or EMBEDDED) as (loaded, _):
         explorer = start_explorer(loaded, prompt, port=port)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation
+    from ostools.results import Frame
     from ostools.sweep import Executor, SweepPlan
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
@@ -68,7 +69,8 @@ def run(
     if GLOBALS.json:
         terminal.print_json(counts)
     elif not GLOBALS.quiet:
-        words = f"{outcome.measured} cells measured, {outcome.present} were there before, {len(outcome.failed)} failed"
+        words = f"{outcome.measured} cells measured, {outcome.present} were there before, "
+        words += f"{len(outcome.failed)} failed"
         terminal.print_text([f"{words}; 'ostools sweep results {out}' shows them"])
     if outcome.failed:
         raise click.exceptions.Exit(1)
@@ -92,7 +94,7 @@ def _show_plan(plan: SweepPlan) -> None:
     """Print every missing cell with its forecast memory; the title sets the largest beside what is
     free.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Mapping[str, object]] = []
     for job in plan.pending:
         cell = job.keyed_cell.cell
         row = {name: cell.columns[name] for name in _CELL_COLUMNS}
@@ -130,7 +132,7 @@ def results(directory: Path, *, out: Path | None = None) -> None:
     from ostools.sweep import results as sweep_results
 
     target = None if out is None else checked_output(out, TABLES, option="--out")
-    table: Any = sweep_results(directory, say=terminal.note)
+    table: Frame = sweep_results(directory, say=terminal.note)
     provenance = table.attrs.get("ostools", {})
     if target is not None:
         terminal.tell_written(save_table(table, provenance, target))
@@ -140,7 +142,7 @@ def results(directory: Path, *, out: Path | None = None) -> None:
         _show_cells(table, provenance["cells"])
 
 
-def _show_cells(table: Any, counts: dict[str, int]) -> None:
+def _show_cells(table: Frame, counts: dict[str, int]) -> None:
     """Print a row a cell; its options where a measurement has several."""
     many_options = len(table) > 0 and (table.groupby("measurement")["options"].nunique() > 1).any()
     names = [*_CELL_COLUMNS, "options"] if many_options else _CELL_COLUMNS

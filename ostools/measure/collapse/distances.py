@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import RangeError
+from ostools.ground.errors import NonFiniteError
 from ostools.ground.memory import keep_freed_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
@@ -103,7 +103,7 @@ class LastTokens:
         self, site: str, layer: int, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """A site's vectors of v and of v*, a chunk of pairs at a time. Prompts with the same y have
-        the same logits to the bit: these are made once for both. Raises `RangeError` for logits
+        the same logits to the bit: these are made once for both. Raises `NonFiniteError` for logits
         that are not finite.
         """
         width = self.width(site)
@@ -255,7 +255,7 @@ def logits_rows(d_vocab: int) -> int:
 
 def _require_finite_logits(logits: Tensor, precision: Precision) -> None:
     if not math.isfinite(float(logits.sum(dtype=torch.float64))):
-        raise RangeError(
+        raise NonFiniteError(
             f"collapse in {precision.name}: logits are not finite where y is: leave this dtype "
             "out, or check the model's weights"
         )
@@ -277,7 +277,7 @@ def require_finite(tokens: LastTokens, what: str, lengths: Sequence[int], *, log
         if bool(wrong.any()):
             length = min(lengths[int(i)] for i in wrong.nonzero()[:, 0])
             name, most = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
-            raise RangeError(
+            raise NonFiniteError(
                 f"{what} in {tokens.precision.name}: {site} at length {length} is not finite; "
                 f"{name} holds numbers up to {most:.3g}"
             )

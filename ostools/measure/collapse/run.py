@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError, RangeError
+from ostools.ground.errors import InputError, NonFiniteError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import SIXTEEN_BITS
@@ -150,7 +150,7 @@ class CollapseRun:
             exact = {
                 AS_GIVEN: self._passes(REFERENCE, AS_GIVEN, self.model, self._batching(), step)
             }
-        except (RangeError, hooks.FormatError) as error:
+        except (NonFiniteError, hooks.FormatError) as error:
             raise _broken(error) from None
         batching = exact[AS_GIVEN].batching
         for index, precision in enumerate(rounded, 1):
@@ -161,7 +161,7 @@ class CollapseRun:
                 if key not in exact:
                     exact[key] = self._passes(REFERENCE, key, passes.view, batching, None)
                 runs[precision.name] = passes
-            except (RangeError, hooks.FormatError) as error:
+            except (NonFiniteError, hooks.FormatError) as error:
                 if not precision.narrow:
                     raise _broken(error) from None
                 not_finite[precision.name] = str(error)
@@ -229,7 +229,7 @@ class CollapseRun:
         them are at most from a pass of their own: more in 16 bits, where kernels may round
         otherwise at another length.
 
-        Raises `RangeError` for numbers that are not finite, and `InputError` where W_U y (with the
+        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with the
         soft-cap) is not what the model itself returns.
         """
         unembedding, w_o = Unembedding.of(view), torch.empty(0, 0, 0)

@@ -163,7 +163,6 @@ def probe(
     same, for too few lengths or sequences to give intervals, and for numbers that are not finite.
     Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
-    require_groups(task, lengths, seeds)
     probe_task = ProbeTask.of(
         model, task, lengths, seeds, mitigation, checked_position(position), **encoding
     )

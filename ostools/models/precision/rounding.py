@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, RangeError
+from ostools.ground.errors import InputError, NonFiniteError
 from ostools.ground.lens import Conv1D, TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.hooks.errors import FormatError
@@ -93,7 +93,7 @@ def require_held(model: TransformerBridge, format: str) -> None:
                 for rows in _row_blocks(weight):
                     stored(rows.float(), format, scale, name)
             except FormatError as error:
-                raise RangeError(str(error)) from None
+                raise NonFiniteError(str(error)) from None
 
 
 def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:

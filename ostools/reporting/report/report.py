@@ -88,10 +88,7 @@ def report(
     if model is None:
         raise InputError("report: expected a model, or run=DIRECTORY of a sweep; found neither")
     target = checked_output(out, (".html",), option="out")
-    names = None
-    if sections is not None:  # in the report's order, each once
-        checked_sections = checked_names("section", sections, SECTIONS)
-        names = [name for name in SECTIONS if name in checked_sections]
+    names = checked_sections(sections)
     checked = None if lengths is None else checked_lengths(lengths)
     measured = _measured(model, prompt, names, checked, quick, progress)
     from ostools.reporting.report.rendering import render_report  # what draws is imported then
@@ -156,6 +153,14 @@ def measure(
             step(run)
     name_part("")
     return measured
+
+
+def checked_sections(sections: Iterable[str] | None) -> list[str] | None:
+    """The sections in the report's order, each once; None for None, an `InputError` for others."""
+    if sections is None:
+        return None
+    names = checked_names("section", sections, SECTIONS)
+    return [name for name in SECTIONS if name in names]
 
 
 def report_memory(
