@@ -100,6 +100,8 @@ class OwnDirectory:
         with disk_errors(self.directory, "cannot be read"):
             if not self.directory.exists():
                 return
+            if not self.directory.is_dir():
+                raise InputError(f"{self.directory}: expected a directory, found a file")
             names = {path.name for path in self.directory.iterdir()}
         if names and not names & {self.MARK, LOCK}:
             raise InputError(

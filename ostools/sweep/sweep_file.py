@@ -257,5 +257,9 @@ def read_yaml(path: Path) -> object:
     try:
         # _Plain is a SafeLoader: it makes no objects.
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected a YAML file, found none to read: {error.strerror or error}"
+        ) from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"{path}: expected YAML in UTF-8, found {in_words(error)}") from error

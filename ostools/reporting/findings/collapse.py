@@ -171,10 +171,11 @@ def _few_lengths(result: Collapse) -> str:
     for dtype, of_dtype in rows[rows["dtype"] != "float64"].groupby("dtype", sort=False):
         hidden = is_hidden(of_dtype["float64_distance"], of_dtype["pair_noise"], of_dtype["mean"])
         lengths = sorted(set(of_dtype.loc[hidden, "length"]))
-        where = f"hides n = {', '.join(map(str, lengths))}" if lengths else "hides none"
+        where = f"below {dtype}'s noise at n = {', '.join(map(str, lengths))}"
         parts.append(
-            f"{dtype} {where} (noise of the difference up to "
-            f"{number(of_dtype['pair_noise'].max())})"
+            f"{where if lengths else f'above the noise of {dtype} at each'} (noise of the "
+            f"difference up to {number(of_dtype['pair_noise'].max())}; a range that hides needs "
+            f"{FEW} lengths in a row)"
         )
     return f"{'; '.join(parts)}. {overflow_sentence(result.overflowing())}".strip()
 

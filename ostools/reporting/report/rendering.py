@@ -20,7 +20,7 @@ from ostools.reporting.charts.effects.position import position_layers
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.collapse import by_first_hidden, nearest_to_noise
 from ostools.reporting.findings.effects import contrast_words
-from ostools.reporting.page.page import Figure
+from ostools.reporting.page.page import Figure, stored_at
 from ostools.reporting.page.section import (
     DETECTED,
     OVER_SQUASHING,
@@ -112,8 +112,9 @@ def verdicts(measured: Measurements) -> list[StripField]:
     by_name = {name for name, reason in measured.left_out if "--sections" in reason}
     measured_names = {*measured.provenance.parameters.get("sections", ())} - by_name
     fields = [section.verdict(measured) for section in SECTIONS.values() if section.question[0]]
+    command = f"ostools report --model {stored_at(measured.provenance.model)} --sections"
     return [
-        replace(field, rule=f"{field.rule} `ostools report --sections {field.section}` tests it")
+        replace(field, rule=f"{field.rule} `{command} {field.section}` tests it")
         if field.state == UNTESTED and field.section not in measured_names
         else field
         for field in fields

@@ -213,7 +213,12 @@ def _position_state(measured: Measurements) -> str | tuple[str, str]:
     if measured.position is None:
         return UNTESTED
     word = SHAPES[measured.position.verdict][0]
-    rule = f"{contrast_words(measured.position)[0]} Times the middle third."
+    parameters = measured.position.provenance.parameters
+    rule = (
+        f"{contrast_words(measured.position)[0]} Times the middle third, over "
+        f"{parameters['passages']} passages of {parameters['tokens']} tokens; more texts show "
+        "shapes that fewer do not."
+    )
     return OVER_SQUASHING if word == "U" else word, rule
 
 
