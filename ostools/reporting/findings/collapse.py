@@ -29,6 +29,7 @@ from ostools.reporting.findings import as_one_finding, present
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
+from ostools.theory.distances import IN_A_ROW
 from ostools.theory.statistics.fits import fit_decay
 
 HALVED, STEADY = 0.5, 0.8
@@ -175,7 +176,7 @@ def _few_lengths(result: Collapse) -> str:
         parts.append(
             f"{where if lengths else f'above the noise of {dtype} at each'} (noise of the "
             f"difference up to {number(of_dtype['pair_noise'].max())}; a range that hides needs "
-            f"{FEW} lengths in a row)"
+            f"{IN_A_ROW} lengths in a row)"
         )
     return f"{'; '.join(parts)}. {overflow_sentence(result.overflowing())}".strip()
 
