@@ -80,8 +80,8 @@ def curve(
     width: float | int = 1.5,
     **line: object,
 ) -> Marks:
-    """The marks: bands, lines, points (seen where `points`, their size, is not 0), and triangles at
-    zeros.
+    """The marks: bands, lines, points (seen where `points`, their size, is not 0, and at one place
+    alone, where a line is not seen), and triangles at zeros.
 
     x: the axis with its field. y: title, scale and axis. hue, dash: encodings of `series` and
     `quantity`, or `alt.value`. width: of the line; 0 draws none. line: further properties of its
@@ -89,6 +89,8 @@ def curve(
     """
     if rows.empty:
         return []
+    if width and rows[x["shorthand"].partition(":")[0]].nunique() == 1:
+        points = points or 24
     looks: Looks = {
         "x": x,
         "detail": [f"{name}:N" for name in ("series", "quantity", "run") if name in rows],

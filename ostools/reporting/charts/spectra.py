@@ -119,9 +119,8 @@ def _variation_panel(table: Frame, name: str) -> alt.LayerChart:
     title, axis = _QUANTITIES[name]
     data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])
     rows, y = log_rows(data[np.isfinite(data["value"])], axis)
-    points = 24 if rows["length"].nunique() == 1 else 0
     x, hue = axes.length_axis(table["length"]), draw.layer_hue(int(table["layer"].max()))
-    marks = curve(rows, x, y, hue, width=1.4, points=points)
+    marks = curve(rows, x, y, hue, width=1.4)
     return draw.panel(marks, _WIDTH, _HEIGHT, title)
 
 

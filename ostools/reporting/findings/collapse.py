@@ -282,9 +282,9 @@ def _dtypes(result: Collapse) -> list[str]:
     rows = rows[rows["pair"] == main_pair(result)]
     ends = rows.groupby("dtype")["length"].transform(lambda lengths: lengths.quantile(0.75))
     medians = rows[rows["length"] >= ends].groupby("dtype", sort=False)["ulps"].median()
-    several = len(verdicts) > 1  # of one dtype the first sentence has the verdict
+    verdicts = verdicts if len(verdicts) > 1 else {}  # of one the first sentence has the verdict
     return [
-        f"In {dtype}{f' the pair is {verdicts[dtype].words};' * several if dtype in verdicts else ''} "
+        f"In {dtype}{f' the pair is {verdicts[dtype].words};' if dtype in verdicts else ''} "
         f"the median distance over the last quarter of the lengths, rounding included, is "
         f"{number(steps)} representable steps of {dtype.partition('-')[0]}."
         for dtype, steps in medians.items()

@@ -75,7 +75,7 @@ def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
         "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 1, the shortest tried, on, "
     )
     assert "it does not fall" in falls
-    assert dtypes.startswith("In bfloat16 the pair is hidden from 1, the shortest tried, on")
+    assert dtypes.startswith("In bfloat16 the median distance")  # the verdict is not said twice
     assert not any("collapse" in sentence for sentence in (hides, falls, dtypes))
 
 
