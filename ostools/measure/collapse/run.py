@@ -13,6 +13,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import InputError, NonFiniteError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.memory import keep_freed_memory
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
@@ -114,6 +115,7 @@ class CollapseRun:
         """The rows of all precisions in their order, with `REFERENCE_COLUMNS`; and what the
         provenance says of the passes.
         """
+        keep_freed_memory()
         keys = {precision: precision.weights_key(self.model) for precision in precisions}
         exact, runs, not_finite = self._all_passes(keys, progress)
         runs = runs or {REFERENCE.name: exact[AS_GIVEN]}
