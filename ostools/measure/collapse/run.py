@@ -231,14 +231,13 @@ class CollapseRun:
         them are at most from a pass of their own: more in 16 bits, where kernels may round
         otherwise at another length.
 
-        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with the
-        soft-cap) is not what the model itself returns.
+        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with
+        the soft-cap) is not what the model itself returns.
         """
         unembedding, w_o = Unembedding.of(view), torch.empty(0, 0, 0)
         if not is_closed(view):
             last_block = view.blocks[int(view.cfg.n_layers) - 1]
             w_o = hooks.residual_scale(view) * last_block.attn.W_O.detach()
-
         lengths = prompts.prompt_lengths()
 
         def finite(rows: LastRows, of_rows: Sequence[int]) -> LastTokens:
