@@ -27,7 +27,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import NonFiniteError
-from ostools.ground.memory import keep_freed_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
@@ -162,7 +161,6 @@ def pair_columns(
     per, norm). `exact`: the float64 runs by the key of their weights. Every vector is read once,
     whatever it is compared with.
     """
-    keep_freed_memory()
     readers = {id(tokens): tokens for tokens in (*exact.values(), *runs)}
     tables: list[dict[Place, list[Columns]]] = [defaultdict(list) for _ in runs]
     for site, layer in runs[0].sites:

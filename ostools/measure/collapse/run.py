@@ -13,6 +13,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import InputError, NonFiniteError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.memory import keep_freed_memory
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
@@ -114,6 +115,7 @@ class CollapseRun:
         """The rows of all precisions in their order, with `REFERENCE_COLUMNS`; and what the
         provenance says of the passes.
         """
+        keep_freed_memory()
         keys = {precision: precision.weights_key(self.model) for precision in precisions}
         exact, runs, not_finite = self._all_passes(keys, progress)
         runs = runs or {REFERENCE.name: exact[AS_GIVEN]}
@@ -229,14 +231,13 @@ class CollapseRun:
         them are at most from a pass of their own: more in 16 bits, where kernels may round
         otherwise at another length.
 
-        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with the
-        soft-cap) is not what the model itself returns.
+        Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with
+        the soft-cap) is not what the model itself returns.
         """
         unembedding, w_o = Unembedding.of(view), torch.empty(0, 0, 0)
         if not is_closed(view):
             last_block = view.blocks[int(view.cfg.n_layers) - 1]
             w_o = hooks.residual_scale(view) * last_block.attn.W_O.detach()
-
         lengths = prompts.prompt_lengths()
 
         def finite(rows: LastRows, of_rows: Sequence[int]) -> LastTokens:

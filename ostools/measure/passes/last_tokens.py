@@ -73,10 +73,6 @@ class LastRows:
     y: Float[Tensor, "row d_model"]
     z: Float[Tensor, "row head d_head"]
 
-    @property
-    def residual(self) -> Float[Tensor, "row d_model"]:
-        return self.residuals[max(self.residuals)]
-
     def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
         """Rows of some of the prompts alone, in that order."""
         at = prompts.to(self.y.device)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +32,7 @@ from ostools.measure.collapse.verdicts import (
     deciding,
     judge,
 )
-from ostools.measure.passes import last_tokens, precisions
+from ostools.measure.passes import last_tokens
 from ostools.models import encode, view_in
 from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, tiny_model, trained, write_tokenizer
@@ -312,31 +310,6 @@ def test_a_tokenizer_that_merges_the_ones_is_refused_and_the_id_level_pair_taken
     v, v_star = last_token(model, ids[:-1]), last_token(model, ids)
     row = select(found.frame, site="y", per="vector", norm="l2", length=3)
     assert row["mean"].item() == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies: list[weakref.ref[Any]] = []
-
-    def remembering(
-        model: TransformerBridge, dtype: torch.dtype, *, eager: bool
-    ) -> TransformerBridge:
-        copy = view_in(model, dtype, eager=eager)
-        copies.append(weakref.ref(copy.blocks[0].mlp))
-        return copy
-
-    monkeypatch.setattr(precisions, "view_in", remembering)
-    found = collapse(
-        tiny_model("gemma"),
-        "figure-5a",
-        lengths=[1, 2],
-        dtypes=["bfloat16", "float16"],
-    )
-    # float64; and for each dtype the dtype itself, and its weights in float64.
-    assert len(copies) == 1 + 2 * 2
-    gc.collect()
-    assert [copy() for copy in copies] == [None] * len(copies)
-    assert len(found.frame)
 
 
 # --- verdicts

@@ -81,7 +81,9 @@ def test_every_place_is_the_models_own(family: str) -> None:
     found = {(place.site, place.layer): rows for place, rows in captured(model, prompts).items()}
     for number, one in enumerate(prompts):
         alone, logits = separate_rows(model, one.ids)
-        assert torch.allclose(found["residual", 2][number], alone.residual[0], rtol=0, atol=1e-4)
+        assert torch.allclose(
+            found["residual", 2][number], alone.residuals[2][0], rtol=0, atol=1e-4
+        )
         assert torch.allclose(found["y", 2][number], alone.y[0], rtol=0, atol=1e-5)
         assert torch.allclose(found["logits", 2][number], logits, rtol=0, atol=1e-5)
         with torch.no_grad(), hooks.capture(model, "mlp_output", layers=[1]) as record:
