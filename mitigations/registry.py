@@ -290,7 +290,7 @@ def _read(text: str, kind: object) -> object:
             ):
                 continue  # 1.0 is a share where a float is one of the types, and no whole number
             try:
-                return TypeAdapter(choice).validate_python(value)
+                return TypeAdapter(typing.cast(type, choice)).validate_python(value)
             except ValidationError as error:
                 failures.append(error)
     raise failures[0]
