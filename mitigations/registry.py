@@ -111,8 +111,7 @@ class Registry(Generic[Thing]):
         if not isinstance(thing, self.base):
             raise self.error(
                 f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function "
-                "that returns one's object, "
-                f"found {thing!r:.60}"
+                f"that returns one's object, found {thing!r:.60}"
             )
         return thing
 
