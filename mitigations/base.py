@@ -248,9 +248,8 @@ def _require_key(
     if new_key != key(items):
         raise MitigationError(
             f"{name}.sequence: expected the answer {key(items)[:20]!r} to stand, found that with "
-            "what was inserted it "
-            f"would be {'none' if new_key is None else repr(new_key[:20])}: this mitigation does "
-            "not fit this task"
+            f"what was inserted it would be {'none' if new_key is None else repr(new_key[:20])}: "
+            "this mitigation does not fit this task"
         )
 
 

@@ -51,8 +51,8 @@ def require_unseen(name: str, layer: int, pattern: Scores, unseen: VisibleKeys) 
         where = _first(wrong)
         raise MitigationError(
             f"{name}: expected weights of exactly 0 on the keys that it hides, found "
-            f"{float(pattern[where]):.3g} in "
-            f"layer {layer}, head {where[1]}, {_edge(pattern, where)}"
+            f"{float(pattern[where]):.3g} in layer {layer}, head {where[1]}, "
+            f"{_edge(pattern, where)}"
         )
 
 
@@ -65,8 +65,7 @@ def require_unmasked(name: str, layer: int, scores: Scores, visible: VisibleKeys
         where = _first(masked)
         raise MitigationError(
             f"{name}: expected that every key which it does not hide is seen, found one that "
-            "something else masks in "
-            f"layer {layer}, head {where[1]}, {_edge(scores, where)}"
+            f"something else masks in layer {layer}, head {where[1]}, {_edge(scores, where)}"
         )
 
 
@@ -84,8 +83,7 @@ def require_rows_sum_to_one(name: str, layer: int, pattern: Scores) -> None:
         query = pattern.shape[-1] - pattern.shape[-2] + row
         raise MitigationError(
             f"{name}: expected the weights of every query to sum to 1, found "
-            f"{float(sums[batch, head, row]):.6g} in "
-            f"layer {layer}, head {head}, query {query}"
+            f"{float(sums[batch, head, row]):.6g} in layer {layer}, head {head}, query {query}"
         )
 
 

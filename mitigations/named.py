@@ -56,8 +56,7 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
     if is_in_file(spec):
         raise MitigationError(
             f"mitigation {spec!r} is code in a file: only --mitigation on the command line runs "
-            "it; in Python import it and "
-            "pass the object"
+            "it; in Python import it and pass the object"
         )
     return compose(*(_REGISTRY.make(part) for part in spec.split(_AND)))
 

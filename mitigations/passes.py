@@ -144,8 +144,7 @@ def _require_own_windows_allow(
         elsewhere = f"layers={full_layers}, which have none" if full_layers else "another model"
         raise MitigationError(
             f"SlidingWindow: {problem}: found layers {', '.join(map(str, refused))} with a window "
-            "of "
-            f"{windows_by_layer[refused[0]]} of their own; choose {advice}, or {elsewhere}"
+            f"of {windows_by_layer[refused[0]]} of their own; choose {advice}, or {elsewhere}"
         )
 
 
@@ -177,8 +176,8 @@ class AttentionTemperature(Mitigation):
         if not sound or (self.base is not None and self.rule is None):
             raise MitigationError(
                 "AttentionTemperature: expected a factor above 0, or rule='log-n' (and a base "
-                "above 1), both finite, found "
-                f"factor={self.factor!r:.20}, rule={self.rule!r}, base={self.base!r:.20}"
+                f"above 1), both finite, found factor={self.factor!r:.20}, rule={self.rule!r}, "
+                f"base={self.base!r:.20}"
             )
         for field in ("factor", "base"):  # 2 and 2.0 are one mitigation, with one label
             value = getattr(self, field)

@@ -95,8 +95,8 @@ class Partition(Mitigation):
     def prompt(self, text: str) -> str:
         return (
             f"{text} The sequence is in parts, with {self.text.strip()} between two parts. First "
-            "write one line for each part, "
-            "'Part 1: <count>' and so on, then add these counts for the final line."
+            "write one line for each part, 'Part 1: <count>' and so on, then add these counts for "
+            "the final line."
         )
 
 

@@ -45,15 +45,8 @@ class Listed(NamedTuple):
     usable: bool
 
 
-class _Option(NamedTuple):
-    """An option's type and its default; `inspect.Parameter.empty` where it has to be given."""
-
-    kind: object
-    default: object
-
-    @property
-    def needed(self) -> bool:
-        return self.default is inspect.Parameter.empty
+Options: TypeAlias = Mapping[str, inspect.Parameter]
+"""The options of a class or a function by their names, each with its type and its default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +104,7 @@ class Registry(Generic[Thing]):
         if not isinstance(thing, self.base):
             raise self.error(
                 f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function "
-                "that returns one's object, "
-                f"found {thing!r:.60}"
+                f"that returns one's object, found {thing!r:.60}"
             )
         return thing
 
@@ -129,7 +121,7 @@ class Registry(Generic[Thing]):
                 rows.append(Listed(name, self._owner(name), "", str(error), False))
                 continue
             words = ", ".join(
-                key if option.needed else f"{key}={_as_text(option.default)}"
+                key if option.default is option.empty else f"{key}={_as_text(option.default)}"
                 for key, option in options.items()
                 if key != "name"
             )
@@ -200,7 +192,7 @@ class Registry(Generic[Thing]):
         known_options = self._options(name, maker)
         options = self._given_options(name, known_options, text)
         for key, option in known_options.items():
-            if option.needed and key not in options:
+            if option.default is option.empty and key not in options:
                 raise self.error(f"{self.kind} {name!r} needs {key}: write {name}:{key}=...")
         try:
             return maker(**options)
@@ -209,9 +201,7 @@ class Registry(Generic[Thing]):
         except Exception as error:  # a plugin's, no refusal of ours
             raise self._failed(name, error) from error
 
-    def _given_options(
-        self, name: str, known_options: Mapping[str, _Option], text: str
-    ) -> dict[str, object]:
+    def _given_options(self, name: str, known_options: Options, text: str) -> dict[str, object]:
         """The options of a text, read by their types, and the name where it is a field."""
         options: dict[str, object] = {"name": name} if "name" in known_options else {}
         for key, value in self._pairs(name, text):
@@ -222,7 +212,7 @@ class Registry(Generic[Thing]):
             if key in options:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
             try:
-                options[key] = _read(value, known_options[key].kind)
+                options[key] = _read(value, known_options[key].annotation)
             except ValidationError as error:
                 reason = error.errors()[0]["msg"].replace("Input should be", "expected", 1)
                 raise self.error(
@@ -241,7 +231,7 @@ class Registry(Generic[Thing]):
                 )
             yield match[1], match[2]
 
-    def _options(self, name: str, maker: Callable[..., object]) -> dict[str, _Option]:
+    def _options(self, name: str, maker: Callable[..., object]) -> Options:
         """The options that a class takes, the fields of its dataclass; of a function its
         parameters. A class of several names says by `takes` which of them a name has.
         """
@@ -251,11 +241,10 @@ class Registry(Generic[Thing]):
             hints = typing.get_type_hints(maker)
         except Exception as error:  # a plugin's annotations can name what is not there
             raise self._failed(name, error, "cannot be used: ") from error
-        parameters = inspect.signature(maker).parameters
         takes = getattr(maker, "takes", lambda *_: True)
         return {
-            key: _Option(hints.get(key, str), parameter.default)
-            for key, parameter in parameters.items()
+            key: parameter.replace(annotation=hints.get(key, str))
+            for key, parameter in inspect.signature(maker).parameters.items()
             if takes(name, key)
         }
 
@@ -290,7 +279,7 @@ def _read(text: str, kind: object) -> object:
             ):
                 continue  # 1.0 is a share where a float is one of the types, and no whole number
             try:
-                return TypeAdapter(choice).validate_python(value)
+                return TypeAdapter(typing.cast(type, choice)).validate_python(value)
             except ValidationError as error:
                 failures.append(error)
     raise failures[0]

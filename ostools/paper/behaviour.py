@@ -104,8 +104,7 @@ class _AnswersFigure(PaperFigure):
             how = f"answers of a hosted model at a temperature {at}"
         sentences = [
             f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths "
-            "from "
-            f"{lengths[0]} to {lengths[-1]}, {how}."
+            f"from {lengths[0]} to {lengths[-1]}, {how}."
         ]
         if missing:
             sentences.append(
@@ -374,8 +373,7 @@ def evaluated(
         if encoding:
             raise InputError(
                 f"{next(iter(encoding))}: how a hosted model's prompts were wrapped was decided "
-                "where it was asked: leave "
-                "it out"
+                "where it was asked: leave it out"
             )
         model.only(figure_questions(seeds_by_task, lengths))
         return {

@@ -218,8 +218,8 @@ def with_reasoning(
     if reader_of(task_prompt).still_thinking(suffix):
         raise InputError(
             f"{task_prompt.task.name}: expected thoughts that are closed before the answer line, "
-            f"found {suffix[-40:]!r}: "
-            "raise max_new_tokens, close them in `reasoning`, or ask without the chat template"
+            f"found {suffix[-40:]!r}: raise max_new_tokens, close them in `reasoning`, or ask "
+            "without the chat template"
         )
     prefix_ids, answer_token = _prefill_ids(model, task_prompt, suffix)
     ids = list(prefix_ids) if ids is None else ids
@@ -227,8 +227,7 @@ def with_reasoning(
     if length > context:
         raise InputError(
             f"expected at most {context} tokens (the model's context), found {length} with "
-            "reasoning and answer line: shorten "
-            "the reasoning or the sequence"
+            "reasoning and answer line: shorten the reasoning or the sequence"
         )
     prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
     parts = (*_prompt_parts(model, task_prompt), *_reasoning_parts(model, task_prompt, ids))
@@ -280,9 +279,8 @@ def _prefill_ids(
     if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
         raise InputError(
             f"{task_prompt.task.name}: expected an answer line that begins the same for every "
-            "answer, found that this "
-            "tokenizer cuts it otherwise before different ones: choose a task whose answer is a "
-            "number"
+            "answer, found that this tokenizer cuts it otherwise before different ones: choose a "
+            "task whose answer is a number"
         )
     return first_line[:same], right_line[same]
 
@@ -321,8 +319,7 @@ def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str
     if start < 0 or all(item is None for item in items):
         raise InputError(
             f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of "
-            "known characters; which "
-            "tokens are its items is not known"
+            "known characters; which tokens are its items is not known"
         )
     examples = _examples(task_prompt)
     low = start + request.find(examples)

@@ -289,8 +289,7 @@ def _refuse_rounded_scores(frame: pd.DataFrame, provenance: Mapping[str, Any]) -
     if narrow := sorted(dtypes & {"bfloat16", "float16"}):
         raise InputError(
             f"expected {narrow[0]} with attention's scores in float32, found a result of an "
-            "earlier ostools, which rounded "
-            f"them (today's '{narrow[0]}-eager'): measure it again"
+            f"earlier ostools, which rounded them (today's '{narrow[0]}-eager'): measure it again"
         )
 
 

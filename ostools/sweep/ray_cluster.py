@@ -194,8 +194,7 @@ def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
         if address is not None:
             raise InputError(
                 f"Ray address {address!r}: this process is connected to a Ray cluster already: "
-                "give no address "
-                "to use that one, or call ray.shutdown() first"
+                "give no address to use that one, or call ray.shutdown() first"
             )
         yield
         return
@@ -229,7 +228,7 @@ def _answering(address: str) -> str:
     except (OSError, ValueError, OverflowError) as error:
         raise InputError(
             f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as "
-            "10.0.0.1:6379, found none there "
-            f"({in_words(error)[:300]}): start one with `ray start --head`"
+            f"10.0.0.1:6379, found none there ({in_words(error)[:300]}): start one with `ray start "
+            "--head`"
         ) from error
     return address

@@ -115,8 +115,7 @@ def run(
         if replaced := store.ask(list(plan.keyed_cells)):
             say(
                 f"{replaced} cells were measured before with other versions or lengths, with "
-                "another checkpoint or on "
-                "another device: the tables leave them out now"
+                "another checkpoint or on another device: the tables leave them out now"
             )
         for record in plan.failed:
             say(f"failed before: {record}")

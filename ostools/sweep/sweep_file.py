@@ -157,8 +157,8 @@ class Sweep(Strict):
             if measurement.draws == "by sample" and self.seeds != (0,) and not is_drawn:
                 raise InputError(
                     f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are "
-                    "drawn by samples: "
-                    f"leave seeds out and give samples, or ask {spec} in another sweep"
+                    f"drawn by samples: leave seeds out and give samples, or ask {spec} in another "
+                    "sweep"
                 )
 
     def _require_for_texts(self, specs: Sequence[Mitigation | str]) -> None:

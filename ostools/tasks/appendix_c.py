@@ -50,8 +50,7 @@ _COPY_ANSWER = "The answer to your question is: {answer}"
 _MATHS_ANSWER = "The final answer to your maths question is: {answer}"
 _MATHS_REQUEST = (
     " Please give the answer on the final line exactly as 'The final answer to your maths question "
-    "is: xxxx', "
-    "where 'xxxx' is your answer."
+    "is: xxxx', where 'xxxx' is your answer."
 )
 _DIGIT_REQUEST = (
     "Consider the following sequence: {{seq}}. What is the {place} digit in this sequence? "

@@ -64,8 +64,7 @@ def task(spec: str | AnyTask, kind: type[AnyTask] = Task) -> AnyTask:
     if name in names():
         raise InputError(
             f"{name}: expected pairs of which v* is v with its last token once more, found a "
-            "question to be answered; such "
-            f"pairs are {', '.join(REPEATING_TASKS)}"
+            f"question to be answered; such pairs are {', '.join(REPEATING_TASKS)}"
         )
     return _pairs(spec, REPEATING_TASKS)
 

@@ -69,9 +69,8 @@ class Pair:
         if self.kind == "theorem" and not repeats_last(self.ids, self.extended):
             raise InputError(
                 f"no theorem pair at length {self.length}: expected v* = v with its last token "
-                f"{self.ids[-1]} once more, "
-                f"found v of {len(self.ids)} tokens and v* of {len(self.extended)} ending in "
-                f"{self.extended[-2:]}"
+                f"{self.ids[-1]} once more, found v of {len(self.ids)} tokens and v* of "
+                f"{len(self.extended)} ending in {self.extended[-2:]}"
             )
 
 
@@ -156,8 +155,7 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
             last_tokens = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
             raise InputError(
                 f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the "
-                f"tokens ... {last_tokens}: "
-                "this tokenizer has no token for it alone"
+                f"tokens ... {last_tokens}: this tokenizer has no token for it alone"
             )
         id_by_item[piece] = ids[-1]
     return id_by_item
@@ -181,11 +179,10 @@ def _require_no_merge(
     after = [encoder.token(index) for index in extended[start:]]
     raise InputError(
         f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one "
-        "more token of the same id, "
-        f"found {''.join(before)!r} + {item!r} -> {'tokens' if len(after) > 1 else 'token'} "
-        f"{', '.join(map(repr, after))}: "
-        "this tokenizer merges the repeat; put the item in by its token, with the task's "
-        f"items='ids' ('{task}:items=ids')"
+        f"more token of the same id, found {''.join(before)!r} + {item!r} -> "
+        f"{'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: this tokenizer "
+        "merges the repeat; put the item in by its token, with the task's items='ids' "
+        f"('{task}:items=ids')"
     )
 
 

@@ -104,8 +104,7 @@ def question(
     if any(isinstance(piece, Label) for piece in pieces) and "".join(sequence.split()) != bare:
         raise InputError(
             f"{form.name}: expected every label next to its item, found that this task writes text "
-            "between them; choose a task "
-            "or options that write none"
+            "between them; choose a task or options that write none"
         )
     plain = before + sequence + after
     text = plain if mitigation is None else rewrite(mitigation, plain)
@@ -114,8 +113,7 @@ def question(
     if len(line.splitlines()) != 1:
         raise InputError(
             f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line "
-            "could be right; insert no "
-            "line ends into what is to be copied"
+            "could be right; insert no line ends into what is to be copied"
         )
     rewritten, counts = text != form.prompt(length, seed), _counts(form, pieces, mitigation)
     return Question(
@@ -151,14 +149,12 @@ def _counts(form: Task, pieces: Sequence[str], mitigation: Mitigation | None) ->
     if not form.numeric or sum(int(form.key(part)) for part in parts) != int(total):
         raise InputError(
             f"{mitigations.label(asking)}: expected a task whose answer is the sum of the counts "
-            "of its parts, such as "
-            f"count-ones, found {form.name}"
+            f"of its parts, such as count-ones, found {form.name}"
         )
     if form.answer_line("") == "":
         raise InputError(
             f"{mitigations.label(asking)}: expected a task that asks for a final line, such as "
-            f"count-ones, found {form.name}: "
-            "the first count would be read as its answer"
+            f"count-ones, found {form.name}: the first count would be read as its answer"
         )
     return len(parts)
 
@@ -182,8 +178,7 @@ def questions(
         if type(part).hooks is not Mitigation.hooks:
             raise InputError(
                 f"{mitigations.label(part)} changes the forward pass, and a model that is asked by "
-                "text has none to change: "
-                "expected a mitigation that only rewrites prompts"
+                "text has none to change: expected a mitigation that only rewrites prompts"
             )
     return [
         question(form, n, seed=seed, mitigation=acting)

@@ -51,8 +51,7 @@ class RepeatTask(CollapseTask):
         if self.item == "" or (before_item and not self.prompt):
             raise InputError(
                 f"{self.name}: expected something to repeat, and a text before what is put in by "
-                "its id, found "
-                f"prompt={self.prompt!r}, item={self.item!r}, items={self.items!r}"
+                f"its id, found prompt={self.prompt!r}, item={self.item!r}, items={self.items!r}"
             )
 
     @property
@@ -161,8 +160,8 @@ class PairsOfIds(TaskOfIds):
             if ends[0] != ends[1] or not ends[0]:
                 raise InputError(
                     f"{self.name} at length {length}: expected two rows of ids that end in the "
-                    f"same one, found {ends[0]} and "
-                    f"{ends[1]} at their ends: their distance would be that of the two tokens"
+                    f"same one, found {ends[0]} and {ends[1]} at their ends: their distance would "
+                    "be that of the two tokens"
                 )
 
     def provenance_columns(self) -> dict[str, object]:

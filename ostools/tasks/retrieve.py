@@ -78,8 +78,7 @@ class RetrieveTask(Task):
         if not (is_index or is_share or self.position in PLACES):
             raise InputError(
                 f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction from 0.0 "
-                "to 1.0, found "
-                f"{self.position!r}"
+                f"to 1.0, found {self.position!r}"
             )
         if self.records not in RECORDS and not Path(self.records).is_file():
             raise InputError(
@@ -150,9 +149,8 @@ class RetrieveTask(Task):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):
                 raise InputError(
                     f"task {self.name!r}: {piece!r} among the records breaks the JSON object; only "
-                    "blank text can stand "
-                    "between two of them, such as a line end (in bash: --mitigation "
-                    "$'separator:text=\\n')"
+                    "blank text can stand between two of them, such as a line end (in bash: "
+                    "--mitigation $'separator:text=\\n')"
                 )
         return "".join(
             ("{" if place == 0 else " ") + piece + ("}" if place == last else ",\n")
@@ -272,8 +270,7 @@ def _from_file(path: Path, length: int, line: int) -> tuple[Pair, list[Pair]]:
     if target_pair not in pairs or len(dict(pairs)) != len(pairs) or not are_texts:
         raise InputError(
             f"{where}: expected a JSON object with different ordered_kv_records of two texts each, "
-            "and the key and value "
-            "of one of them"
+            "and the key and value of one of them"
         )
     if length > len(pairs):
         raise InputError(f"{where} has {len(pairs)} of them, not {length}")

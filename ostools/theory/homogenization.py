@@ -2,7 +2,7 @@
 their cosines.
 
     sigma_k                         singular values of X, one row a token
-    matrix entropy                  H = - sum_k p_k log p_k,   p_k = sigma_k^2 / sum_j sigma_j^2 (nats)
+    matrix entropy                  H = - sum_k p_k log p_k,   p_k = sigma_k^2 / sum_j sigma_j^2, nats
     effective rank                  exp(- sum_k q_k log q_k),  q_k = sigma_k / sum_j sigma_j
     mean cosine                     mean over pairs i < j of <x_i, x_j> / (|x_i| |x_j|)
 
@@ -50,8 +50,7 @@ def likeness(states: Float[Tensor, "pos d_model"]) -> Likeness:
     if len(rows) < 2 or not bool(torch.isfinite(norms).all()) or not bool((norms > 0).all()):
         raise InputError(
             "likeness of tokens: expected at least two finite states that are not 0, found "
-            f"{len(rows)} of norms from "
-            f"{float(norms.min()):.3g} to {float(norms.max()):.3g}"
+            f"{len(rows)} of norms from {float(norms.min()):.3g} to {float(norms.max()):.3g}"
         )
     values = torch.linalg.svdvals(rows / norms.max())
     # What rounding leaves of a direction that is not there: as for the rank of a matrix.

@@ -129,8 +129,7 @@ def alternating(n: int) -> tuple[Float[Tensor, " pos"], Float[Tensor, " pos"]]:
     if n < 2 or n % 2:
         raise InputError(
             f"Lemma B.4: expected an even length of at least 2, found {n}: at odd lengths one of "
-            "the two alternating "
-            f"sequences holds one more 1, and delta is not {ALTERNATING:.3f}"
+            f"the two alternating sequences holds one more 1, and delta is not {ALTERNATING:.3f}"
         )
     x = torch.arange(n, dtype=torch.float64) % 2
     return x, 1.0 - x

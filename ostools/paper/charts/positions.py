@@ -215,9 +215,8 @@ def _windows_notes(result: WindowStudy) -> list[str]:
     layers = "all layers" if parameters["layers"] == "all" else f"layers {parameters['layers']}"
     how = (
         f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to "
-        f"{lengths[-1]}, "
-        f"{seeds} seed{'s' * (seeds > 1)}; windows on {layers}, {parameters['sinks'] or 'no'} "
-        "sinks."
+        f"{lengths[-1]}, {seeds} seed{'s' * (seeds > 1)}; windows on {layers}, "
+        f"{parameters['sinks'] or 'no'} sinks."
     )
     within = set(result.frame["within_training"].astype("boolean").fillna(True))
     if False in within:
@@ -239,11 +238,10 @@ def windows_findings(result: WindowStudy) -> list[str]:
     right, farthest = (sized.loc[sized[name].idxmax()] for name in ("accuracy", "distance"))
     return [
         f"Most answers are right with a window of {right['window']:.0f} tokens, "
-        f"{right['accuracy']:.0%} of "
-        f"{right['questions']:.0f}; without a window {plain['accuracy']:.0%}.",
+        f"{right['accuracy']:.0%} of {right['questions']:.0f}; without a window "
+        f"{plain['accuracy']:.0%}.",
         f"The distance is largest with a window of {farthest['window']:.0f}, "
-        f"{number(farthest['distance'])}; "
-        f"without a window {number(plain['distance'])}.",
+        f"{number(farthest['distance'])}; without a window {number(plain['distance'])}.",
     ]
 
 

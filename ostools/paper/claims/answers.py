@@ -31,9 +31,8 @@ QUESTION = ["length", "seed"]
 _DIGITS = ("with the first digit", "with the last digit")
 _TESTED = (
     f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}. There is no verdict if it "
-    "does not reach that "
-    "level, if all questions are right in both ways, if all are wrong in both, or if fewer than "
-    "six are right in one way only."
+    "does not reach that level, if all questions are right in both ways, if all are wrong in "
+    "both, or if fewer than six are right in one way only."
 )
 HUNDRED = 100
 NEAR = range(90, 111)
@@ -44,10 +43,9 @@ number for a favourite.
 """
 _CURVES = (
     f"the absolute error rises with the length (Kendall's tau, {LEVEL:.0%}). A curve is left out "
-    "if it has fewer than "
-    f"{FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} lengths with one, or if "
-    "all its numbers are right. "
-    "There is no verdict if every curve is left out."
+    f"if it has fewer than {FEWEST_READ} answers with a number, or fewer than {FEWEST_LENGTHS} "
+    "lengths with one, or if all its numbers are right. There is no verdict if every curve is "
+    "left out."
 )
 
 
@@ -260,21 +258,18 @@ CLAIMS = (
         "says-one-by-300",
         "Section 3.1, Figure 2 (a)",
         "already at a sequence length of only 300 elements, Gemini incorrectly starts to output "
-        "'one' when trying to copy "
-        "the last element",
+        "'one' when trying to copy the last element",
         "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. "
-        "Does not agree "
-        "if the first such answer is at a longer length. If there is no such answer, it does not "
-        "agree if the lengths reach "
-        "300 and some answer is right; otherwise there is no verdict.",
+        "Does not agree if the first such answer is at a longer length. If there is no such "
+        "answer, it does not agree if the lengths reach 300 and some answer is right; otherwise "
+        "there is no verdict.",
         says_one_by_300,
     ),
     _copying(
         "hints-help",
         "Section 3.1, Figure 2 (b)",
         'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", '
-        "helps significantly with the "
-        "performance",
+        "helps significantly with the performance",
         f"agrees if more of the same questions are right with the hint than without. {_TESTED}",
         lambda results: _panel_helps(results, "b", "with the hint"),
     ),
@@ -311,10 +306,8 @@ CLAIMS = (
         "the LLM is quite likely to predict the value of '100' once the sequence reaches a size "
         "around or larger than 100",
         "agrees if 100 is the commonest answer (or as common as any other), given more than once, "
-        f"to sums of {min(NEAR)} or "
-        "more ones without reasoning. Sums of exactly 100 ones are left out. There is no verdict "
-        "with fewer than "
-        f"{FEWEST_LENGTHS} numbers.",
+        f"to sums of {min(NEAR)} or more ones without reasoning. Sums of exactly 100 ones are left "
+        f"out. There is no verdict with fewer than {FEWEST_LENGTHS} numbers.",
         predicts_hundred,
     ),
     _counting(
@@ -322,13 +315,10 @@ CLAIMS = (
         "Section 3.2, Figure 3 (left, center)",
         "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
         f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other "
-        "lengths from 50 to 150 "
-        f"(medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) together, without "
-        "reasoning. There is no verdict if "
-        "the test does not reach that level, if no error from 50 to 150 is above 0, if either "
-        "group has fewer than three "
-        f"answers with a number, or if the two tasks have fewer than {FEWEST_READ} such answers, "
-        "or fewer than "
+        f"lengths from 50 to 150 (medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) "
+        "together, without reasoning. There is no verdict if the test does not reach that level, "
+        "if no error from 50 to 150 is above 0, if either group has fewer than three answers with "
+        f"a number, or if the two tasks have fewer than {FEWEST_READ} such answers, or fewer than "
         f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
         lower_near_hundred,
     ),
@@ -337,10 +327,9 @@ CLAIMS = (
         "Section 3.2, Figure 4 (Figure 7)",
         "100 is by far the most common response",
         "agrees if 100 is answered at least twice as often as any other number, and more often "
-        "than it is the right answer, "
-        "over the three tasks of Figure 4 without reasoning. There is no verdict with fewer than "
-        f"{FEWEST_ANSWERS} numbers, if "
-        "every answer is right, or if the longest sequence is shorter than 100 items.",
+        "than it is the right answer, over the three tasks of Figure 4 without reasoning. There "
+        f"is no verdict with fewer than {FEWEST_ANSWERS} numbers, if every answer is right, or if "
+        "the longest sequence is shorter than 100 items.",
         hundred_is_commonest,
         needs=("figure-3",),
         figures=(4, 7),
@@ -350,11 +339,9 @@ CLAIMS = (
         "Section 3.2, Figure 3 (right)",
         "the absolute error actually seems to increase around a sequence length of 100",
         "agrees if the absolute error rises with the length from 50 to 150 in task (iii) without "
-        "reasoning (Kendall's tau, "
-        f"{LEVEL:.0%}). Does not agree if it falls. There is no verdict if the test does not reach "
-        "that level, with fewer than "
-        f"{FEWEST_READ} answers with a number, or with fewer than {FEWEST_LENGTHS} lengths with "
-        "one.",
+        f"reasoning (Kendall's tau, {LEVEL:.0%}). Does not agree if it falls. There is no verdict "
+        f"if the test does not reach that level, with fewer than {FEWEST_READ} answers with a "
+        f"number, or with fewer than {FEWEST_LENGTHS} lengths with one.",
         rises_near_hundred,
     ),
 )

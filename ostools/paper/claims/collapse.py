@@ -44,8 +44,8 @@ _PROOF = "Appendix B.1, proof of Theorem B.3"
 _FALLS = f"falls by a law without a level from n = {FIT_FROM} on, on the prompts of Figure 5 (a)"
 _ALL = (
     "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is "
-    "no verdict if no layer is "
-    "fitted, or if some are not fitted and all others fall. A finite run does not show a limit."
+    "no verdict if no layer is fitted, or if some are not fitted and all others fall. A finite run "
+    "does not show a limit."
 )
 
 
@@ -169,12 +169,10 @@ def commas_separate(results: ResultsByPart) -> Verdict:
     helps, separate = ratio > 1, over_d > NEAR_FACTOR
     sentence = (
         f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} "
-        f"(median of the {len(upper)} "
-        f"lengths from {upper.min()} to {upper.max()}, in {dtype}), and it is larger with them at "
-        f"{share:.1%} of these "
-        f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is "
-        f"{number(over_d)} times the "
-        f"noise with commas, and {number(over_c)} times without"
+        f"(median of the {len(upper)} lengths from {upper.min()} to {upper.max()}, in {dtype}), "
+        f"and it is larger with them at {share:.1%} of these lengths. Well-separated: "
+        f"{'yes' if separate else 'no'}. In {LOW} the distance is {number(over_d)} times the noise "
+        f"with commas, and {number(over_c)} times without"
     )
     return decide(helps and separate, sentence)
 
@@ -211,10 +209,9 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     listing = "; ".join(words + count for words, count in seeds.items())
     sentence = (
         f"{len(hidden)} curves have a hidden range by n = {n_max} in at least one of the two. In "
-        f"{LOW} it begins at half the "
-        f"length of {high} or less in {int(half.sum())} of them, and {int(left_open.sum())} are "
-        "left open because longer "
-        f"lengths would have to be measured ({listing})"
+        f"{LOW} it begins at half the length of {high} or less in {int(half.sum())} of them, and "
+        f"{int(left_open.sum())} are left open because longer lengths would have to be measured "
+        f"({listing})"
     )
     require_data(not left_open.all(), sentence)
     return decide(bool((half | left_open).all()), sentence)
@@ -257,19 +254,16 @@ CLAIMS = (
         "Theorem 4.2, Figure 5 (a)",
         "their representations become arbitrarily close as n increases",
         f"agrees if the float64 distance of v^(L) {_FALLS}. There is no verdict with fewer than "
-        "eight lengths above float64's "
-        "rounding. A finite run does not show a limit.",
+        "eight lengths above float64's rounding. A finite run does not show a limit.",
         arbitrarily_close,
     ),
     _figure_5(
         "near-precision-at-50",
         "Section 4, Figure 5 (a)",
         "The repeated digits seem to make the collapse occur much sooner with a sequence length of "
-        "around 50 being near "
-        "machine precision",
+        "around 50 being near machine precision",
         f"agrees if {_DISTANCE_WORDS} is at most {NEAR_FACTOR:.0f} times the noise of rounding in "
-        f"{LOW}, at the lengths "
-        f"{min(AROUND_50)} to {max(AROUND_50)} of (a) (median over them).",
+        f"{LOW}, at the lengths {min(AROUND_50)} to {max(AROUND_50)} of (a) (median over them).",
         near_precision_at_50,
     ),
     _figure_5(
@@ -277,9 +271,8 @@ CLAIMS = (
         "Section 4, Figure 5 (a, b)",
         "varying the digits seems to delay such a collapse",
         f"agrees if {_DISTANCE_WORDS} is larger in (b) than in (a) over the upper half of the "
-        "lengths: the mean log ratio is "
-        "above 0 (95% Student interval over at least three digit streams). There is no verdict if "
-        "the interval contains zero.",
+        "lengths: the mean log ratio is above 0 (95% Student interval over at least three digit "
+        "streams). There is no verdict if the interval contains zero.",
         varying_delays,
     ),
     _figure_5(
@@ -287,9 +280,8 @@ CLAIMS = (
         "Section 4, Figure 5 (b)",
         "a downward trend is maintained with respect to the sequence length",
         f"agrees if the slope of log distance against log length in (b), from n = {FIT_FROM} on, "
-        "is negative (95% "
-        "Student interval over at least three digit streams). There is no verdict if the interval "
-        "contains zero.",
+        "is negative (95% Student interval over at least three digit streams). There is no "
+        "verdict if the interval contains zero.",
         varied_falls,
     ),
     _figure_5(
@@ -297,8 +289,7 @@ CLAIMS = (
         "Section 4, Figure 5 (c)",
         "the representations collapse for the sequence of ones (c)",
         f"agrees if {_DISTANCE_WORDS} in {LOW} is at most {NEAR_FACTOR:.0f} times the noise of "
-        "rounding in the upper half of "
-        "the lengths (median over them).",
+        "rounding in the upper half of the lengths (median over them).",
         ones_collapse,
     ),
     _figure_5(
@@ -306,11 +297,9 @@ CLAIMS = (
         "Section 4, Figure 5 (c, d)",
         "adding commas every third digit (d) helps to keep the representations well-separated",
         "agrees if two things hold over the upper half of the lengths. “Helps”: commas enlarge "
-        f"{_DISTANCE_WORDS} (the "
-        "median of (d) / (c) is above 1; this does not speak of every length). “Well-separated”: "
-        f"in {LOW} (d) is above "
-        f"{NEAR_FACTOR:.0f} times the noise of rounding (median), the opposite of the collapse by "
-        "which (c) is judged.",
+        f"{_DISTANCE_WORDS} (the median of (d) / (c) is above 1; this does not speak of every "
+        f"length). “Well-separated”: in {LOW} (d) is above {NEAR_FACTOR:.0f} times the noise of "
+        "rounding (median), the opposite of the collapse by which (c) is judged.",
         commas_separate,
     ),
     _figure_5(
@@ -319,10 +308,8 @@ CLAIMS = (
         "a lower machine precision will mean that the convergence of representations in Theorem "
         "4.2 will occur much sooner",
         f"agrees if every curve of Figure 5 that collapses does so in {LOW} at half the length of "
-        "float32 or less (much "
-        "sooner). A curve whose lengths end before that can be seen is left open. There is no "
-        "verdict if no curve collapses, "
-        "or if all that do are left open.",
+        "float32 or less (much sooner). A curve whose lengths end before that can be seen is left "
+        "open. There is no verdict if no curve collapses, or if all that do are left open.",
         sooner_in_low_precision,
     ),
 )

@@ -34,8 +34,7 @@ is above rounding.
 """
 _DIGITS = (
     "is below 0 over the digits of the sequence (95% Student interval over the prompts). There is "
-    "no verdict if the interval "
-    "contains zero."
+    "no verdict if the interval contains zero."
 )
 
 
@@ -79,10 +78,9 @@ def bound_holds(results: ResultsByPart) -> Verdict:
     tokens, above, least = _against_bound(results, CERTIFIED)
     sentence = (
         "with attention and norm scales held, as the theorem assumes, the certified form of the "
-        "bound holds at "
-        f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The "
-        "printed form has a "
-        "constant C that is not given, so a single prompt cannot break it"
+        f"bound holds at {tokens - above} of {tokens} tokens (the least bound / measured is "
+        f"{number(least)}). The printed form has a constant C that is not given, so a single "
+        "prompt cannot break it"
     )
     return decide(above == 0, sentence)
 
@@ -91,12 +89,10 @@ def equation_4_holds(results: ResultsByPart) -> Verdict:
     tokens, below, least = _against_bound(results, EQUATION_4)
     sentence = (
         f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} "
-        "tokens (the least bound / "
-        f"measured is {number(least)}). sigma_psi is taken from the MLPs at these tokens, so it is "
-        "at most their Lipschitz "
-        "constant. The theorem leaves its beta open, and here it is the first norm's. The measured "
-        "norms contain the value "
-        "projections, which footnote 2 leaves out"
+        f"tokens (the least bound / measured is {number(least)}). sigma_psi is taken from the MLPs "
+        "at these tokens, so it is at most their Lipschitz constant. The theorem leaves its beta "
+        "open, and here it is the first norm's. The measured norms contain the value projections, "
+        "which footnote 2 leaves out"
     )
     require_data(not below, f"{sentence}. With a greater sigma_psi the bound may hold")
     return decide(True, sentence)
@@ -114,8 +110,8 @@ def depends_on_position(results: ResultsByPart) -> Verdict:
     least, median = min(spreads), float(np.median(spreads))
     sentence = (
         "by its position in a prompt, the same digit has sensitivities that differ by a factor of "
-        f"{number(median)}, largest "
-        f"over smallest (median of {len(spreads)} digits; the least is {number(least)})"
+        f"{number(median)}, largest over smallest (median of {len(spreads)} digits; the least is "
+        f"{number(least)})"
     )
     return decide(least > 1 + ROUNDING, sentence)
 
@@ -133,8 +129,7 @@ def depends_on_attention(results: ResultsByPart) -> Verdict:
     )
     quantity = (
         "rank correlation of path sum and measured norms, with the model's attention minus with "
-        "equal weights"
-        f"{mean_words}"
+        f"equal weights{mean_words}"
     )
     return above_zero(samples, quantity, "prompts")
 
@@ -176,12 +171,9 @@ def only_the_first(results: ResultsByPart) -> Verdict:
     near = int(((last["observed_rate"] / last["predicted_rate"] - 1).abs() < RATE_WITHIN).sum())
     sentence = (
         f"by ((A + I) / 2)^{powers} of the model's own patterns, {number(float(remainder.min()))} "
-        "to "
-        f"{number(float(remainder.max()))} of the last token's mass is still off the first token. "
-        "What is left falls in "
-        f"{int(falls.sum())} of {len(last)} blocks, and in {near} at the predicted rate. A finite "
-        "depth does not reach the "
-        "limit itself"
+        f"to {number(float(remainder.max()))} of the last token's mass is still off the first "
+        f"token. What is left falls in {int(falls.sum())} of {len(last)} blocks, and in {near} at "
+        "the predicted rate. A finite depth does not reach the limit itself"
     )
     return decide(bool((simple & falls).all()), sentence)
 
@@ -241,10 +233,9 @@ CLAIMS = (
         "the sensitivity depends on the sum of the weighted paths between the token i at the input "
         "and the final layer",
         "agrees if at every token the certified path sum is at least the measured norm of d y_n / "
-        "d v_i^(0), up to rounding "
-        f"(relative {ROUNDING:g}). The certified sum has spectral norms in place of the printed "
-        "constants. Attention and norm "
-        "scales are held, as the theorem assumes.",
+        f"d v_i^(0), up to rounding (relative {ROUNDING:g}). The certified sum has spectral norms "
+        "in place of the printed constants. Attention and norm scales are held, as the theorem "
+        "assumes.",
         bound_holds,
         construction="with spectral norms the bound follows from the triangle inequality and the "
         "chain rule for every model",
@@ -254,14 +245,11 @@ CLAIMS = (
         "Appendix B.2, Theorem B.5, equation 4",
         r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
         "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed "
-        "(docs/fidelity.md), is at least "
-        f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with "
-        "attention and norm scales held. "
-        "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz "
-        "constant. If the equation holds "
-        "with it, it holds with that constant too. If it does not hold with it, there is no "
-        "verdict: this rule can agree or "
-        "stay open, and cannot disagree.",
+        "(docs/fidelity.md), is at least the measured norm of d y_n / d v_i^(0), up to rounding "
+        f"(relative {ROUNDING:g}), with attention and norm scales held. sigma_psi is taken from "
+        "the MLPs at these tokens, so it is at most their Lipschitz constant. If the equation "
+        "holds with it, it holds with that constant too. If it does not hold with it, there is no "
+        "verdict: this rule can agree or stay open, and cannot disagree.",
         equation_4_holds,
     ),
     _section_5(
@@ -272,18 +260,16 @@ CLAIMS = (
         f"(relative {ROUNDING:g}), for every digit that stands at several positions of a prompt.",
         depends_on_position,
         construction="under the causal mask equal tokens at two positions have different rows and "
-        "columns of attention, so "
-        "equal norms would be a coincidence",
+        "columns of attention, so equal norms would be a coincidence",
     ),
     _section_5(
         "depends-on-attention",
         "Section 5, second takeaway",
         "the sensitivity to an input token depends on the attention weights",
         "agrees if the path sum ranks the tokens more like the measured norms with the model's "
-        "attention weights than with "
-        "equal weights, which depend on the position alone. The difference of the two rank "
-        "correlations is above 0 (95% "
-        "Student interval over prompts). There is no verdict if the interval contains zero.",
+        "attention weights than with equal weights, which depend on the position alone. The "
+        "difference of the two rank correlations is above 0 (95% Student interval over prompts). "
+        "There is no verdict if the interval contains zero.",
         depends_on_attention,
     ),
     _section_5(
@@ -302,9 +288,8 @@ CLAIMS = (
         "Section 5, below Theorem 5.1",
         "The paths instead grow very quickly for tokens coming sooner in the sequence.",
         "agrees if the rank correlation of position and the path sum, weighted by the attention "
-        f"of this model, {_DIGITS} "
-        "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L "
-        "layers: that is not judged.",
+        f"of this model, {_DIGITS} Counted without weights they grow by construction, C(n - i + L "
+        "- 1, L - 1) of them in L layers: that is not judged.",
         lambda results: _falls_with_position(
             [(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)],
             "weighted paths",
@@ -315,13 +300,11 @@ CLAIMS = (
         "Proposition 5.2 (Proposition B.8)",
         "the output representation will only depend on the first input token",
         "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the "
-        "first token. That is: its "
-        "second eigenvalue is below 1, and the mass off the first token still falls at the last "
-        "power.",
+        "first token. That is: its second eigenvalue is below 1, and the mass off the first token "
+        "still falls at the last power.",
         only_the_first,
         construction="softmax under the causal mask gives row-stochastic triangular patterns whose "
-        "later diagonal entries are "
-        "below 1, and powers of such patterns go to the first column",
+        "later diagonal entries are below 1, and powers of such patterns go to the first column",
     ),
     _section_5(
         "limit-is-prevented",
@@ -335,13 +318,11 @@ CLAIMS = (
         "u-shape-of-retrieval",
         "Section 5, U-shape effect",
         "LLMs seem to perform better at retrieval tasks when the information to be retrieved is "
-        "located either near the "
-        "start or the end of the sequence",
+        "located either near the start or the end of the sequence",
         "agrees if the right value is likelier with the wanted record first than between, and "
-        "likelier with it last than "
-        "between: both 95% intervals over seeds are above 0. Does not agree if one of them is "
-        "below 0. There is no verdict "
-        "if the intervals leave it open, if no answer names the value, or if every answer does.",
+        "likelier with it last than between: both 95% intervals over seeds are above 0. Does not "
+        "agree if one of them is below 0. There is no verdict if the intervals leave it open, if "
+        "no answer names the value, or if every answer does.",
         u_shape_of_retrieval,
     ),
     _u_shape(
@@ -350,10 +331,9 @@ CLAIMS = (
         "tokens at the start of the sequence have more opportunity for the information to be "
         "maintained at the end",
         "agrees if the last token is more sensitive to the wanted record where it stands first "
-        "than between: the 95% interval "
-        "over seeds is above 0. Does not agree if it is below 0. There is no verdict if it leaves "
-        "it open. The words are of "
-        "the start only: the end is told, and not judged.",
+        "than between: the 95% interval over seeds is above 0. Does not agree if it is below 0. "
+        "There is no verdict if it leaves it open. The words are of the start only: the end is "
+        "told, and not judged.",
         lambda results: _ends_above(
             results, "log_sensitivity", "log sensitivity to the wanted record's tokens", ("first",)
         ),

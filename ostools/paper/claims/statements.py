@@ -65,9 +65,8 @@ def variation_decays(results: ResultsByPart) -> Verdict:
     above = int((frame["delta"] > frame["bound"]).sum())
     sentence = (
         f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, "
-        f"{number(high)}] over "
-        f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of "
-        f"{len(frame)} points"
+        f"{number(high)}] over {curves.shape[1]} seeds. It is above our bound, which implies Lemma "
+        f"B.2, at {above} of {len(frame)} points"
     )
     return decide(high < 0 and above == 0, sentence)
 
@@ -107,8 +106,7 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
 def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str = "") -> PaperClaim:
     rule = (
         "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones "
-        "and worst cases). "
-        f"Numbers do not prove it.{reading}"
+        f"and worst cases). Numbers do not prove it.{reading}"
     )
     judge = partial(_lemma_holds, name, left_out=left_out)
     proved = "it is a statement about numbers, with a proof and without a model"
@@ -119,9 +117,8 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
     summary = results["counting"]["counting"].summary
     sentence = "; ".join(
         f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs "
-        "tested there; both "
-        f"first tokens are right in {row['right_twice']} of them, and one alone in "
-        f"{row['right_once']}"
+        f"tested there; both first tokens are right in {row['right_twice']} of them, and one alone "
+        f"in {row['right_once']}"
         for row in summary.to_dict("records")
     )
     tested_pairs, right_twice, right_once = summary[
@@ -161,10 +158,9 @@ SYNTHETIC = (
         "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the "
         "convergence still occurs.",
         f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative "
-        "(95% Student interval over "
-        "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys "
-        "and values are Gaussian). "
-        "The other readings are told, and not judged.",
+        "(95% Student interval over seeds) and no level was found, in the first reading of Figure "
+        "8 (“vectors”: queries, keys and values are Gaussian). The other readings are told, and "
+        "not judged.",
         synthetic_converges,
         needs=("figure-8",),
         figures=(8,),
@@ -174,8 +170,8 @@ SYNTHETIC = (
         "Appendix C.3, Figure 9",
         "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
         "agrees if the slope of log delta against log length is negative beyond ten times the "
-        "noisy entries (95% Student "
-        "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
+        "noisy entries (95% Student interval over seeds), and no point is above our bound, which "
+        "implies Lemma B.2.",
         variation_decays,
         needs=("figure-9",),
         figures=(9,),
@@ -210,24 +206,21 @@ CLAIMS = (
         "B.6",
         "Appendix B.2, Lemma B.6",
         "has 1 as its largest eigenvalue. Moreover, such eigenvalue has multiplicity 1 if each row "
-        "except the first has at "
-        "least 2 non-zero entries.",
+        "except the first has at least 2 non-zero entries.",
     ),
     _lemma(
         "B.7",
         "Appendix B.2, Lemma B.7",
         "The product of two row-stochastic matrices is again row-stochastic. Moreover, the product "
-        "of two triangular "
-        "row-stochastic matrices is a triangular row-stochastic matrix.",
+        "of two triangular row-stochastic matrices is a triangular row-stochastic matrix.",
     ),
     _lemma(
         "B.8",
         "Appendix B.2, Proposition B.8",
         "will only be sensitive to the first token",
         " The limit is of the bound: off the first token it is 0, and so is the derivative, which "
-        "the bound is above. No "
-        "eigenvectors are used: that the matrix “is diagonalizable”, as the proof has it, does not "
-        "follow.",
+        "the bound is above. No eigenvectors are used: that the matrix “is diagonalizable”, as the "
+        "proof has it, does not follow.",
     ),
     _lemma(
         "B.9",
@@ -240,10 +233,9 @@ CLAIMS = (
         "Section 6, Corollary 6.2",
         "Counting in certain situations becomes impossible due to representational collapse.",
         "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise "
-        "of the difference), "
-        "whose right answers begin with different tokens, never both get the right first token. "
-        "There is no verdict if "
-        "there is no such pair, or if none of these first tokens is right.",
+        "of the difference), whose right answers begin with different tokens, never both get the "
+        "right first token. There is no verdict if there is no such pair, or if none of these "
+        "first tokens is right.",
         counting_impossible,
         needs=("counting",),
     ),
@@ -258,8 +250,8 @@ CLAIMS = (
         "introduce additional tokens throughout the sequence to help keep the representations "
         "distant",
         "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 "
-        "items larger. This is the "
-        "verdict of `study`, paired by length, at 95% over all its verdicts (Bonferroni).",
+        "items larger. This is the verdict of `study`, paired by length, at 95% over all its "
+        "verdicts (Bonferroni).",
         lambda results: _remedy(results, "separator", "collapse"),
         needs=("remedies",),
     ),
@@ -268,10 +260,8 @@ CLAIMS = (
         "Section 3.1, on drawn digits",
         "seems to be affected by the prompting",
         "agrees if the paper's hint changes how many answers to copy-last are right on drawn "
-        "digits, where a model "
-        "that always says 0 is not always right. This is the verdict of `study`, paired by length, "
-        "at 95% over all its "
-        "verdicts (Bonferroni).",
+        "digits, where a model that always says 0 is not always right. This is the verdict of "
+        "`study`, paired by length, at 95% over all its verdicts (Bonferroni).",
         lambda results: decide(True, _remedy(results, "hint", "answers").sentence),
         needs=("remedies",),
         construction="every prompt enters the computation, and a change of the answers in either "

@@ -42,19 +42,15 @@ TITLES = {
 }
 CAVEATS = (
     "The paper's Figures 2 to 4 are of Gemini 1.5, and Figures 5 to 7 of Gemma 7B. “Agrees” says "
-    "that this model, on "
-    "these prompts and lengths, shows what is claimed. “Does not agree” says that it shows "
-    "otherwise. Both speak of "
-    "this model alone.",
+    "that this model, on these prompts and lengths, shows what is claimed. “Does not agree” says "
+    "that it shows otherwise. Both speak of this model alone.",
     "The rules are the same for every model. Each stands beside its claim. Where a test decides a "
-    "claim, it is judged "
-    "at its own 5%: of many such claims, some are decided by chance.",
+    "claim, it is judged at its own 5%: of many such claims, some are decided by chance.",
     "In Figure 2 the right answer is always 0, so a model that always says 0 is right everywhere. "
-    "Prompts of drawn digits show "
-    "such a model.",
+    "Prompts of drawn digits show such a model.",
     "“Holds by construction” is not evidence: no model, or no answer, could have spoken against "
-    "it, for the reason in "
-    "the line. What was measured there checks this code. It is not counted among “agrees”.",
+    "it, for the reason in the line. What was measured there checks this code. It is not counted "
+    "among “agrees”.",
     "“Could not be tested” is not evidence in either direction. Its reason stands in the same "
     "line.",
     "Measured values, certified bounds, predictions and estimates are named as such. One is never "
@@ -68,8 +64,7 @@ def render_reproduction(reproduction: Reproduction, again: str) -> str:
     title = f"“Transformers need glasses!” on {title_of(reproduction.provenance.model)}"
     lead = (
         f"{len(reproduction.frame)} claims of arXiv 2406.04267, quoted, beside what was measured "
-        f"on this model: {counts}. "
-        "The rule of each claim stands below."
+        f"on this model: {counts}. The rule of each claim stands below."
     )
     reading = Section("reading", "Reading the outcomes", "Reading", "", [Part(items=CAVEATS)])
     parts = [

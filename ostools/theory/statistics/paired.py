@@ -72,8 +72,7 @@ def _require_counts(caller: str, gained: int, lost: int, questions: int) -> None
     if not (questions >= 1 and gained >= 0 and lost >= 0 and gained + lost <= questions):
         raise InputError(
             f"{caller}: expected counts of at least 0, at most all of at least one question, found "
-            f"{gained} gained and {lost} "
-            f"lost of {questions}"
+            f"{gained} gained and {lost} lost of {questions}"
         )
 
 
