@@ -168,7 +168,7 @@ def generic_lines() -> list[str]:
     with one outcome on a line, and how far numbers are off at most.
     """
     outcomes: dict[str, list[str]] = {}
-    most = dict.fromkeys(("logits", "full", "frozen"), (0.0, ""))
+    most: dict[str, tuple[float, str]] = {}
     for kind in sorted(GENERIC):
         with tempfile.TemporaryDirectory() as folder:
             own = generic_model(kind)
@@ -186,7 +186,7 @@ def generic_lines() -> list[str]:
                 outcomes.setdefault(f"refused: {why}", []).append(kind)
                 continue
         for name, error in {"logits": apart, **errors}.items():
-            most[name] = max(most[name], (error, kind))
+            most[name] = max(most.get(name, (0.0, "")), (error, kind))
         record = family_of(model) if not is_closed(model) else None
         refused = unknown_inside(model, "patterns", "norms")
         words = "by a record" if record else f"`full` alone: {refused}" if refused else FROZEN
