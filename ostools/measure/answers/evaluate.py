@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 import pandas as pd
 import torch
@@ -184,7 +184,7 @@ class TaskAnswers:
             self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None
         )
 
-    def rows(self, trained: int | None) -> tuple[list[dict[str, object]], dict[str, object]]:
+    def rows(self, trained: int | None) -> tuple[list[dict[str, object]], dict[str, Any]]:
         """A row a prompt, and the provenance entries. `trained`: the longest length of the model's
         training.
         """
@@ -242,7 +242,7 @@ class TaskAnswers:
             acts_by_length[len(read)] = mitigations.acts(self.model, self.mitigation, read)
         return "active" if acts_by_length[len(read)] else "inactive"
 
-    def _described(self) -> dict[str, object]:
+    def _described(self) -> dict[str, Any]:
         """Provenance entries: everything that defines the answers, how batches were made too."""
         first = self.task_prompts[0]
         return {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -210,7 +210,7 @@ def hosted_of(
     ways to ask."""
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    settings: dict[str, object] = {}
+    settings: dict[str, Any] = {}
     for key in SETTINGS:
         values = list(dict.fromkeys(getattr(row, key) for row in rows))
         if len(values) > 1:
@@ -306,7 +306,7 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
     return Evaluation(frame, provenance, summarise(frame, form.random))
 
 
-def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, object]:
+def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
     """Return what is known of a question and of its answer, where it has one."""
     status = "active" if question.rewritten else "inactive"
     about = {name: getattr(question, name) for name in ("length", "seed", "key")}

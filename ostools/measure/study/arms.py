@@ -111,7 +111,7 @@ class Arm:
         return pd.DataFrame(self.rows).astype({"dtype": "str"})
 
     @property
-    def described(self) -> dict[str, object]:
+    def described(self) -> dict[str, Any]:
         """Provenance entries: what was asked, how, and where it was read."""
         plan, first = self.plan, next(iter(self.questions.values()))
         read = {}
