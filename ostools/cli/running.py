@@ -35,10 +35,10 @@ def run(command: Command, values: Mapping[str, object]) -> None:
     set_globals(values)
     with collector_at_rest():
         arguments = read_arguments(command, values)
-        if command.runs_model:
-            import ostools.measure  # noqa: F401 (in a second, of which the collector takes a fifth)
         if command.draws:
             _check_output(GLOBALS.out)
+        if command.runs_model:
+            import ostools.measure  # noqa: F401 (in a second, of which the collector takes a fifth)
     if command.loads_model:
         command.run(**arguments)
         return
