@@ -34,11 +34,11 @@ def run(command: Command, values: Mapping[str, object]) -> None:
     """Run a command with what was written: refused first where that can be, then measured."""
     set_globals(values)
     with collector_at_rest():
-        if command.runs_model:
-            import ostools.measure  # noqa: F401 (in a second, of which the collector takes a fifth)
         arguments = read_arguments(command, values)
         if command.draws:
             _check_output(GLOBALS.out)
+        if command.runs_model:
+            import ostools.measure  # noqa: F401 (in a second, of which the collector takes a fifth)
     if command.loads_model:
         command.run(**arguments)
         return
