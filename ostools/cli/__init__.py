@@ -37,7 +37,7 @@ _SECTIONS = {
     "ostools.models.tokens": _TOKENIZER,
     "ostools.models.chat": _TOKENIZER,
     "ostools.models.files.checks": _MODEL,
-    "ostools.models.files.weights": _MODEL,
+    "ostools.models.files.checkpoint": _MODEL,
     "ostools.models.files.gguf_format.settings": _MODEL,
     "ostools.measure.jacobian.certificate": "The measurement disagrees with itself",
 }

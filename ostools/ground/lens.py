@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABCMeta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint as HookPoint
@@ -69,3 +69,8 @@ else:
         ("transformers.pytorch_utils", "Conv1D"),
     ):
         globals()[_name] = _StandIn(_name, (), {"home": _home})
+
+
+def original_model(model: TransformerBridge) -> PreTrainedModel:
+    """The Hugging Face model that a bridge computes with."""
+    return cast("PreTrainedModel", model.original_model)

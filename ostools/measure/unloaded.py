@@ -145,12 +145,12 @@ class Unloaded:
 
     @property
     def _weights(self) -> tuple[int, int]:
-        """How many numbers the weights are, and their bytes in the files."""
+        """How many numbers the weights are, and the bytes of the two largest in the files."""
         if not self.source.has_weights:
             return self.shape.parameters, 0
         tensors = self.source.weights.values()
-        stored = sum(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
-        return sum(tensor.count for tensor in tensors), stored
+        sizes = sorted(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
+        return sum(tensor.count for tensor in tensors), sum(sizes[-2:])
 
     @property
     def held_bytes(self) -> int:
@@ -162,10 +162,10 @@ class Unloaded:
         if self.kind != "cpu":
             return Forecast(self.held_bytes + work, work, self.held_bytes + work)
         model = self.held_bytes + _OF_WORD * self.shape.d_vocab
-        # Weights are read through a mapping of the files, whose pages count as the process's own
-        # until all are read.
-        stored = self._weights[1]
-        memory = LIBRARIES + model + max(stored, work)
+        # Weights are read and cast one after the other, a few at a time: the embedding and an output
+        # layer of its own may stand beside what they are cast to.
+        largest = self._weights[1]
+        memory = LIBRARIES + model + max(largest, work)
         return Forecast(memory, work, model + work, LIBRARIES)
 
 

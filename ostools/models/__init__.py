@@ -2,7 +2,7 @@
 another dtype, compare it with an untrained model."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ostools.models.chat import ORIGINS, Chat
 from ostools.models.describe import ModelDescription, describe
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATER[name]), name)

@@ -32,6 +32,7 @@ from ostools.ground.lens import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TransformerBridge,
+    original_model,
 )
 from ostools.hooks import SIXTEEN_BITS
 from ostools.models.describe import (
@@ -49,6 +50,7 @@ from ostools.models.files.checks import (
     check_finite,
     check_tied,
     check_tokenizer,
+    check_versions,
     require_own_functions,
     without_negative_ids,
 )
@@ -59,7 +61,6 @@ from ostools.models.files.config import (
     without_saved,
     without_unread,
 )
-from ostools.models.files.versions import check_versions
 from ostools.models.load import check_same, give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import check_arithmetic, is_eager
 from ostools.models.precision.torch_state import default_torch_state
@@ -119,17 +120,16 @@ def adopt(
     if isinstance(model, TransformerBridge) and model in _metadata and tokenizer is None:
         return model
     source = _raw(model)
-    is_bridge = isinstance(source, TransformerBridge)
-    user_model = cast(PreTrainedModel, source.original_model) if is_bridge else source
-    tokenizer = tokenizer or (source.tokenizer if is_bridge else None)  # pyright: ignore[reportAssignmentType]
+    if isinstance(source, TransformerBridge):
+        user_model, rounds_scores = original_model(source), is_eager(source)
+        tokenizer = tokenizer or source.tokenizer
+    else:
+        user_model, rounds_scores = source, source.config._attn_implementation == "eager"
     _refuse_hooks(source)
     family = family_of_settings(user_model.config.to_dict(), f"the configuration of {name}")
     require_own_functions(name, *_configs(user_model))
     _require_one_config(user_model, name)
     dtype = cast(Tensor, user_model.get_input_embeddings().weight).dtype
-    rounds_scores = (
-        is_eager(source) if is_bridge else user_model.config._attn_implementation == "eager"
-    )
     eager = dtype in SIXTEEN_BITS and rounds_scores
     check_arithmetic(family, eager)
     with quiet():
@@ -202,7 +202,7 @@ def _raw(model: object) -> PreTrainedModel | TransformerBridge:
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The Hugging Face modules by their names there, also where TransformerLens has wrapped them."""
+    """The Hugging Face modules by their names there, also where TransformerLens wraps them."""
     module_by_name: dict[str, nn.Module] = {}
     for name, part in model.named_modules(remove_duplicate=False):
         if not any(kind.__module__.startswith("transformer_lens") for kind in type(part).__mro__):
@@ -350,8 +350,8 @@ def _share(modules: Modules, rebuilt_model: PreTrainedModel, name: str) -> None:
         for key, weight in rebuilt_part._parameters.items():
             if weight is not None:
                 user_weight = _like(part._parameters.get(key), weight, f"{path}.{key}")
-                own = nn.Parameter(user_weight.detach(), requires_grad=False)
-                rebuilt_part._parameters[key] = shared.setdefault(id(user_weight), own)
+                view = nn.Parameter(user_weight.detach(), requires_grad=False)
+                rebuilt_part._parameters[key] = shared.setdefault(id(user_weight), view)
         _share_buffers(part, rebuilt_part, path, device)
 
 

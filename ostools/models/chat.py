@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ostools.ground.errors import InputError, refusal
+from ostools.ground.lens import PreTrainedTokenizerBase
 from ostools.models.tokenizer_calls import (
     HARMLESS,
     Span,
@@ -71,7 +72,7 @@ class Chat:
     message: Span
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, object]:
         """For a provenance."""
         return dict(zip(_CHAT, (True, self.system, self.thinking, self.dated), strict=True))
 
@@ -89,7 +90,7 @@ class Rendered:
 
 
 def render(
-    tokenizer: Any, text: str, system: str | None = None, thinking: bool = False
+    tokenizer: PreTrainedTokenizerBase, text: str, system: str | None = None, thinking: bool = False
 ) -> Rendered:
     """A user's turn in the tokenizer's template, after `system` where it is given, up to where the
     answer begins.
@@ -126,7 +127,7 @@ def render(
 
 
 def chat_ids(
-    tokenizer: Any, text: str, system: str | None, thinking: bool
+    tokenizer: PreTrainedTokenizerBase, text: str, system: str | None, thinking: bool
 ) -> tuple[Rendered, list[int]]:
     """The chat template around the text: the same control tokens as around any other text, nothing
     on top.
@@ -135,24 +136,28 @@ def chat_ids(
     ids = template_ids(tokenizer, rendered.text)
     harmless_ids = template_ids(tokenizer, rendered.harmless)
     refuse_unknown(tokenizer, ids, text)
-    control = control_ids(tokenizer) - {tokenizer.unk_token_id}
-    expected, found = ([index for index in row if index in control] for row in (harmless_ids, ids))
-    if found != expected:
+    unknown = tokenizer.unk_token_id
+    markers = {index for index in control_ids(tokenizer) if index != unknown}
+    expected = [index for index in harmless_ids if index in markers]
+    control = [index for index in ids if index in markers]
+    if control != expected:
         raise InputError(
             f"expected a message that leaves the chat template's {len(expected)} control tokens as "
-            f"they are, found {len(found)}: the message holds text that the tokenizer reads as a "
+            f"they are, found {len(control)}: the message holds text that the tokenizer reads as a "
             "control token; change it"
         )
     return rendered, ids
 
 
-def _words_of_template(tokenizer: Any) -> frozenset[str]:
+def _words_of_template(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
     """The words that the chat template uses, the names of its variables among them."""
     with refusal("one chat template, found several, none of them the default"):
         return frozenset(re.findall(r"\w+", str(tokenizer.get_chat_template())))
 
 
-def _thinking(tokenizer: Any, words: frozenset[str], is_wanted: bool) -> tuple[str, dict[str, Any]]:
+def _thinking(
+    tokenizer: PreTrainedTokenizerBase, words: frozenset[str], is_wanted: bool
+) -> tuple[str, dict[str, object]]:
     """State of thinking, and the template's variables that make it so."""
 
     def switches(name: str, first: object, second: object) -> bool:
@@ -176,16 +181,19 @@ def _thinking(tokenizer: Any, words: frozenset[str], is_wanted: bool) -> tuple[s
     return NO_SWITCH, {}
 
 
-def _written(tokenizer: Any, text: str, system: str | None, options: dict[str, Any]) -> str:
+def _written(
+    tokenizer: PreTrainedTokenizerBase, text: str, system: str | None, options: dict[str, Any]
+) -> str:
     """What the template writes of a message; `InputError` for a template that fails."""
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     what = "one user turn" if system is None else "a system prompt"
     with refusal(f"a chat template that takes {what}, found"):  # templates raise what they like
-        return tokenizer.apply_chat_template(
+        chat_text = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **options
         )
+        return cast(str, chat_text)
 
 
 def _spans(

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, cast
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +23,7 @@ import xxhash
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.ground.lens import PreTrainedModel, TransformerBridge
+from ostools.ground.lens import PreTrainedTokenizerBase, TransformerBridge, original_model
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import LazyCast, stored_part
@@ -32,9 +32,9 @@ from ostools.models.tokenizer_calls import frame
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _hashes: WeakKeyDictionary[TransformerBridge, tuple[bytes, str]] = WeakKeyDictionary()
 """The SHA-256 of each model's weights, and their checksum when it was taken."""
-_CHECKED: ContextVar[WeakKeyDictionary[TransformerBridge, list[Any]] | None] = ContextVar(
-    "_CHECKED", default=None
-)
+_CHECKED: ContextVar[
+    WeakKeyDictionary[TransformerBridge, list[tuple[object, ...] | None]] | None
+] = ContextVar("_CHECKED", default=None)
 """Within a measurement: which tensors in which state a model had when its checksum was taken."""
 
 
@@ -72,7 +72,7 @@ class LoaderFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata(LoaderFacts):
-    """What the loader notes. check: what refuses the model where it is no longer what was checked."""
+    """What the loader notes. check: what refuses the model where it is not what was checked."""
 
     check: Callable[[], None] | None = None
 
@@ -112,7 +112,7 @@ def remember(model: TransformerBridge, metadata: Metadata) -> None:
 
 
 def metadata_of(model: TransformerBridge) -> Metadata:
-    """Facts that the loader noted; of a bridge that the user built, only the name that it carries."""
+    """Facts that the loader noted; of a bridge that the user built, only the name that it has."""
     return _metadata.get(model) or Metadata(name=str(model.cfg.model_name))
 
 
@@ -121,10 +121,11 @@ IN_WORDS = {TransformerBridge: "a model, as ostools.load_model gives it"}
 
 
 def describe(model: TransformerBridge) -> ModelDescription:
-    """The model's identity: name, sizes, dtype, device and a hash of its weights as they are now."""
+    """Identity of the model: name, sizes, dtype, device and a hash of its weights as they are."""
     if not isinstance(model, TransformerBridge):
         raise InputError(
-            f"expected a model, as load_model gives it, found {type(model).__name__}: load_model('embedded')"
+            f"expected a model, as load_model gives it, found {type(model).__name__}: "
+            "load_model('embedded')"
         )
     refuse_processed(model)
     if model.training:
@@ -173,7 +174,9 @@ def attention_named(model: TransformerBridge) -> str:
     return _WIDE_SCORES if is_narrow and not rounds_scores else _EAGER
 
 
-def _special_tokens(tokenizer: Any) -> tuple[str | None, str | None]:
+def _special_tokens(
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> tuple[str | None, str | None]:
     """`ModelDescription.bos` and `.eos` of a tokenizer, or of None."""
     before, after = ([], []) if tokenizer is None else frame(tokenizer)
     bos, eos = (getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id"))
@@ -187,8 +190,8 @@ def require_numbers(weights: Iterable[Tensor]) -> None:
     """Refuse weights on torch's meta device, which have shapes and no numbers."""
     if any(weight.is_meta for weight in weights):
         raise InputError(
-            "expected a model with weights, found one on torch's meta device, which has no numbers: load it with load_model, "
-            "or fill it before it is adopted"
+            "expected a model with weights, found one on torch's meta device, which has no "
+            "numbers: load it with load_model, or fill it before it is adopted"
         )
 
 
@@ -196,7 +199,7 @@ def config_hash(model: TransformerBridge) -> str:
     """sha256 of the Hugging Face configuration (windows, soft-caps, eps), which no weight shows;
     not of name and dtype.
     """
-    settings: dict[str, Any] = cast(PreTrainedModel, model.original_model).config.to_dict()
+    settings: dict[str, object] = original_model(model).config.to_dict()
     for name in ("_name_or_path", "dtype", "transformers_version"):
         settings.pop(name, None)
     text = json.dumps(settings, sort_keys=True, default=str)
@@ -209,8 +212,9 @@ def refuse_processed(model: TransformerBridge) -> None:
     """
     if model.compatibility_mode:
         raise InputError(
-            "expected a raw TransformerBridge, found one in compatibility mode, which folds the norms' gains into "
-            "the weights: load the model again and do not call enable_compatibility_mode"
+            "expected a raw TransformerBridge, found one in compatibility mode, which folds the "
+            "norms' gains into the weights: load the model again and do not call "
+            "enable_compatibility_mode"
         )
 
 
@@ -221,7 +225,7 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     view that a user replaced by a tensor of its own is.
     """
     covered: dict[int, list[tuple[int, int]]] = {}
-    kept = set()
+    names: set[str] = set()
     parameters = dict(model.named_parameters())
     # The largest first: what lies inside of one is a view of it.
     for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
@@ -231,9 +235,9 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
         spans = covered.setdefault(storage.untyped_storage().data_ptr(), [])
         if not any(low <= start and end <= high for low, high in spans):
             spans.append((start, end))
-            kept.add(name)
+            names.add(name)
     for name, parameter in parameters.items():
-        if name in kept:
+        if name in names:
             yield name.replace("_original_component.", ""), parameter.detach()
 
 
@@ -263,8 +267,7 @@ def checked_once() -> Iterator[None]:
 
 
 def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the weights as they are now: that of before, where their checksum is that of
-    before.
+    """SHA-256 of the weights as they are, taken anew where their checksum is another than before.
 
     The checksum reads every byte: a write through `.data`, through memory that another library
     shares, or by one bit leaves no trace in torch's version counters, and a stale hash would vouch
@@ -293,14 +296,21 @@ def _stored(weight: Tensor) -> Tensor:
     return stored_part(weight) if isinstance(weight, LazyCast) else weight
 
 
-def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:
-    """Digest over every weight's name, shape, dtype and bytes, as they are now, read in parallel."""
+class _Hash(Protocol):
+    """A hash that is fed piece by piece."""
+
+    def update(self, data: memoryview, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], _Hash]) -> bytes:
+    """Digest over every weight's name, shape, dtype and bytes, as they are, read in parallel."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         digests = pool.map(partial(digest, new=new), weights, weights.values())
         return new(b"".join(digests)).digest()
 
 
-def digest(name: str, weight: Tensor, new: Callable[[bytes], Any] = xxhash.xxh3_128) -> bytes:
+def digest(name: str, weight: Tensor, new: Callable[[bytes], _Hash] = xxhash.xxh3_128) -> bytes:
     """Digest over a weight's name, shape, dtype and bytes."""
     of_weight = new(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):

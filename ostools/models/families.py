@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:  # a list of what loads needs no torch
-    from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import TransformerBridge, original_model
 
 
 class Setting(NamedTuple):
@@ -20,7 +20,7 @@ class Setting(NamedTuple):
     value: object
     absent: object
 
-    def read(self, config: Mapping[str, Any]) -> object:
+    def read(self, config: Mapping[str, object]) -> object:
         """Value that a config.json has there."""
         *parents, last = self.name.split(".")
         for parent in parents:
@@ -91,32 +91,34 @@ class Family:
 
 ROUTES = {
     "certified": "`bounds`: upper bounds of the frozen and of the real derivative",
-    "paper's": "`bounds`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
+    "paper's": "`bounds`: the papers' forms of Theorem 5.1, which are of a sequential block with "
+    "norms before",
 }
 """What a family may have, by name."""
 
 
-_GEMMA_3: dict[str, Any] = {"norms": "before and behind", "windows": "some layers"}
-_LAYER: dict[str, Any] = {"mlp": "plain"}
-_ALIBI: dict[str, Any] = {**_LAYER, "positions": "ALiBi", "copied": True, "exact": False}
-_NEOX: dict[str, Any] = {
-    **_LAYER,
-    "positions": "rotary, part of a head",
-    "copied": True,
-    "ignored": r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
-}
+_Gemma3 = partial(Family, norms="before and behind", windows="some layers")
+_Plain = partial(Family, mlp="plain")
+_ALiBi = partial(_Plain, positions="ALiBi", copied=True, exact=False)
+_NeoX = partial(
+    _Plain,
+    positions="rotary, part of a head",
+    copied=True,
+    ignored=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
+)
 _STABLE = Setting("qk_layernorm", False, False)
-_STABLE_LM: dict[str, Any] = {"positions": "rotary, part of a head"}
+_StableLM = partial(Family, positions="rotary, part of a head")
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
 _GEMMA_3N = (
-    "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
-    "through which alone y_n depends on a token"
+    "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its "
+    "own, so that there is no v^(l) through which alone y_n depends on a token"
 )
 _GEMMA_4 = (
-    "a block reads an embedding of the tokens of its own (hidden_size_per_layer_input is not 0), or the keys and values of a "
-    "block before it (num_kv_shared_layers is not 0), so that y_n depends on a token past v^(l)"
+    "a block reads an embedding of the tokens of its own (hidden_size_per_layer_input is not 0), "
+    "or the keys and values of a block before it (num_kv_shared_layers is not 0), so that y_n "
+    "depends on a token past v^(l)"
 )
 _GEMMA_4_PLAIN = (
     "TransformerLens 4.3's bridge of it has not been held against Hugging Face's own model"
@@ -131,8 +133,8 @@ FAMILIES: tuple[Family, ...] = (
         norms="before and behind",
         windows="some layers",
     ),
-    Family("gemma3_text", "Gemma3ForCausalLM", "Gemma 3", **_GEMMA_3),
-    Family(
+    _Gemma3("gemma3_text", "Gemma3ForCausalLM", "Gemma 3"),
+    _Gemma3(
         "gemma3",
         "Gemma3ForConditionalGeneration",
         "Gemma 3, text part",
@@ -145,18 +147,16 @@ FAMILIES: tuple[Family, ...] = (
             (r"^model\.language_model\.", "model."),
         ),
         ignored=r"^(model\.)?(vision_tower|multi_modal_projector)\.",
-        **_GEMMA_3,
     ),
     Family("llama", "LlamaForCausalLM", "Llama"),
     # Older checkpoints carry the causal mask and its constant as if they were weights.
-    Family(
+    _Plain(
         "gpt2",
         "GPT2LMHeadModel",
         "GPT-2",
         ignored=r"(^|\.)h\.\d+\.attn\.(masked_)?bias$",
         positions="learned",
         exact=False,
-        **_LAYER,
     ),
     Family("granite", "GraniteForCausalLM", "Granite"),
     Family("mistral", "MistralForCausalLM", "Mistral", windows="all layers"),
@@ -178,29 +178,26 @@ FAMILIES: tuple[Family, ...] = (
         windows="some layers",
         not_eager=_OLMO_ROTATION,
     ),
-    Family(
+    _NeoX(
         "gpt_neox",
         "GPTNeoXForCausalLM",
         "Pythia, GPT-NeoX",
         when=(Setting("use_parallel_residual", True, True),),
         parallel=True,
-        **_NEOX,
     ),
-    Family(
+    _NeoX(
         "gpt_neox",
         "GPTNeoXForCausalLM",
         "GPT-NeoX, sequential",
         when=(Setting("use_parallel_residual", False, True),),
-        **_NEOX,
     ),
-    Family(
+    _Plain(
         "phi",
         "PhiForCausalLM",
         "Phi-1, 1.5, 2",
         when=(Setting("qk_layernorm", False, False),),
         parallel=True,
         positions="rotary, part of a head",
-        **_LAYER,
     ),
     Family(
         "phi",
@@ -209,7 +206,7 @@ FAMILIES: tuple[Family, ...] = (
         when=(Setting("qk_layernorm", True, False),),
         refused="TransformerLens 4.3 does not know its norms of queries and keys",
     ),
-    Family(
+    _Plain(
         "falcon",
         "FalconForCausalLM",
         "Falcon 7B",
@@ -217,31 +214,31 @@ FAMILIES: tuple[Family, ...] = (
         parallel=True,
         copied=True,
         exact=False,
-        **_LAYER,
     ),
     Family(
         "falcon",
         "FalconForCausalLM",
         "Falcon RW",
         when=(Setting("alibi", True, False),),
-        refused="transformers 5.23 adds ALiBi twice where it computes attention eagerly, with the mask and with the scores",
+        refused="transformers 5.23 adds ALiBi twice where it computes attention eagerly, with the "
+        "mask and with the scores",
     ),
     Family(
         "falcon",
         "FalconForCausalLM",
         "Falcon 40B, 180B",
         when=(Setting("new_decoder_architecture", True, False),),
-        refused="TransformerLens 4.3 splits its grouped projection of queries, keys and values at the wrong rows",
+        refused="TransformerLens 4.3 splits its grouped projection of queries, keys and values at "
+        "the wrong rows",
     ),
-    Family(
+    _ALiBi(
         "bloom",
         "BloomForCausalLM",
         "Bloom",
         when=(Setting("apply_residual_connection_post_layernorm", False, False),),
-        **_ALIBI,
     ),
     # transformers reads none of these settings, and computes as if they were so.
-    Family(
+    _ALiBi(
         "mpt",
         "MptForCausalLM",
         "MPT",
@@ -253,30 +250,26 @@ FAMILIES: tuple[Family, ...] = (
             Setting("attn_config.qk_ln", False, False),
             Setting("attn_config.attn_type", "multihead_attention", "multihead_attention"),
         ),
-        **_ALIBI,
     ),
-    Family(
+    _Plain(
         "starcoder2",
         "Starcoder2ForCausalLM",
         "StarCoder 2",
         windows="all layers",
         exact=False,
-        **_LAYER,
     ),
-    Family(
+    _StableLM(
         "stablelm",
         "StableLmForCausalLM",
         "StableLM",
         when=(_STABLE, Setting("use_parallel_residual", False, False)),
-        **_STABLE_LM,
     ),
-    Family(
+    _StableLM(
         "stablelm",
         "StableLmForCausalLM",
         "StableLM, parallel",
         when=(_STABLE, Setting("use_parallel_residual", True, False)),
         parallel=True,
-        **_STABLE_LM,
     ),
     Family(
         "stablelm",
@@ -332,7 +325,7 @@ KNOWN_ARCHITECTURES = ", ".join(
 """The architectures that load, for refusals."""
 
 
-def family_of_config(config: Mapping[str, Any]) -> Family | None:
+def family_of_config(config: Mapping[str, object]) -> Family | None:
     """The record of a config.json; None for a `model_type`, or for settings of one, that no record
     describes.
     """
@@ -348,8 +341,7 @@ def family_of(model: TransformerBridge) -> Family | None:
     """The record of a bridge by its Hugging Face configuration; None where no record describes the
     model.
     """
-    config: Any = model.original_model.config
-    family = family_of_config(config.to_dict())
+    family = family_of_config(original_model(model).config.to_dict())
     return family if family is not None and family.module == str(model.cfg.architecture) else None
 
 

@@ -16,11 +16,12 @@ numbers are made again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ostools.ground.errors import InputError
@@ -37,7 +38,8 @@ SMALL_WEIGHT = 1 << 20
 use takes time.
 """
 
-_aten: Any = torch.ops.aten
+_Tree = TypeVar("_Tree")
+_aten = torch.ops.aten
 # Views: what they make of the numbers, they make of the stored numbers.
 _VIEWS = frozenset(
     {
@@ -139,8 +141,8 @@ class LazyCast(Tensor):
         count = max(1, PART // max(1, lines.shape[1] * self.dtype.itemsize))
         room = _room(min(count, len(lines)) * lines.shape[1], self.dtype).view(-1, lines.shape[1])
         if len(lines) <= count:  # as it is stored: in 16 bits another layout may round otherwise
-            whole = stored if by_rows else stored.T
-            numbers = room.view(whole.shape).copy_(whole)
+            matrix = stored if by_rows else stored.T
+            numbers = room.view(matrix.shape).copy_(matrix)
             return function(*operands, numbers if by_rows else numbers.T)
         output = torch.empty(shape, dtype=x.dtype)
         if adds_up:
@@ -157,7 +159,7 @@ class LazyCast(Tensor):
 
     @property
     def is_cast(self) -> bool:
-        """Whether it stands for a cast, and nothing else, of one matrix in the memory of the CPU."""
+        """Whether it stands for a cast, and nothing else, of one matrix in a CPU's memory."""
         part, *other_parts = self.parts
         is_plain = (
             not other_parts
@@ -185,37 +187,43 @@ class LazyCast(Tensor):
     def _map_parts(self, view: Callable[[Tensor], Tensor]) -> LazyCast:
         return LazyCast(self.read, tuple(view(part) for part in self.parts), self.dtype)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"{type(self).__name__}({tuple(self.shape)}, {self.dtype}, stored as {self.stored.dtype})"
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        kind, shape = type(self).__name__, tuple(self.shape)
+        return f"{kind}({shape}, {self.dtype}, stored as {self.stored.dtype})"
 
     def _part_by_part(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, function: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> LazyCast | Tensor | list[LazyCast]:
         """What a view, a split or a look-up of rows makes of these numbers, it makes of what is
         stored.
         """
         if function is _aten.embedding.default:
-            ids: Tensor = args[0]  # the rows that are asked for, of which no others are made
+            ids = cast(Tensor, args[0])  # the rows that are asked for: no others are made
             rows = self._map_parts(lambda part: part.index_select(0, ids.flatten()))
             return rows.dense().view(*ids.shape, self.shape[-1])
         if function in _SPLITS:
             views = (function(part, *args, **kwargs) for part in self.parts)
-            return [LazyCast(self.read, each, self.dtype) for each in zip(*views, strict=True)]
+            return [LazyCast(self.read, parts, self.dtype) for parts in zip(*views, strict=True)]
         return self._map_parts(lambda part: _viewed(function, part, *args, **kwargs))
 
     @classmethod
     def __torch_dispatch__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        cls,
+        function: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
-        first = args[0] if args else None
+        first, last = (args[0], args[-1]) if args else (None, None)
         if function in _PART_BY_PART and isinstance(first, LazyCast):
             return first._part_by_part(function, args[1:], kwargs)
-        if function in _PRODUCTS and isinstance(args[-1], LazyCast):
-            return args[-1].product(function, _dense(args[:-1]), **kwargs)
+        if function in _PRODUCTS and isinstance(last, LazyCast):
+            operands = cast(tuple[Tensor, ...], _dense(args[:-1]))
+            return last.product(function, operands, **cast(Mapping[str, float], kwargs))
         # Operations write to their first argument, or to `out`.
-        written = tree_leaves((first, kwargs.get("out")))
-        if function._schema.is_mutable and any(isinstance(it, LazyCast) for it in written):
+        targets = tree_leaves((first, kwargs.get("out")))
+        if function._schema.is_mutable and any(isinstance(it, LazyCast) for it in targets):
             raise _refusal(str(function))
         return function(*_dense(args), **_dense(kwargs))
 
@@ -237,7 +245,7 @@ def _room(count: int, dtype: torch.dtype) -> Tensor:
     return room[: count * dtype.itemsize].view(dtype)
 
 
-def _viewed(function: Any, part: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _viewed(function: OpOverload, part: Tensor, *args: object, **kwargs: object) -> Tensor:
     """A part that repeats its numbers (a scale a row) is written out for a view that joins its
     axes.
     """
@@ -261,12 +269,14 @@ def stored_part(x: Tensor) -> Tensor:
     return x
 
 
-def _dense(value: Any) -> Any:
+def _dense(value: _Tree) -> _Tree:
+    """The tuple or mapping with the numbers of every `LazyCast` in it."""
     return tree_map_only(LazyCast, dense, value)
 
 
 def _refusal(what: str) -> InputError:
     return InputError(
-        f"{what}: expected a weight of the model itself to write to, found one that is made where it is read (a view in "
-        "another dtype, an int8 weight): load the model whole and in full precision, and write there"
+        f"{what}: expected a weight of the model itself to write to, found one that is made where "
+        "it is read (a view in another dtype, an int8 weight): load the model whole and in full "
+        "precision, and write there"
     )

@@ -13,26 +13,41 @@ import os
 from collections.abc import Callable
 from copy import deepcopy
 from types import FunctionType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+import transformers
 from jaxtyping import Int
 from torch import Tensor
+from transformers import GenerationConfig
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import PreTrainedConfig, PreTrainedModel, TransformerBridge
+from ostools.ground.lens import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TransformerBridge,
+)
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.describe import Metadata, remember
 from ostools.models.devices import resolve_device
 from ostools.models.families import Family
-from ostools.models.files.build import load_whole
-from ostools.models.files.checks import check_tokenizer
-from ostools.models.files.config import check_config, quiet, read_config
+from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.checks import (
+    check_dtypes,
+    check_finite,
+    check_loaded,
+    check_tied,
+    check_tokenizer,
+    check_versions,
+    require_own_functions,
+    without_negative_ids,
+)
+from ostools.models.files.config import check_config, experts_one_by_one, quiet, read_config
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import read_tokenizer
-from ostools.models.files.versions import check_versions
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.lens import (
     ArchitectureAdapter,
@@ -92,9 +107,9 @@ def load_model(
     causal, a version of torch or transformers that was not tried.
     """
     check_versions()
-    asked, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
+    chosen_dtype, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
     torch_device = resolve_device(device)
-    checkpoint = locate(name, revision, asked)
+    checkpoint = locate(name, revision, chosen_dtype)
     family = check_config(checkpoint, route == "generic")
     check_arithmetic(family, eager)
     with quiet():
@@ -104,13 +119,53 @@ def load_model(
             check_tokenizer(tokenizer, config.vocab_size, checkpoint.directory)
             # What a large vocabulary was read from; the weights would stand beside it.
             return_freed_memory()
-        stored_dtype = asked or checkpoint.stored_dtype
-        module = load_whole(checkpoint, family, config, stored_dtype, torch_device)
+        weight_dtype = chosen_dtype or checkpoint.stored_dtype
+        module = load_whole(checkpoint, family, config, weight_dtype, torch_device)
         bridge = wrapped(module, family, checkpoint.name, eager)
     give_tokenizer(bridge, tokenizer)
     names = ("name", "revision", "title", "quantisation", "trained_lengths")
     remember(bridge, Metadata(**{name: getattr(checkpoint, name) for name in names}))
     return bridge
+
+
+def load_whole(
+    checkpoint: Checkpoint,
+    family: Family,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> PreTrainedModel:
+    """Load the Hugging Face model in `dtype` with every weight in the memory of the device: finite,
+    in eval mode, knowing the tokens that end an answer.
+
+    transformers reads and casts one tensor after the other (it keeps some in float32 whatever dtype
+    it is asked for). Refuses, in one line, config values that no model can be built from.
+    """
+    directory = checkpoint.directory
+    check_dtypes(checkpoint.dtypes, family, directory)
+    experts_one_by_one(config, family)
+    require_own_functions(str(directory), config)
+    with refusal(f"weights that fit config.json in {directory}"):
+        module, info = getattr(transformers, family.module).from_pretrained(
+            None,
+            state_dict=dict(checkpoint.weights),
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost
+            # in the log.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            key_mapping=dict(family.renames) or None,
+        )
+    check_loaded(family, directory, **info)
+    check_tied(module, directory)
+    check_finite(module, directory)
+    if checkpoint.generation is not None:
+        with refusal(f"a generation_config.json that transformers can read in {directory}"):
+            module.generation_config = GenerationConfig.from_dict(checkpoint.generation)
+    without_negative_ids(module.generation_config)
+    return module.eval().to(device)
 
 
 def unpatched(bridge: TransformerBridge) -> TransformerBridge:
@@ -193,7 +248,7 @@ def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
     return torch.linspace(0, module.config.vocab_size - 1, 8, device=module.device).long()[None]
 
 
-def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
+def give_tokenizer(bridge: TransformerBridge, tokenizer: PreTrainedTokenizerBase | None) -> None:
     """Give the bridge the tokenizer, so that its own methods cut a text as `encode` does; None: it
     takes token ids alone.
 
@@ -215,7 +270,7 @@ def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
         before, _ = frame(tokenizer)
         tokens = [tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token]
         tokenizer.pad_token = min(
-            (token for token in tokens if token is not None),
+            (str(token) for token in tokens if token is not None),
             key=lambda token: tokenizer.convert_tokens_to_ids(token) in before,
             default=None,
         )
@@ -240,7 +295,8 @@ def check_same(reference: Tensor, bridged: Tensor, what: str) -> None:
     if not reference.isfinite().all():
         dtype = str(reference.dtype).removeprefix("torch.")
         raise InputError(
-            f"expected finite logits from {what}, found NaN or infinity in {dtype}: load it in float32 or bfloat16"
+            f"expected finite logits from {what}, found NaN or infinity in {dtype}: load it in "
+            "float32 or bfloat16"
         )
     # Rounding grows through the layers; a formula that differs is off by far more than these shares
     # of the logits.
@@ -249,6 +305,7 @@ def check_same(reference: Tensor, bridged: Tensor, what: str) -> None:
     error = float((reference - bridged).abs().max())
     if not error <= tolerance:
         raise InputError(
-            f"expected the hooked model's logits to equal {what}'s own, found them {error:.3g} apart: "
-            "config.json has a setting that TransformerLens does not implement, so its hooks would show another model"
+            f"expected the hooked model's logits to equal {what}'s own, found them {error:.3g} "
+            "apart: config.json has a setting that TransformerLens does not implement, so its "
+            "hooks would show another model"
         )

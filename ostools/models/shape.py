@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import PreTrainedConfig, TransformerBridge, original_model
 from ostools.models.families import Family, family_of_config
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast
 
@@ -30,6 +30,7 @@ _EXPLICIT = (
 """Settings that say every size of a decoder; one that is left out has a default of its class in
 transformers.
 """
+_Settings = PreTrainedConfig | SimpleNamespace
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""
 
@@ -58,7 +59,8 @@ class Shape:
         """Shape of a loaded model, on its device and in its dtype, as they are now."""
         like = next(model.parameters())
         if model not in _shapes:
-            _shapes[model] = cls.of_config(model.original_model.config, like.dtype, "cpu")
+            config = original_model(model).config
+            _shapes[model] = cls.of_config(config, like.dtype, "cpu")
         return replace(
             _shapes[model],
             element=like.dtype.itemsize,
@@ -67,14 +69,14 @@ class Shape:
         )
 
     @classmethod
-    def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
+    def of_config(cls, config: PreTrainedConfig, dtype: torch.dtype, device: str) -> Shape:
         """Shape by a Hugging Face configuration, for a model in `dtype` on that kind of device."""
-        config = config.get_text_config()
-        return cls._of_attributes(config, family_of_config(config.to_dict()), dtype, device)
+        text = config.get_text_config()
+        return cls._of_attributes(text, family_of_config(text.to_dict()), dtype, device)
 
     @classmethod
     def of_settings(
-        cls, settings: Mapping[str, Any], dtype: torch.dtype, device: str
+        cls, settings: Mapping[str, object], dtype: torch.dtype, device: str
     ) -> Shape | None:
         """Shape by a config.json that leaves no size to transformers, which is then not imported;
         None for any other.
@@ -87,7 +89,7 @@ class Shape:
 
     @classmethod
     def _of_attributes(
-        cls, config: Any, family: Family | None, dtype: torch.dtype, device: str
+        cls, config: _Settings, family: Family | None, dtype: torch.dtype, device: str
     ) -> Shape:
         d_model = int(config.hidden_size)
         n_heads = _first_setting(config, "num_attention_heads") or 1
@@ -135,7 +137,7 @@ _shapes: WeakKeyDictionary[TransformerBridge, Shape] = WeakKeyDictionary()
 """The sizes of a model do not change after it is loaded."""
 
 
-def setting(config: Any, name: str) -> Any:
+def setting(config: _Settings, name: str) -> Any:
     """A setting of a configuration; None where it has none, and where layers have several."""
     try:
         return getattr(config, name, None)
@@ -143,7 +145,7 @@ def setting(config: Any, name: str) -> Any:
         return None
 
 
-def _first_setting(config: Any, *names: str) -> int | None:
+def _first_setting(config: _Settings, *names: str) -> int | None:
     """The first of these settings that a configuration has; of a list the largest."""
     for name in names:
         if value := setting(config, name):
@@ -151,7 +153,7 @@ def _first_setting(config: Any, *names: str) -> int | None:
     return None
 
 
-def _d_mlp(config: Any) -> int | None:
+def _d_mlp(config: _Settings) -> int | None:
     """Hidden units of an MLP; of experts, of those that a token goes through."""
     names = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim")
     active = getattr(config, "num_experts_per_tok", None)
@@ -161,7 +163,7 @@ def _d_mlp(config: Any) -> int | None:
     return int(active) * (width or 4 * int(config.hidden_size))
 
 
-def context(config: Any) -> int:
+def context(config: _Settings) -> int:
     """The longest prompt; a configuration that sets none (Bloom) is taken at what TransformerLens
     takes it at, 2048.
     """
@@ -169,7 +171,7 @@ def context(config: Any) -> int:
     return _first_setting(config, *names) or 2048
 
 
-def soft_cap_of(config: Any) -> float | None:
+def soft_cap_of(config: _Settings) -> float | None:
     """Bound of the logits of a model with that configuration; None where it has none."""
     names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
     return next(

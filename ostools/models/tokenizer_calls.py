@@ -8,58 +8,128 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as FileTokenizer
 
 from ostools.ground.errors import InputError, refusal, short_repr
+from ostools.ground.lens import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding
 
 Span = tuple[int, int]
 HARMLESS = "a"
 """Any text that is certainly no special token."""
 
 
+class Encoded(NamedTuple):
+    """Ids of a text."""
+
+    input_ids: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class TextTokenizer:
+    """A tokenizer of plain texts with what `tokens.prompt_ids` asks of transformers' own, which
+    takes twice as long to read.
+
+    special_tokens: the token of each role ("bos_token", "eos_token", "pad_token", "unk_token").
+    """
+
+    backend: FileTokenizer
+    special_tokens: Mapping[str, str]
+    chat_template: str | None
+
+    def __call__(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
+        **_options: object,
+    ) -> Encoded:
+        self.backend.encode_special_tokens = split_special_tokens
+        return Encoded(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def __getattr__(self, name: str) -> int | None:
+        """`bos_token_id`, `eos_token_id`, `unk_token_id`."""
+        if not name.endswith("_token_id"):
+            raise AttributeError(name)
+        token = self.special_tokens.get(name.removesuffix("_id"))
+        return None if token is None else self.backend.token_to_id(token)
+
+    def __len__(self) -> int:
+        return self.backend.get_vocab_size()
+
+    @property
+    def all_special_ids(self) -> list[int | None]:
+        return [self.backend.token_to_id(token) for token in self.special_tokens.values()]
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
+        return self.backend.get_added_tokens_decoder()
+
+    def convert_ids_to_tokens(self, index: int) -> str | None:
+        return self.backend.id_to_token(index)
+
+
+Tokenizer = PreTrainedTokenizerBase | TextTokenizer
+"""transformers' own, or that of a forecast."""
+_Tokenizer = TypeVar("_Tokenizer", bound=Tokenizer)
+
+
+def _encoding(tokenizer: Tokenizer, text: str | list[str], **options: bool) -> BatchEncoding:
+    """What the tokenizer makes of a text, or of each; an `InputError` in one line for whatever it
+    raises.
+    """
+    with _tokenizing(text if isinstance(text, str) else text[:1]):
+        return cast("Callable[..., BatchEncoding]", tokenizer)(text, verbose=False, **options)
+
+
 def _tokenizing(what: object) -> AbstractContextManager[None]:
-    """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`."""
     return refusal(
         f"a tokenizer that can read {short_repr(what)}, found one that ends in an error",
         "; copy the model's own tokenizer there, or give token ids (ost.Prompt.from_ids, --ids)",
     )
 
 
-def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
+def token_ids(tokenizer: Tokenizer, text: str, **options: bool) -> list[int]:
     """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`,
     `split_special_tokens`).
     """
-    with _tokenizing(text):
-        return list(
-            tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids
-        )
+    return list(_encoding(tokenizer, text, return_attention_mask=False, **options).input_ids)
 
 
-def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
+def token_ids_of_each(
+    tokenizer: Tokenizer, texts: Sequence[str], **options: bool
+) -> list[list[int]]:
     """The ids of each text, by one call."""
-    with _tokenizing(texts[:1]):
-        encoded = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options)
+    encoded = _encoding(tokenizer, list(texts), return_attention_mask=False, **options)
     return [list(ids) for ids in encoded.input_ids]
 
 
-def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int], list[Span]]:
+def ids_and_places(
+    tokenizer: Tokenizer, text: str, **options: bool
+) -> tuple[list[int], list[Span]]:
     """The ids of a text, and for each the first and the one after the last of its characters."""
-    with _tokenizing(text):
-        encoding = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
+    encoding = _encoding(tokenizer, text, return_offsets_mapping=True, **options)
     places = [(int(start), int(end)) for start, end in encoding.offset_mapping]
     return list(encoding.input_ids), places
 
 
-def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """The text of ids, with the blanks that the tokenizer itself writes."""
     with _tokenizing(list(ids)):
-        return tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+        return cast(str, tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
-def writes_lines(tokenizer: Any) -> bool:
+def writes_lines(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the vocabulary has the end of a line."""
     return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
@@ -67,7 +137,7 @@ def writes_lines(tokenizer: Any) -> bool:
 # ---- markers
 
 
-def control_ids(tokenizer: Any) -> frozenset[int]:
+def control_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Every id that is no text: special tokens, and added tokens that the chat template writes
     (turn markers).
 
@@ -80,9 +150,9 @@ def control_ids(tokenizer: Any) -> frozenset[int]:
 
 @lru_cache(maxsize=4)
 def _control_ids(
-    tokenizer: Any, template: str, special: tuple[int, ...], size: int
+    tokenizer: Tokenizer, template: str, special: tuple[int, ...], size: int
 ) -> frozenset[int]:
-    """The arguments are what the ids change with; of Gemma's 6,000 added tokens it takes a while."""
+    """The arguments are what the ids change with; of Gemma's 6,000 tokens it takes a while."""
     added = tokenizer.added_tokens_decoder.items()
     return frozenset(special) | {
         index
@@ -91,7 +161,7 @@ def _control_ids(
     }
 
 
-def markers_in(tokenizer: Any, text: str) -> int:
+def markers_in(tokenizer: Tokenizer, text: str) -> int:
     """Number of the tokenizer's markers that a text contains, in letters."""
     names = {str(tokenizer.convert_ids_to_tokens(index)) for index in control_ids(tokenizer)}
     # Of Gemma's 6,000 names only those in the text: to compile a pattern of all takes a second.
@@ -108,7 +178,7 @@ def note_once(line: str) -> None:
 # ---- special tokens around a text
 
 
-def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
     framed = token_ids(tokenizer, HARMLESS, add_special_tokens=True, split_special_tokens=True)
     bare = token_ids(tokenizer, HARMLESS, add_special_tokens=False, split_special_tokens=True)
@@ -121,22 +191,24 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     )
 
 
-def lead(tokenizer: Any, bos: bool | None = None) -> list[int]:
+def lead(tokenizer: Tokenizer, bos: bool | None = None) -> list[int]:
     """The special ids before a text: the tokenizer's own; `bos` says whether its BOS is one of them
     (None: as it does).
     """
     before, _ = frame(tokenizer)
-    bos_id = tokenizer.bos_token_id
-    if bos and bos_id is None:
+    bos_id = cast(int | None, tokenizer.bos_token_id)
+    if bos is None or (bos_id in before) is bos:
+        return before
+    if not bos:
+        return [index for index in before if index != bos_id]
+    if bos_id is None:
         raise InputError(
             "bos: expected a tokenizer with a BOS token, found one without: leave bos out"
         )
-    if bos is None or (bos_id in before) is bos:
-        return before
-    return [bos_id, *before] if bos else [index for index in before if index != bos_id]
+    return [bos_id, *before]
 
 
-def text_ids(tokenizer: Any, text: str) -> list[int]:
+def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """The tokenizer's ids of a text, without the special tokens that it puts around it (`frame`);
     the text holds none.
     """
@@ -165,7 +237,7 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
     return body
 
 
-def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
+def refuse_unknown(tokenizer: Tokenizer, ids: list[int], text: str) -> None:
     """Refuse a text of which a part became the unknown token (GPT-2's is its end of text, which is
     no such thing).
     """
@@ -177,12 +249,12 @@ def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
         )
 
 
-def template_ids(tokenizer: Any, text: str) -> list[int]:
+def template_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of a text that a chat template wrote, whose markers are tokens."""
     return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
 
 
-def required(tokenizer: Any) -> Any:
+def required(tokenizer: _Tokenizer | None) -> _Tokenizer:
     """The tokenizer; an `InputError` for none."""
     if tokenizer is None:
         raise InputError(
@@ -196,14 +268,14 @@ def required(tokenizer: Any) -> Any:
 # ---- what an id is shown as
 
 
-def token_text(tokenizer: Any, index: int) -> str:
+def token_text(tokenizer: PreTrainedTokenizerBase | None, index: int) -> str:
     """Text to show for one id, never empty: its text inside a longer text, or its bytes as
     `<0xE2>`.
     """
     return token_texts(tokenizer, [index])[index]
 
 
-def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+def token_texts(tokenizer: PreTrainedTokenizerBase | None, ids: Iterable[int]) -> dict[int, str]:
     """Texts to show for several ids, by id."""
     if tokenizer is None:
         return {index: f"<{index}>" for index in ids}
@@ -212,7 +284,8 @@ def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     before = decoded(tokenizer, anchor)
     text_by_id: dict[int, str] = {}
     for index in set(ids):
-        joined, token = decoded(tokenizer, [*anchor, index]), tokenizer.convert_ids_to_tokens(index)
+        token = cast(str | None, tokenizer.convert_ids_to_tokens(index))
+        joined = decoded(tokenizer, [*anchor, index])
         text = joined.removeprefix(before) if joined.startswith(before) else ""
         is_text = text and "\ufffd" not in text and token is not None
         text_by_id[index] = text if is_text else _bytes_shown(token or "") or f"<{index}>"

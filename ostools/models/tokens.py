@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack, cast
 
 import torch
 from jaxtyping import Int
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import PreTrainedTokenizerBase, TransformerBridge
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins
 from ostools.models.describe import IN_WORDS
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import (
+    Tokenizer,
     frame,
     ids_and_places,
     lead,
@@ -96,7 +97,7 @@ class Prompt:
     order: int | None = None
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, object]:
         """Entries of a provenance: chat template, markers in the text, a chosen BOS, special tokens
         that a reader may miss.
         """
@@ -116,9 +117,9 @@ class Prompt:
         Special tokens and a template's stay where they are; where origins are not known, a leading
         BOS. Raises `InputError` where the order of the ids does not change: it would be no control.
         """
-        known = self.origins or (SPECIAL,) * self.bos + (TEXT,) * (len(self.ids) - self.bos)
+        origins = self.origins or (SPECIAL,) * self.bos + (TEXT,) * (len(self.ids) - self.bos)
         places = torch.tensor(
-            [place for place, origin in enumerate(known) if origin == TEXT], dtype=torch.int64
+            [place for place, origin in enumerate(origins) if origin == TEXT], dtype=torch.int64
         )
         order = torch.arange(len(self.ids))
         order[places] = places[
@@ -126,8 +127,8 @@ class Prompt:
         ]
         if torch.equal(self.ids[order], self.ids):
             raise InputError(
-                f"shuffled: expected tokens whose order changes, found {len(places)} that stay as they are: give "
-                "a longer text, or another seed"
+                f"shuffled: expected tokens whose order changes, found {len(places)} that stay as "
+                "they are: give a longer text, or another seed"
             )
         tokens = tuple(self.tokens[place] for place in order.tolist())
         return replace(self, text=None, ids=self.ids[order], tokens=tokens, order=seed)
@@ -201,27 +202,29 @@ def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
     ]
     if chat_options and not encoding.get("chat"):
         raise InputError(
-            f"{chat_options[0]}: expected a chat, found plain text: ask in the chat template, or leave {chat_options[0]} out"
+            f"{chat_options[0]}: expected a chat, found plain text: ask in the chat template, or "
+            f"leave {chat_options[0]} out"
         )
     if encoding.get("chat") and encoding.get("bos") is not None:
         raise InputError(
-            "bos: expected plain text, found a chat, whose template writes its special tokens: leave bos out, or ask without "
-            "the template, chat=False"
+            "bos: expected plain text, found a chat, whose template writes its special tokens: "
+            "leave bos out, or ask without the template, chat=False"
         )
 
 
-def prompt_ids(tokenizer: Any, text: str, bos: bool | None = None) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, text: str, bos: bool | None = None) -> list[int]:
     """The ids that `encode` makes of a plain text. Raises as it does."""
     return [*lead(tokenizer, bos), *text_ids(tokenizer, text)]
 
 
-def count_tokens(tokenizer: Any, text: str, **encoding: Unpack[EncodingOptions]) -> int:
+def count_tokens(tokenizer: Tokenizer, text: str, **encoding: Unpack[EncodingOptions]) -> int:
     """Number of ids that `encode` would make of a text, where there is a tokenizer and no model
     yet.
     """
     require_chat(**encoding)
     if encoding.get("chat"):
-        return len(chat_ids(tokenizer, text, *_chat_options(encoding))[1])
+        whole_tokenizer = cast(PreTrainedTokenizerBase, tokenizer)
+        return len(chat_ids(whole_tokenizer, text, *_chat_options(encoding))[1])
     return len(prompt_ids(tokenizer, text, encoding.get("bos")))
 
 
@@ -234,8 +237,9 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
     ):
         if token != expected:
             raise InputError(
-                f"expected a Prompt of this model, found one of another: its token {index} is {token!r}, here it is "
-                f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
+                f"expected a Prompt of this model, found one of another: its token {index} is "
+                f"{token!r}, here it is {expected!r}; make it again with ost.encode(model, text) "
+                "or ost.Prompt.from_ids(model, ids)"
             )
     return replace(prompt, ids=own_prompt.ids, tokens=own_prompt.tokens, bos=own_prompt.bos)
 
@@ -274,8 +278,8 @@ def one_token(model: TransformerBridge, token: str | int) -> int:
         if len(ids) != 1:
             words = [token_text(model.tokenizer, index) for index in ids]
             raise InputError(
-                f"expected text that is one token, found {token!r}, which is {len(ids)}: {words}; give one of them, or "
-                f"an id"
+                f"expected text that is one token, found {token!r}, which is {len(ids)}: {words}; "
+                "give one of them, or an id"
             )
         return ids[0]
     if type(token) is not int or not 0 <= token < d_vocab:
@@ -291,7 +295,7 @@ def context_length(model: TransformerBridge) -> int:
     return int(model.cfg.n_ctx)
 
 
-def tokenizer_of(model: TransformerBridge) -> Any:
+def tokenizer_of(model: TransformerBridge) -> PreTrainedTokenizerBase:
     """The model's tokenizer. Raises `InputError` for a model without one."""
     return required(model.tokenizer)
 
@@ -314,11 +318,12 @@ def _prompt(
         raise InputError(
             f"expected token ids from 0 to {d_vocab - 1}, found {outside[0]}: it has no embedding"
         )
-    tokenizer: Any = model.tokenizer
+    tokenizer = model.tokenizer
     bos = getattr(tokenizer, "bos_token_id", None)
     if bos is not None and ids[:2] == [bos, bos]:
         raise InputError(
-            f"expected one leading {tokenizer.bos_token!r}, found two: leave it out, encoding adds it once"
+            f"expected one leading {getattr(tokenizer, 'bos_token', '')!r}, found two: leave it "
+            "out, encoding adds it once"
         )
     text_by_id = token_texts(tokenizer, ids)
     tokens, starts = tuple(text_by_id[index] for index in ids), bos is not None and ids[0] == bos
@@ -332,11 +337,13 @@ def _prompt(
     )
 
 
-def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
+def _origins(
+    tokenizer: PreTrainedTokenizerBase, rendered: Rendered, ids: list[int]
+) -> tuple[str, ...] | None:
     """Origin of each token of a chat; None where the tokenizer does not say which characters they
     come from.
     """
-    if not getattr(tokenizer, "is_fast", False):
+    if not tokenizer.is_fast:
         return None
     options = {"add_special_tokens": False, "split_special_tokens": False}
     _, places = ids_and_places(tokenizer, rendered.text, **options)
@@ -360,13 +367,14 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
     """
     if prompt.text is None:
         raise InputError(
-            "expected a prompt made of text, found one made of token ids: which text they come from is not known"
+            "expected a prompt made of text, found one made of token ids: which text they come "
+            "from is not known"
         )
-    tokenizer: Any = model.tokenizer
-    if not getattr(tokenizer, "is_fast", False):
+    tokenizer = tokenizer_of(model)
+    if not tokenizer.is_fast:
         raise InputError(
-            f"expected a tokenizer that says which characters its tokens come from, found {type(tokenizer).__name__}: load the "
-            "model with a tokenizer.json"
+            "expected a tokenizer that says which characters its tokens come from, found "
+            f"{type(tokenizer).__name__}: load the model with a tokenizer.json"
         )
     ids = prompt.ids.tolist()
     # As `encode` asks: a plain text holds no special token, a chat template its own; before either

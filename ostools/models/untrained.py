@@ -7,18 +7,24 @@ What a measurement finds in an untrained model too was not learnt.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, cast, get_args
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.lens import PreTrainedConfig, PreTrainedModel, TransformerBridge
+from ostools.ground.lens import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    TransformerBridge,
+    original_model,
+)
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import is_closed
@@ -32,6 +38,7 @@ from ostools.models.describe import (
     remember,
 )
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
+from ostools.models.files.checks import is_finite
 from ostools.models.files.config import built, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
 from ostools.models.precision.scores import is_eager
@@ -114,7 +121,7 @@ def _untrained_model(model: TransformerBridge, kind: Kind, seed: int) -> Transfo
 
 
 def _known_family(model: TransformerBridge) -> Family:
-    config = cast(PreTrainedModel, model.original_model).config
+    config = original_model(model).config
     if is_closed(model):
         where = f"the configuration of {model.cfg.architecture}"
         return family_of_settings(config.to_dict(), where, generic=True)
@@ -161,7 +168,7 @@ def _bridge(
     from ostools.models.load import give_tokenizer, wrapped
 
     like = next(model.parameters())
-    original = cast(PreTrainedModel, model.original_model)
+    original = original_model(model)
     with quiet(), torch.random.fork_rng(devices=[]):
         if seed is None:
             module = built(original.config, family, like.dtype)
@@ -182,22 +189,23 @@ def _drawn(
 
     with _undrawn_is_nan(), _DrawnInFloat64():
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
-        drawn = built(config, family, torch.float32)
-    for name, weight in drawn.named_parameters():
-        if not bool(torch.isfinite(weight).all()):
+        exact = built(config, family, torch.float32)
+    for name, weight in exact.named_parameters():
+        if not is_finite(weight):
             raise InputError(
                 "untrained model: expected transformers to draw every weight of "
-                f"{type(drawn).__name__}, found {name} undrawn: shuffle the model's own weights, "
+                f"{type(exact).__name__}, found {name} undrawn: shuffle the model's own weights, "
                 "kind='shuffled'"
             )
     if dtype == torch.float32:
-        return drawn
+        return exact
     # Not `.to(dtype)`, which would round rotary frequencies too.
     with no_init_weights():
         module = built(config, family, dtype)
     module.tie_weights()
-    for weight, source in zip(module.parameters(), drawn.parameters(), strict=True):
+    for weight, source in zip(module.parameters(), exact.parameters(), strict=True):
         weight.data.copy_(source)
+        source.data = torch.empty(0)  # the two models would stand beside each other
     return module
 
 
@@ -207,12 +215,20 @@ class _DrawnInFloat64(TorchDispatchMode):
     """
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        function: Callable[..., Tensor],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
-        if function not in _DRAWS or args[0].dtype == torch.float64:
+        weight, *options = args or (None,)
+        if (
+            function not in _DRAWS
+            or not isinstance(weight, Tensor)
+            or weight.dtype == torch.float64
+        ):
             return function(*args, **kwargs)
-        weight, *options = args
         numbers, size = weight.view(-1), weight.numel()
         # torch draws the last 16 normal numbers of a tensor again: pieces of multiples of 16 with
         # at least 16 at the end draw those of the whole.
@@ -228,13 +244,14 @@ def _undrawn_is_nan() -> Iterator[None]:
     """Within the block torch fills what it hands out uninitialised with NaN: a weight that nobody
     draws is seen. `default_torch_state` puts the caller's own settings back.
     """
-    settings: Any = torch.utils.deterministic
-    filled, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, True
+    settings = cast(Any, torch.utils.deterministic)
+    before = settings.fill_uninitialized_memory
+    settings.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        settings.fill_uninitialized_memory = filled
+        settings.fill_uninitialized_memory = before
         torch.use_deterministic_algorithms(False)
 
 
@@ -246,8 +263,9 @@ def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> No
     for name, weight in sorted(named_weights(null)):
         if name not in own_weights or own_weights[name].shape != weight.shape:
             raise InputError(
-                f"untrained model: expected the weights that load_model gives a {model.cfg.architecture}, found none that is "
-                f"{name} of {tuple(weight.shape)}: load the model with ostools.load_model"
+                "untrained model: expected the weights that load_model gives a "
+                f"{model.cfg.architecture}, found none that is {name} of {tuple(weight.shape)}: "
+                "load the model with ostools.load_model"
             )
         entries = dense(own_weights[name]).flatten()
         weight.copy_(

@@ -27,7 +27,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
-from ostools.models.files import weights
+from ostools.models.files import checkpoint
 from ostools.models.files.config import quiet
 from ostools.models.files.sources import locate
 from tests.checkpoints import (
@@ -273,18 +273,18 @@ def _opened(directory: Path) -> Iterator[Counter[str]]:
     """
     global _OPENED
     _OPENED, counts = [], Counter()
-    real = weights.safe_open
+    real = checkpoint.safe_open
 
-    def safe_open(file: Path, framework: str) -> Any:
+    def safe_open(file: Path, framework: str, **options: str) -> Any:
         counts[file.name] += 1
-        return real(file, framework)
+        return real(file, framework, **options)
 
-    weights.safe_open = safe_open
+    checkpoint.safe_open = safe_open
     try:
         yield counts
     finally:
         counts.update(Path(file).name for file in _OPENED if Path(file).parent == directory)
-        weights.safe_open, _OPENED = real, None
+        checkpoint.safe_open, _OPENED = real, None
 
 
 def test_each_file_is_read_once(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ from ostools.models import Prompt, encode
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
 from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
-from ostools.models.files.tokenizer import TextTokenizer, read_text_tokenizer, read_tokenizer
+from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
+from ostools.models.tokenizer_calls import TextTokenizer
 from ostools.models.tokens import _whole_numbers, prompt_ids
 from tests.checkpoints import (
     CHAT_TEMPLATE,

@@ -170,7 +170,7 @@ def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: 
 
 def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ostools.models.files.weights.StoredTensor.read",
+        "ostools.models.files.checkpoint.StoredTensor.read",
         lambda *_, **__: pytest.fail("read the weights"),
     )
     monkeypatch.setattr(

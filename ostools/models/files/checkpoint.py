@@ -2,29 +2,60 @@
 asks for it.
 
 The record is made by `sources.locate` and handed on to whatever reads the model. A file that
-changes afterwards is not seen.
+changes afterwards is not seen. The numbers of weights are read when they are asked for, into memory
+of their own: pages of a mapped file would stand beside the weights until the last one is read, as a
+second copy. Which weights could make another model than config.json describes is refused in
+`checks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import EllipsisType
+from typing import cast
 
 import torch
+from safetensors import safe_open
+from torch import Tensor
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, refusal, short_repr
 from ostools.models.families import KNOWN_ARCHITECTURES
-from ostools.models.files.checks import read_json
-from ostools.models.files.weights import StoredTensor, has_weights, open_weights, stored_dtype
+from ostools.models.files.checks import PLAIN_DTYPES, declared_tokens, read_json
 
 TEMPLATES = "additional_chat_templates"
 """The folder where transformers looks for chat templates too; the one that is called default is
 then the model's.
 """
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a checkpoint: its dtype by the header's name, its shape, and the open file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    _open: safe_open = field(repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        """Number of its entries."""
+        return math.prod(self.shape)
+
+    def read(self) -> Tensor:
+        """Read the tensor as it is stored."""
+        return self._open.get_tensor(self.name)
+
+    def __getitem__(self, _: EllipsisType) -> Tensor:
+        """Read the tensor, as transformers asks for one when it comes to it."""
+        return self.read()
 
 
 @dataclass(frozen=True)
@@ -46,19 +77,21 @@ class Checkpoint:
     dtype: torch.dtype | None = None
 
     @cached_property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Mapping[str, object]:
         """config.json."""
         return self._without_code("config.json")
 
     @cached_property
-    def tokenizer_settings(self) -> Mapping[Path, Mapping[str, Any]]:
-        """tokenizer.json and tokenizer_config.json, those of them that are there."""
+    def declared_tokens(self) -> Mapping[Path, list[tuple[str | None, object]]]:
+        """The added tokens of tokenizer.json and tokenizer_config.json with the ids that they are
+        said to have: of Gemma's vocabulary nothing else, which takes 0.3 GB.
+        """
         names = ("tokenizer.json", "tokenizer_config.json")
         files = [self.directory / name for name in names if (self.directory / name).exists()]
-        return {file: self._without_code(file.name) for file in files}
+        return {file: declared_tokens(self._without_code(file.name)) for file in files}
 
     @cached_property
-    def generation(self) -> dict[str, Any] | None:
+    def generation(self) -> dict[str, object] | None:
         """generation_config.json; None without one."""
         file = self.directory / "generation_config.json"
         return read_json(file) if file.exists() else None
@@ -67,12 +100,13 @@ class Checkpoint:
     def trained_lengths(self) -> dict[str, int] | None:
         """`trained_lengths` of card.json: task -> longest trained length. None without one."""
         card = self.directory / "card.json"
-        return read_json(card).get("trained_lengths") if card.exists() else None
+        content = read_json(card) if card.exists() else {}
+        return cast(dict[str, int] | None, content.get("trained_lengths"))
 
     @cached_property
     def weights(self) -> Mapping[str, StoredTensor]:
         """The tensors of its safetensors files, by name."""
-        return open_weights(self.directory)
+        return _open_weights(self.directory)
 
     @property
     def dtypes(self) -> Mapping[str, str]:
@@ -81,15 +115,18 @@ class Checkpoint:
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
-        """The dtype of most of its numbers; without weights the one that its configuration names."""
+        """Dtype of most of its numbers; without weights the one that its configuration names."""
         if self.dtype is not None:
             return self.dtype
-        return stored_dtype(self.weights if self.has_weights else {}, self.config)
+        return _stored_dtype(self.weights if self.has_weights else {}, self.config)
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is any file of weights; else it describes a model that is elsewhere."""
-        return has_weights(self.directory)
+        """Whether there is any file of weights, of whatever form; else it describes a model that is
+        elsewhere.
+        """
+        forms = (*_PICKLES, "*.safetensors", "*.index.json")
+        return any(next(self.directory.glob(form), None) is not None for form in forms)
 
     @property
     def has_tokenizer(self) -> bool:
@@ -106,7 +143,7 @@ class Checkpoint:
         file = self.directory / "tokenizer.json"
         return file.is_file() and file.stat().st_size > 1 << 22
 
-    def _without_code(self, file: str) -> Mapping[str, Any]:
+    def _without_code(self, file: str) -> Mapping[str, object]:
         """A JSON file, which asks for no code of the checkpoint's own."""
         settings = read_json(self.directory / file)
         if "auto_map" in settings:
@@ -116,3 +153,82 @@ class Checkpoint:
                 f"to one of {KNOWN_ARCHITECTURES}"
             )
         return settings
+
+
+# ---- weights
+
+
+def _open_weights(directory: Path) -> dict[str, StoredTensor]:
+    """Open every safetensors file that the model in `directory` needs; its tensors by name, in the
+    order of the files.
+
+    Raises `InputError` for a file that is missing, cut short, or a pickle; and for a tensor that
+    stands in two files, or in another than the index says.
+    """
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if not single.exists() and not index.exists():
+        pickles = sorted(file.name for pattern in _PICKLES for file in directory.glob(pattern))
+        raise InputError(
+            f"expected model.safetensors in {directory}, found "
+            + (
+                f"only pickles ({', '.join(pickles[:3])}): convert them to safetensors: loading a "
+                "pickle runs code"
+                if pickles
+                else "none: fetch the weights, of a revision that has safetensors"
+            )
+        )
+    places = {} if single.exists() else _weight_map(index)
+    weights: dict[str, StoredTensor] = {}
+    for file_name in sorted(set(places.values())) or [single.name]:
+        for tensor in _tensors(directory / file_name):
+            if tensor.name in weights or places.get(tensor.name, file_name) != file_name:
+                raise InputError(
+                    f"expected each tensor in one file of {directory}, the one that {index.name} "
+                    f"names, found {short_repr(tensor.name)} in {file_name}: which one is the "
+                    "weight is not known; fetch the checkpoint again"
+                )
+            weights[tensor.name] = tensor
+    return weights
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor, as the index of a checkpoint names it: a name beside the index."""
+    places = cast(dict[str, str], read_json(index).get("weight_map") or {})
+    for file in places.values() or [None]:
+        if Path(str(file)).name != file:
+            raise InputError(
+                f"expected a weight_map of files beside {index}, found {short_repr(file)}: fetch "
+                "it again"
+            )
+    return places
+
+
+def _tensors(file: Path) -> Iterator[StoredTensor]:
+    """The tensors of a file, which is there and whole: safetensors checks its header."""
+    with refusal(
+        f"a whole safetensors file {short_repr(file.name)} in {file.parent}",
+        "; fetch it again (of a Git LFS pointer: `git lfs pull`)",
+    ):
+        stream = safe_open(file, "pt", backend="pread")
+    for name in stream.offset_keys():
+        part = stream.get_slice(name)
+        yield StoredTensor(name, part.get_dtype(), tuple(part.get_shape()), stream)
+
+
+def _stored_dtype(weights: Mapping[str, StoredTensor], config: Mapping[str, object]) -> torch.dtype:
+    """The dtype of most of a checkpoint's numbers, if it holds the others without rounding, else
+    one that holds all; without weights the one that its configuration names, else float32."""
+    counts: Counter[torch.dtype] = Counter()
+    plain = [tensor for tensor in weights.values() if tensor.dtype in PLAIN_DTYPES]
+    for tensor in plain:
+        counts[PLAIN_DTYPES[tensor.dtype]] += tensor.count
+    if not counts.total():
+        names = {str(dtype).removeprefix("torch."): dtype for dtype in PLAIN_DTYPES.values()}
+        return names.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
+    dtype = max(counts, key=lambda kind: (counts[kind], str(kind)))
+    for tensor in plain:
+        if PLAIN_DTYPES[tensor.dtype] != dtype:
+            numbers = tensor.read()
+            if not torch.equal(numbers.to(dtype).to(numbers.dtype), numbers):
+                dtype = torch.promote_types(dtype, numbers.dtype)
+    return dtype

@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import torch
+from packaging.requirements import Requirement
 from torch import nn
 
 from ostools.ground.errors import InputError, refusal, short_repr
@@ -24,6 +27,14 @@ from ostools.models.tokenizer_calls import token_ids
 if TYPE_CHECKING:
     from ostools.ground.lens import PreTrainedModel, PreTrainedTokenizerBase
 
+
+class _Token(TypedDict, total=False):
+    """An added token as a tokenizer's file writes it."""
+
+    content: str
+    id: int
+
+
 PLAIN_DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -31,6 +42,7 @@ PLAIN_DTYPES = {
     "BF16": torch.bfloat16,
 }
 """The dtypes, by their names in a header, in which a number stands for itself."""
+_DECIDE_NUMBERS = ("torch", "transformers", "transformer-lens")
 _OWN_NAME = re.compile(
     r"(paged\|)?(eager|sdpa|flash_attention_\d|flex_attention)|kernels-community/.*"
     r"|(batched|grouped)_mm|deepgemm|sonicmoe|ostools-.*"
@@ -40,7 +52,7 @@ takes flash attention where it is missing.
 """
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, object]:
     """Read a JSON object."""
     if not path.is_file():
         raise InputError(
@@ -53,10 +65,35 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+# ---- libraries
+
+
+@lru_cache
+def check_versions() -> None:
+    """Refuse a version of torch, transformers or TransformerLens that the package does not allow.
+
+    pip can be overridden, and nothing else would say so: transformers 5.24 renames its cache, so
+    that answers are other ones without a word.
+    """
+    try:
+        requirements = [Requirement(line) for line in requires("oversquashing-tools") or ()]
+    except PackageNotFoundError:  # a source tree that was not installed says nothing
+        return
+    for requirement in requirements:
+        if requirement.name not in _DECIDE_NUMBERS:
+            continue
+        installed = version(requirement.name)
+        if not requirement.specifier.contains(installed, prereleases=True):
+            raise InputError(
+                f"expected {requirement}, found {installed}, in which numbers may be other ones "
+                f"without a word: pip install '{requirement}'"
+            )
+
+
 # ---- settings
 
 
-def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
+def refuse_quantised(config: Mapping[str, object], directory: Path) -> None:
     """Refuse weights in few bits, whose numbers stand for others; those of a model that
     transformers dequantised from a GGUF file and saved are whole.
     """
@@ -101,7 +138,7 @@ def require_own_functions(what: str, *configs: object) -> None:
                 )
 
 
-def require_own_names(settings: Mapping[Any, Any], what: str) -> None:
+def require_own_names(settings: Mapping[str, object] | Mapping[int, object], what: str) -> None:
     """Refuse attention or experts that a config.json names and transformers has not: the model
     would be measured with transformers' own in their place.
     """
@@ -136,18 +173,26 @@ def check_dtypes(dtypes: Mapping[str, str], family: Family, directory: Path) -> 
             )
 
 
-def check_loaded(info: Mapping[str, Any], family: Family, directory: Path) -> None:
+def check_loaded(
+    family: Family,
+    directory: Path,
+    *,
+    missing_keys: Iterable[str],
+    unexpected_keys: Iterable[str],
+    mismatched_keys: Iterable[tuple[str, torch.Size, torch.Size]],
+    **_more: object,
+) -> None:
     """Refuse a model of which a parameter did not come from the checkpoint (it would be random), or
-    a checkpoint with weights that the model would ignore.
+    a checkpoint with weights that the model would ignore; by what transformers says of the loading.
     """
     ignored = family.ignored or r"\A\Z"
-    unexpected = sorted(key for key in info["unexpected_keys"] if not re.search(ignored, key))
-    for key, actual, want in sorted(info["mismatched_keys"]):
+    unexpected = sorted(key for key in unexpected_keys if not re.search(ignored, key))
+    for key, actual, want in sorted(mismatched_keys):
         raise InputError(
             f"expected {key} of shape {tuple(want)} as config.json says, found {tuple(actual)} in "
             f"{directory}: weights and config.json belong to different models"
         )
-    if missing := sorted(info["missing_keys"]):
+    if missing := sorted(missing_keys):
         raise InputError(
             f"expected every weight of {family.module} in {directory}, found {len(missing)} "
             f"missing ({_first(missing)}): they would be random; fetch the checkpoint again"
@@ -178,17 +223,22 @@ def check_tied(module: PreTrainedModel, where: Path) -> None:
             )
 
 
+def is_finite(weight: torch.Tensor) -> bool:
+    """Return True where no entry is NaN or infinite, without a second tensor of its size: NaN is
+    both the smallest and the largest entry wherever there is one.
+    """
+    return bool(torch.stack(torch.aminmax(weight.detach())).isfinite().all())
+
+
 def check_finite(module: nn.Module, directory: Path) -> None:
     """Refuse a weight that is NaN or infinite in the dtype that was asked for."""
-    for name, parameter in module.named_parameters():
-        weight = parameter.detach()
-        # NaN wherever there is one, and no second tensor of its size.
-        if not bool(torch.stack(torch.aminmax(weight)).isfinite().all()):
+    for name, weight in module.named_parameters():
+        if not is_finite(weight):
             dtype = str(weight.dtype).removeprefix("torch.")
             is_wide = dtype in ("float32", "float64")
             raise InputError(
-                f"expected finite weights, found {int((~weight.isfinite()).sum())} NaN or infinite in "
-                f"{name} ({dtype}) of {directory}: "
+                f"expected finite weights, found {int((~weight.isfinite()).sum())} NaN or infinite "
+                f"in {name} ({dtype}) of {directory}: "
                 f"{'the checkpoint is broken' if is_wide else 'try dtype float32'}"
             )
 
@@ -229,28 +279,32 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, d_vocab: int, directory:
         )
 
 
+def declared_tokens(settings: Mapping[str, object]) -> list[tuple[str | None, object]]:
+    """The added tokens that a tokenizer's file writes down, each with the id that it gives it."""
+    by_id = cast(Mapping[str, _Token], settings.get("added_tokens_decoder") or {})
+    tokens = cast(Sequence[_Token], settings.get("added_tokens") or [])
+    declared = [(token.get("content"), int(index)) for index, token in by_id.items()]
+    return [*declared, *((token.get("content"), token.get("id")) for token in tokens)]
+
+
 def check_declared_ids(
-    tokenizer: PreTrainedTokenizerBase, settings: Iterable[tuple[Path, Mapping[str, Any]]]
+    tokenizer: PreTrainedTokenizerBase,
+    tokens_by_file: Mapping[Path, Iterable[tuple[str | None, object]]],
 ) -> None:
     """Refuse an added token whose id is not the one that its file says: tokenizers gives it another
     without a word where that id is taken.
     """
-    for file, content in settings:
-        by_id = content.get("added_tokens_decoder") or {}
-        declared = [(token, int(index)) for index, token in by_id.items()]
-        declared += [(token, token.get("id")) for token in content.get("added_tokens") or []]
-        for token, declared_id in declared:
-            text = token.get("content")
-            if text is None or tokenizer.convert_tokens_to_ids(text) == declared_id:
-                continue
-            raise InputError(
-                f"expected the token {short_repr(text)} with id {short_repr(declared_id)} as "
-                f"{file} says, found it with id {tokenizer.convert_tokens_to_ids(text)} in the "
-                "tokenizer that it makes: copy the model's own tokenizer there"
-            )
+    for file, tokens in tokens_by_file.items():
+        for text, declared_id in tokens:
+            if text is not None and (index := tokenizer.convert_tokens_to_ids(text)) != declared_id:
+                raise InputError(
+                    f"expected the token {short_repr(text)} with id {short_repr(declared_id)} as "
+                    f"{file} says, found it with id {index} in the tokenizer that it makes: copy "
+                    "the model's own tokenizer there"
+                )
 
 
-def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
+def ids_of_setting(value: object, name: str) -> tuple[int, ...]:
     """The token ids that a setting such as `eos_token_id` names: one, a list, or none.
 
     A negative id means none, as it does in transformers' `generate`, which never ends at it. Raises
@@ -263,17 +317,14 @@ def ids_of_setting(value: Any, name: str) -> tuple[int, ...]:
                 f"expected {name} to be a token id, a list of ids or null, found "
                 f"{short_repr(value)}"
             )
-    return tuple(index for index in values if index is not None and index >= 0)
+    return tuple(index for index in values if isinstance(index, int) and index >= 0)
 
 
-def without_negative_ids(settings: Any) -> None:
+def without_negative_ids(settings: object) -> None:
     """Put None, or the ids that are left, in the place of negative ids of a generation
     configuration.
     """
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = getattr(settings, name, None)
-        ids = ids_of_setting(value, name)
-        if isinstance(value, list):
-            setattr(settings, name, list(ids) or None)
-        elif not ids:
-            setattr(settings, name, None)
+        ids = list(ids_of_setting(value, name)) or None
+        setattr(settings, name, ids if isinstance(value, list) or ids is None else value)

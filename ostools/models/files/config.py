@@ -12,7 +12,7 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -24,12 +24,14 @@ from ostools.models.files.checks import refuse_quantised, require_own_names
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SAVED_SETTINGS = """
-    attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset _flash_attn_2_enabled
+    attn_implementation _attn_implementation _attn_implementation_internal
+    _attn_implementation_autoset _flash_attn_2_enabled
     experts_implementation _experts_implementation _experts_implementation_internal
     use_kernels kernel_config disable_custom_kernels fusion_config compile_config
     dtype torch_dtype _pre_quantization_dtype quantization_config compression_config
     use_cache cache_implementation cache_config
-    torchscript return_dict use_return_dict _output_attentions output_attentions output_hidden_states output_router_logits
+    torchscript return_dict use_return_dict _output_attentions output_attentions
+    output_hidden_states output_router_logits
     device_map tp_plan base_model_tp_plan base_model_pp_plan distributed_config transformers_weights
     gradient_checkpointing chunk_size_feed_forward
 """
@@ -41,7 +43,10 @@ _PREFIXES = (
     (r"^model\.language_model\.", "model."),
     (r"^language_model\.(model|lm_head)\.", r"\1."),
 )
-_OF_OTHER_SENSES = r"^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision|mtp)\."
+_OF_OTHER_SENSES = (
+    r"^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision"
+    r"|mtp)\."
+)
 """How a multimodal checkpoint calls the weights of its text part, and those of its other parts."""
 
 
@@ -71,7 +76,7 @@ def check_config(checkpoint: Checkpoint, generic: bool = False) -> Family:
     return family_of_settings(checkpoint.config, str(file), generic)
 
 
-def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = False) -> Family:
+def family_of_settings(config: Mapping[str, object], where: str, generic: bool = False) -> Family:
     """The family of a model with these settings, or why ostools does not take it; `where`: what
     they are settings of.
 
@@ -103,7 +108,7 @@ def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = Fa
     return family
 
 
-def _require_causal(config: Mapping[str, Any], where: str) -> None:
+def _require_causal(config: Mapping[str, object], where: str) -> None:
     """Refuse a model in which a token sees later ones: no statement of the theory is about it."""
     text = config.get("text_config")
     for settings in (config, text if isinstance(text, dict) else {}):
@@ -116,7 +121,7 @@ def _require_causal(config: Mapping[str, Any], where: str) -> None:
                 )
 
 
-def _require_no_record(config: Mapping[str, Any], where: str) -> None:
+def _require_no_record(config: Mapping[str, object], where: str) -> None:
     """Refuse settings that no record of their `model_type` describes: transformers may not read the
     one that differs.
     """
@@ -134,7 +139,7 @@ def _require_no_record(config: Mapping[str, Any], where: str) -> None:
     )
 
 
-def _generic_family(config: Mapping[str, Any], where: str) -> Family:
+def _generic_family(config: Mapping[str, object], where: str) -> Family:
     """The record of whatever transformers loads as a causal language model; of a multimodal
     checkpoint its text part.
     """
@@ -142,10 +147,10 @@ def _generic_family(config: Mapping[str, Any], where: str) -> Family:
 
     text = config.get("text_config")
     is_multimodal = isinstance(text, dict) and "model_type" in text
-    settings: Mapping[str, Any] = text if isinstance(text, dict) and is_multimodal else config
+    settings = cast(Mapping[str, object], text) if is_multimodal else config
     module = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(settings.get("model_type")))
-    named: list[str] = config.get("architectures") or [str(module)]
-    if module is None or not (is_multimodal or named == [module]):
+    architectures = cast(list[str], config.get("architectures") or [str(module)])
+    if module is None or not (is_multimodal or architectures == [module]):
         raise InputError(
             "expected a causal language model of transformers, found model_type "
             f"{config.get('model_type')!r} and architectures {config.get('architectures')} in "
@@ -155,7 +160,7 @@ def _generic_family(config: Mapping[str, Any], where: str) -> Family:
     has_experts = any(isinstance(settings.get(name), int) for name in _EXPERTS)
     return Family(
         str(config.get("model_type")),
-        named[0],
+        architectures[0],
         module,
         module=module,
         renames=_PREFIXES if is_multimodal else (),
@@ -179,8 +184,8 @@ def read_config(checkpoint: Checkpoint, family: Family) -> PreTrainedConfig:
             text = config.get_text_config()
             text.tie_word_embeddings = config.tie_word_embeddings
             config = text
-    modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    module_name = (modules[type(config)] if type(config) in modules else type(config)).__name__
+    module = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), type(config))
+    module_name = getattr(module, "__name__", "")
     if module_name != family.module:
         raise InputError(
             f"expected settings of {family.module} in {checkpoint.directory / 'config.json'}, "
@@ -191,7 +196,7 @@ def read_config(checkpoint: Checkpoint, family: Family) -> PreTrainedConfig:
     return config
 
 
-def saved_config(settings: Mapping[str, Any]) -> PreTrainedConfig:
+def saved_config(settings: Mapping[str, object]) -> PreTrainedConfig:
     """Configuration that transformers makes of these settings, without those of the machine that
     saved them.
 
@@ -201,27 +206,29 @@ def saved_config(settings: Mapping[str, Any]) -> PreTrainedConfig:
 
     if "configuration_files" in settings:
         raise ValueError(
-            "configuration_files, which send to another file for one version of transformers, are not read"
+            "configuration_files, which send to another file for one version of transformers, "
+            "are not read"
         )
     own_settings = without_saved(settings)
     name = own_settings.pop("model_type", None)
     return AutoConfig.for_model(
-        "ministral" if name == "mistral" and "layer_types" in own_settings else name,
-        **_with_infinity(own_settings),
+        "ministral" if name == "mistral" and "layer_types" in own_settings else str(name),
+        **{name: _with_infinity(value) for name, value in own_settings.items()},
     )
 
 
-def _with_infinity(value: Any) -> Any:
-    """The settings with the numbers that JSON cannot write, as transformers writes them:
+def _with_infinity(value: object) -> object:
+    """The setting with the numbers that JSON cannot write, as transformers writes them:
     {"__float__": "Infinity"}.
     """
     if isinstance(value, Mapping):
-        inner = {name: _with_infinity(setting) for name, setting in value.items()}
-        return float(inner["__float__"]) if set(inner) == {"__float__"} else inner
+        if set(value) == {"__float__"}:
+            return float(value["__float__"])
+        return {name: _with_infinity(setting) for name, setting in value.items()}
     return [_with_infinity(element) for element in value] if isinstance(value, list) else value
 
 
-def without_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_saved(settings: Mapping[str, object]) -> dict[str, object]:
     """The settings of a configuration, and of the configurations in it, without those of the
     machine that saved it.
     """

@@ -46,7 +46,7 @@ def read_model(
             ignore_mismatched_sizes=True,  # in `info`, and refused there with both shapes
             output_loading_info=True,
         )
-    check_loaded(info, family, Path(file.name))
+    check_loaded(family, Path(file.name), **info)
     check_finite(module, Path(file.name))
     return module, tokenizer
 

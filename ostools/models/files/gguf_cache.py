@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import torch
 from filelock import FileLock
@@ -32,6 +33,9 @@ from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
 from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.tokenizer import read_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _NOTE = "gguf.json"
 _CONVERSION = 2
@@ -73,44 +77,42 @@ def _folder(sha256: str, dtype: torch.dtype) -> Path:
     return cache_folder() / "gguf" / f"{sha256}-{converter}{suffix}"
 
 
-def _held_dtype(dtype: torch.dtype | None, quantisation: str) -> torch.dtype:
+def _converted_dtype(dtype: torch.dtype | None, quantisation: str) -> torch.dtype:
     """The dtype in which weights are converted for one in which they are asked for (None: as the
     file stores them, bfloat16 for weights in fewer bits).
     """
-    asked = dtype or _STORED.get(quantisation, torch.bfloat16)
-    return torch.float32 if asked == torch.float64 else asked
+    dtype = dtype or _STORED.get(quantisation, torch.bfloat16)
+    return torch.float32 if dtype == torch.float64 else dtype
 
 
 def in_cache(
     sha256: str, dtype: torch.dtype | None = torch.float32, name: str = "", title: str = ""
 ) -> Checkpoint | None:
     """The model that this version of transformers made of the file with this hash, for weights in
-    `dtype` (`_held_dtype`); None where there is none yet. One of that dtype is read in half the
-    memory; one in float32 serves every dtype.
+    `dtype` (`_converted_dtype`); None where there is none yet. One of that dtype is read in half
+    the memory; one in float32 serves every dtype.
     """
-    notes = {}
-    for kept in (torch.float32, torch.bfloat16, torch.float16):
-        file = _folder(sha256, kept) / _NOTE
+    notes: dict[torch.dtype, dict[str, object]] = {}
+    for converted_dtype in _STORED.values():
+        file = _folder(sha256, converted_dtype) / _NOTE
         note = read_json(file) if file.is_file() else {}
         if note.get("conversion") == _CONVERSION:
-            notes[kept] = note
-    if not notes:
-        return None
-    note = next(iter(notes.values()))
-    quantisation = str(note["quantisation"])
-    held = _held_dtype(dtype, quantisation)
-    kept = held if held in notes else torch.float32
-    if kept not in notes:
-        return None
-    origin = f"dequantised to {str(held).removeprefix('torch.')} from {note['file']}"
-    return Checkpoint(
-        name,
-        _folder(sha256, kept),
-        title=f"{title}, {quantisation}",
-        quantisation=f"{quantisation}, {origin} (SHA-256 {sha256})",
-        sha256=sha256,
-        dtype=held,
-    )
+            notes[converted_dtype] = note
+    for note in notes.values():  # all are of the same file
+        quantisation = str(note["quantisation"])
+        dtype = _converted_dtype(dtype, quantisation)
+        converted_dtype = dtype if dtype in notes else torch.float32
+        if converted_dtype in notes:
+            origin = f"dequantised to {str(dtype).removeprefix('torch.')} from {note['file']}"
+            return Checkpoint(
+                name,
+                _folder(sha256, converted_dtype),
+                title=f"{title}, {quantisation}",
+                quantisation=f"{quantisation}, {origin} (SHA-256 {sha256})",
+                sha256=sha256,
+                dtype=dtype,
+            )
+    return None
 
 
 def converted(
@@ -144,9 +146,9 @@ def converted(
                     _convert(pieces, scratch, file, sha256, dtype)
                 finally:
                     shutil.rmtree(scratch, ignore_errors=True)
-    if (made := in_cache(sha256, dtype, name, title)) is None:
+    if (checkpoint := in_cache(sha256, dtype, name, title)) is None:
         raise InputError(f"expected {file} converted in {folder}, found it gone: load it again")
-    return made
+    return checkpoint
 
 
 def _convert(
@@ -165,13 +167,13 @@ def _convert(
                 with piece.open("rb") as part:
                     shutil.copyfileobj(part, output, 1 << 20)
     header = read_header(joined)
-    held = _held_dtype(dtype, header.quantisation)
+    dtype = _converted_dtype(dtype, header.quantisation)
     with quiet():
-        module, tokenizer = read_model(joined, header, held)
+        module, tokenizer = read_model(joined, header, dtype)
         module.save_pretrained(target)
         tokenizer.save_pretrained(target)
         # transformers builds the tokenizers of some families anew when it reads them.
-        saved = read_tokenizer(Checkpoint(file, target))
+        saved = cast("PreTrainedTokenizerFast", read_tokenizer(Checkpoint(file, target)))
         if saved.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
             raise InputError(
                 "expected a tokenizer that transformers saves and reads as the same, found that of "
@@ -183,8 +185,8 @@ def _convert(
         )
     note = {"conversion": _CONVERSION, "file": file, "quantisation": header.quantisation}
     (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-    shutil.rmtree(_folder(sha256, held), ignore_errors=True)  # of an earlier conversion
-    os.replace(target, _folder(sha256, held))
+    shutil.rmtree(_folder(sha256, dtype), ignore_errors=True)  # of an earlier conversion
+    os.replace(target, _folder(sha256, dtype))
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ _WANTED_FILES: tuple[str, ...] = (
 BARE_HUB_IDS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """The hub's few models of known families that have no organisation in front."""
 _REMEDIES = {
-    "GatedRepoError": "it is gated: accept the licence on the model's page and set HF_TOKEN (or run "
-    "`hf auth login`)",
+    "GatedRepoError": "it is gated: accept the licence on the model's page and set HF_TOKEN (or "
+    "run `hf auth login`)",
     "RevisionNotFoundError": "leave revision out for the newest",
     "RepositoryNotFoundError": "give one that exists; a private one needs HF_TOKEN",
 }

@@ -16,9 +16,8 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -26,75 +25,42 @@ from torch import Tensor, nn
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.ground.lens import PreTrainedModel
+from ostools.ground.lens import PreTrainedModel, original_model
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.models.generic.choices import Choices, held_choices, noted_choices
-from ostools.models.generic.inside import known_norms, look_inside
+from ostools.models.generic.inside import look_inside
 from ostools.models.generic.notes import without_softmax
 from ostools.models.generic.parts import (
     ROUNDING,
     ClosedBlock,
     Embedding,
+    GenericBridge,
     Observed,
     ScaledHead,
     at_each_call,
     class_and_name,
 )
-from ostools.models.lens import ArchitectureAdapter, TransformerBridge, TransformerBridgeConfig
+from ostools.models.lens import ArchitectureAdapter, TransformerBridgeConfig
 from ostools.models.shape import context, setting, soft_cap_of
 
 _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
 
 
-class GenericBridge(TransformerBridge):
-    """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
+class _Call(NamedTuple):
+    """One call of a module in a pass: the module's path, the tensor that enters, the output."""
 
-    `unknown`: why "patterns" or "norms" are not known. `asks_interface`: whether its softmax
-    attention, if it has any, is the one that transformers' `AttentionInterface` gives it.
-    """
-
-    unknown: Mapping[str, str] = MappingProxyType({})
-    asks_interface: bool = True
-
-    def known_norms(self) -> dict[str, hooks.Norm]:
-        """The norms that `hooks.norms` gives; of a model whose norms are known."""
-        return known_norms(self)
-
-    def forward(
-        self, input: Any, *args: Any, start_at_layer: int | None = None, **options: Any
-    ) -> Any:
-        """The pass; without a cache unless one is asked for, and from a stream with tokens that
-        nothing reads (`_prove`).
-        """
-        options.setdefault("use_cache", False)
-        kept = None
-        if "logits_to_keep" not in inspect.signature(type(self.original_model).forward).parameters:
-            kept = options.pop("logits_to_keep", None)
-        if start_at_layer is None:
-            return _kept(super().forward(input, *args, **options), kept)
-        block: Any = self.blocks[start_at_layer]
-        block._start = input.clone()  # a block may write to what it reads
-        try:
-            tokens = torch.zeros(input.shape[:2], dtype=torch.int64, device=input.device)
-            return _kept(super().forward(tokens, *args, **options), kept)
-        finally:
-            block._start = None
-
-
-def _kept(logits: Any, kept: int | Int[Tensor, " kept"] | None) -> Any:
-    """The logits at the last `kept` positions, or at those positions, of a model that gives all."""
-    if kept is None or not isinstance(logits, Tensor):
-        return logits
-    return logits[:, -kept:] if isinstance(kept, int) else logits[:, kept]
+    path: str
+    entering: object
+    output: object
 
 
 def find_structure(
     module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str
-) -> dict[str, list[str]]:
-    """Find the paths of "embed", "blocks", "ln_final" and "unembed" by one forward pass: the blocks
-    are the list whose modules run once each, one on what the one before it gave; the final norm is
-    the module that reads what the last one gave. `InputError` where there are none.
+) -> dict[str, str]:
+    """Find the paths of "embed", "blocks" (the list), "ln_final" and "unembed" by one forward pass:
+    the blocks are the list whose modules run once each, one on what the one before it gave; the
+    final norm is the module that reads what the last one gave. `InputError` where there are none.
     """
     paths = {id(part): path for path, part in module.named_modules()}
     embed, head = module.get_input_embeddings(), module.get_output_embeddings()
@@ -104,13 +70,13 @@ def find_structure(
             f"expected a token embedding and an output layer in {name}, found {missing}"
         )
     calls = _calls(module, probe)
-    blocks = _find_blocks(module, [path for path, _, _ in calls], name)
+    blocks = _find_blocks(module, [call.path for call in calls], name)
     norm = _find_norm(module, calls, blocks[-1], name)
     return {
-        "embed": [paths[id(embed)]],
-        "blocks": blocks,
-        "ln_final": [norm],
-        "unembed": [paths[id(head)]],
+        "embed": paths[id(embed)],
+        "blocks": blocks[0].rpartition(".")[0],
+        "ln_final": norm,
+        "unembed": paths[id(head)],
     }
 
 
@@ -130,44 +96,42 @@ def _find_blocks(module: PreTrainedModel, order: list[str], name: str) -> list[s
     return max(chains, key=len)
 
 
-def _find_norm(
-    module: PreTrainedModel, calls: list[tuple[str, Any, Any]], last_block: str, name: str
-) -> str:
+def _find_norm(module: PreTrainedModel, calls: list[_Call], last_block: str, name: str) -> str:
     """The norm that reads what the last block gave, and nothing else."""
-    order = [path for path, _, _ in calls]
+    order = [call.path for call in calls]
     last = order.index(last_block)
-    output = calls[last][2]
+    output = calls[last].output
     leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
     after = [
-        path
-        for path, entering, _ in calls[last + 1 :]
-        if entering is leaving and "norm" in class_and_name(module.get_submodule(path), path)
+        call.path
+        for call in calls[last + 1 :]
+        if call.entering is leaving
+        and "norm" in class_and_name(module.get_submodule(call.path), call.path)
     ]
     if not after or order.count(after[0]) != 1:
-        found = "one that runs elsewhere too" if after else "none"
+        place = "one that runs elsewhere too" if after else "none"
         raise InputError(
-            f"expected a final norm behind the blocks of {name}, found {found}: y_n is its output"
+            f"expected a final norm behind the blocks of {name}, found {place}: y_n is its output"
         )
     return after[0]
 
 
-def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[str, Any, Any]]:
-    """Every call of a module in one pass, in the order in which they began: the module's path, the
-    tensor that enters, the output.
-    """
-    calls: list[list[Any]] = []
-    waiting: list[list[Any]] = []
+def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[_Call]:
+    """Every call of a module in one pass, in the order in which they began."""
+    calls: list[_Call] = []
+    running: list[int] = []
 
-    def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        waiting.append([path, args[0] if args else kwargs.get("hidden_states"), None])
-        calls.append(waiting[-1])
+    def enter(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        running.append(len(calls))
+        calls.append(_Call(path, args[0] if args else kwargs.get("hidden_states"), None))
 
-    def leave(path: str, output: Any) -> None:
-        waiting.pop()[2] = output
+    def leave(path: str, output: object) -> None:
+        place = running.pop()
+        calls[place] = calls[place]._replace(output=output)
 
     with torch.no_grad(), at_each_call(dict(module.named_modules()), enter, leave):
         module(probe, use_cache=False)
-    return [(path, entering, output) for path, entering, output in calls]
+    return calls
 
 
 def generic_bridge(
@@ -179,32 +143,33 @@ def generic_bridge(
     structure = find_structure(module, probe, name)
     with torch.no_grad():
         plain = module(probe, use_cache=False).logits
-    text: Any = module.config.get_text_config()
-    heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
-    embedding: Any = module.get_input_embeddings()
-    weight: Tensor = embedding.weight
+    text = module.config.get_text_config()
+    n_heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
+    weight = cast(Tensor, module.get_input_embeddings().weight)
     cfg = TransformerBridgeConfig(
         d_model=d_model,
-        d_head=int(setting(text, "head_dim") or max(1, d_model // heads)),
-        n_layers=len(structure["blocks"]),
+        d_head=int(setting(text, "head_dim") or max(1, d_model // n_heads)),
+        n_layers=len(cast(nn.ModuleList, module.get_submodule(structure["blocks"]))),
         n_ctx=context(text),
-        n_heads=heads,
+        n_heads=n_heads,
         d_vocab=int(weight.shape[0]),
         architecture=f"{architecture}, by the generic route",
         model_name=name,
     )
-    cfg.n_key_value_heads = int(setting(text, "num_key_value_heads") or heads)
+    cfg.n_key_value_heads = int(setting(text, "num_key_value_heads") or n_heads)
     cfg.dtype, cfg.device = weight.dtype, str(weight.device)
     adapter = ArchitectureAdapter(cfg)
-    adapter.component_mapping = {
-        "embed": Embedding(structure["embed"][0]),
-        "blocks": ClosedBlock(structure["blocks"][0].rpartition(".")[0]),
-        "ln_final": Observed(structure["ln_final"][0]),
-        "unembed": ScaledHead(structure["unembed"][0]),
+    kinds = {
+        "embed": Embedding,
+        "blocks": ClosedBlock,
+        "ln_final": Observed,
+        "unembed": ScaledHead,
     }
-    head: Any = module.get_output_embeddings()
+    adapter.component_mapping = {part: kind(structure[part]) for part, kind in kinds.items()}
+    head = module.get_output_embeddings()
     bridge = GenericBridge(module, adapter, None)
-    parent, _, last_name = structure["unembed"][0].rpartition(".")
+    # The Hugging Face model computes with its own output layer, as its scale asks.
+    parent, _, last_name = structure["unembed"].rpartition(".")
     setattr(module.get_submodule(parent), last_name, head)
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
@@ -244,27 +209,38 @@ def _prove(
     for layer in range(1, last):
         if not torch.equal(post[layer - 1], pre[layer]):
             raise InputError(
-                f"expected block {layer} of {name} to read what block {layer - 1} leaves, found another stream: which is "
-                "v^(l) is not known"
+                f"expected block {layer} of {name} to read what block {layer - 1} leaves, found "
+                "another stream: which is v^(l) is not known"
             )
     _prove_streams(bridge, probe, logits, {**pre, last: post[last - 1]}, y, choices, name)
-    other = probe.clone()
-    other[:, -1] = probe[:, 0]
+    _prove_causal(bridge, probe, logits, choices, name)
+    _find_scale(bridge, y, logits, name)
+
+
+def _prove_causal(
+    bridge: GenericBridge,
+    probe: Int[Tensor, "1 pos"],
+    logits: Float[Tensor, "1 pos d_vocab"],
+    choices: Choices | None,
+    name: str,
+) -> None:
+    """With another last token, logits and choices of experts before it stay the same."""
+    changed_probe = probe.clone()
+    changed_probe[:, -1] = probe[:, 0]
     what = "another last token"
 
     def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
         if len(expected) % probe.shape[1] == 0:  # a row or more for each token
-            own, copied = (
+            before, copied = (
                 scores.unflatten(-2, (probe.shape[1], -1))[..., :-1, :, :]
                 for scores in (expected, copies)
             )
             why = f"before it, in a choice of block {block}"
-            _require_close(copied[0], own, what, name, why)
+            _require_close(copied[0], before, what, name, why)
 
     with torch.no_grad(), held_choices(bridge, choices, same_choices):
-        before_it = bridge(other)[:, :-1]
+        before_it = bridge(changed_probe)[:, :-1]
     _require_close(before_it, logits[:, :-1], what, name, "before it: it is not causal")
-    _find_scale(bridge, y, logits, name)
 
 
 def _prove_streams(
@@ -280,8 +256,7 @@ def _prove_streams(
     row y.
 
     Of a mixture of experts, the scores of each choice behind v^(l) are held against the probe's.
-    Then the probe's choice is
-    taken: rounding in a larger batch may change it.
+    Then the probe's choice is taken: rounding in a larger batch may change it.
     """
     last = int(bridge.cfg.n_layers)
 
@@ -294,7 +269,7 @@ def _prove_streams(
     ]
     places.append((points(bridge, "residual_post", [last - 1])[last - 1], put(last, streams[last])))
     places.append((points(bridge, "final_norm")[None], put(last + 1, y)))
-    others = probe.flip(1).expand(last + 2, -1)  # another one at every position
+    flipped = probe.flip(1).expand(last + 2, -1)  # another token at every position
     why = "with v^({}) put in: a choice of experts depends on a token past it"
 
     def same_choices(block: int, copies: Tensor, expected: Tensor) -> None:
@@ -305,7 +280,7 @@ def _prove_streams(
 
     edits = attached([(point, body, Order.EDIT) for point, body in places], kind="proof")
     with torch.no_grad(), edits, held_choices(bridge, choices, same_choices):
-        rows = bridge(others)
+        rows = bridge(flipped)
     for layer, row in enumerate(rows):
         site = "y" if layer > last else f"v^({layer})"
         why = f"with that stream put in: y_n depends on a token past {site}"
@@ -317,8 +292,8 @@ def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: 
     error = float((actual - expected).abs().max() / expected.abs().max())
     if not error <= ROUNDING[expected.dtype]:
         raise InputError(
-            f"expected the logits of {name} to stay the same in {what}, found them {error:.2g} of their size apart"
-            f"{f' {why}' if why else ''}; the generic route measures no such model"
+            f"expected the logits of {name} to stay the same in {what}, found them {error:.2g} of "
+            f"their size apart{f' {why}' if why else ''}; the generic route measures no such model"
         )
 
 
@@ -326,24 +301,21 @@ def _find_scale(bridge: GenericBridge, y: Tensor, logits: Tensor, name: str) -> 
     """The number by which the model multiplies what its output layer gives; its own head is held
     against its logits.
     """
-    original: Any = bridge.original_model
-    config = original.config.get_text_config()
+    config = original_model(bridge).config.get_text_config()
     cap = soft_cap_of(config)
     linear = (
         logits.double()
         if cap is None
         else cap * torch.atanh((logits.double() / cap).clamp(-1 + 1e-15, 1 - 1e-15))
     )
-    head: Any = bridge.unembed
+    head = cast(ScaledHead, bridge.unembed)
     with torch.no_grad():
         bare = head(y).double()
-    scale = float((bare * linear).sum() / bare.square().sum())
-    numbers = [
-        value for value in config.to_dict().values() if isinstance(value, int | float) and value
-    ]
-    known = [1.0, *(float(value) for value in numbers), *(1 / float(value) for value in numbers)]
-    nearest = min(known, key=lambda value: abs(value - scale))
-    head._scale = nearest if abs(nearest - scale) <= _SNAP * abs(scale) else scale
-    with torch.no_grad():
-        own = head(y) if cap is None else cap * torch.tanh(head(y) / cap)
-    _require_close(own, logits, "its output layer alone", name)
+        scale = float((bare * linear).sum() / bare.square().sum())
+        settings = config.to_dict().values()
+        numbers = [float(value) for value in settings if isinstance(value, int | float) and value]
+        candidates = [1.0, *numbers, *(1 / number for number in numbers)]
+        nearest = min(candidates, key=lambda value: abs(value - scale))
+        head._scale = nearest if abs(nearest - scale) <= _SNAP * abs(scale) else scale
+        own_logits = head(y) if cap is None else cap * torch.tanh(head(y) / cap)
+    _require_close(own_logits, logits, "its output layer alone", name)

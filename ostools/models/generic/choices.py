@@ -5,19 +5,19 @@ the network's as far as no choice changes. The margin of a choice is the k-th sc
 (k+1)-th. Where it is within the rounding of the arithmetic, another order of additions may choose
 other experts, with another derivative. Every `torch.topk` in a block is taken for a
 choice: of experts, of groups of experts, of the keys of a sparse attention. Cost: the sorting of
-    the scores.
+the scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ostools.ground.lens import TransformerBridge
@@ -28,6 +28,8 @@ _ROUTERS = ("experts", "router", "gating")
 _ROUNDING = 64
 """Units of rounding, of the dtype of the scores: a margin below them is noise of the arithmetic."""
 _Place = tuple[int, int]
+_TopK = tuple[Tensor, Tensor]
+"""What torch.topk gives: values and indices."""
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Choices:
         self.margins[place] = by_token.amin(1).cpu()
 
     @property
-    def account(self) -> dict[str, Any]:
+    def account(self) -> dict[str, object]:
         """For the provenance: the token nearest to another choice, and every token within rounding
         of one.
         """
@@ -80,7 +82,7 @@ class Choices:
 class _AtEachChoice(TorchFunctionMode):
     """Runs every topk in a block through `choose(place, scores, what topk gave)`."""
 
-    def __init__(self, choose: Callable[[_Place, Tensor, Any], Any]) -> None:
+    def __init__(self, choose: Callable[[_Place, Tensor, _TopK], _TopK]) -> None:
         super().__init__()
         self._choose = choose
         self._place: _Place | None = None
@@ -90,27 +92,31 @@ class _AtEachChoice(TorchFunctionMode):
         self._place = (layer, 0)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         output = func(*args, **(kwargs or {}))
-        place = self._place
-        if place is None or func not in (torch.topk, Tensor.topk):
+        if self._place is None or func not in (torch.topk, Tensor.topk):
             return output
-        if output[1].shape[:-1] != args[0].shape[:-1]:  # not along the last axis
+        scores, topk = cast(Tensor, args[0]), cast(_TopK, output)
+        if topk[1].shape[:-1] != scores.shape[:-1]:  # not along the last axis
             return output
-        layer, count = place
+        layer, count = place = self._place
         self._place = (layer, count + 1)
-        return self._choose(place, args[0], output)
+        return self._choose(place, scores, topk)
 
 
 @contextmanager
 def _at_each_choice(
-    model: TransformerBridge, choose: Callable[[_Place, Tensor, Any], Any]
+    model: TransformerBridge, choose: Callable[[_Place, Tensor, _TopK], _TopK]
 ) -> Iterator[None]:
     mode = _AtEachChoice(choose)
     layers = {id(block): layer for layer, block in enumerate(model.blocks)}
 
-    def enter(module: Any, args: Any, kwargs: Any) -> None:
+    def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         mode.enter_block(layers[id(module)])
 
     with (
@@ -137,7 +143,7 @@ def noted_choices(
         return
     choices = Choices(pos)
 
-    def note(place: _Place, scores: Tensor, output: Any) -> Any:
+    def note(place: _Place, scores: Tensor, output: _TopK) -> _TopK:
         choices.add(place, scores, output[1])
         if keep:
             choices.scores[place] = scores
@@ -164,14 +170,12 @@ def held_choices(
         yield
         return
 
-    def hold(place: _Place, scores: Tensor, output: Any) -> Any:
+    def hold(place: _Place, scores: Tensor, output: _TopK) -> _TopK:
         indices = choices.indices[place]
         copies = scores.shape[0] // indices.shape[0]
         if check is not None:
-            own = choices.scores[place]
-            check(
-                place[0], scores.reshape(copies, -1, own.shape[-1]), own.reshape(-1, own.shape[-1])
-            )
+            prompt_scores = choices.scores[place].reshape(-1, scores.shape[-1])
+            check(place[0], scores.reshape(copies, -1, scores.shape[-1]), prompt_scores)
         indices = indices.repeat(copies, *[1] * (indices.ndim - 1))
         return type(output)((scores.gather(-1, indices), indices))
 

@@ -17,10 +17,9 @@ Cost: four tiny forward passes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product, starmap
-from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -28,11 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ostools.ground.lens import TransformerBridge
 from ostools.hooks.register import Order, attached
-from ostools.hooks.sites import Norm
 from ostools.models.generic.parts import (
     ROUNDING,
+    GenericBridge,
     NormForm,
     Observed,
     Patterns,
@@ -56,7 +54,7 @@ class UnknownError(Exception):
     """Why something inside the blocks is not known."""
 
 
-def look_inside(bridge: Any, probe: Int[Tensor, "1 pos"]) -> dict[str, str]:
+def look_inside(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> dict[str, str]:
     """Put hook points at patterns and norms; "patterns", "norms": why what is not known is not."""
     unknown: dict[str, str] = {}
     for what, learn in (("patterns", _learn_patterns), ("norms", _learn_norms)):
@@ -67,51 +65,44 @@ def look_inside(bridge: Any, probe: Int[Tensor, "1 pos"]) -> dict[str, str]:
     return unknown
 
 
-def known_norms(model: TransformerBridge) -> dict[str, Norm]:
-    """The norms of the blocks by their paths ("blocks.0.input_layernorm"), and "ln_final"."""
-    observed: dict[str, Any] = {"ln_final": model.ln_final}
-    for layer, block in enumerate(model.blocks):
-        module: Any = block.original_component
-        observed |= {
-            f"blocks.{layer}.{path}": part
-            for path, part in module.named_modules()
-            if isinstance(part, Observed) and part.form is not None
-        }
-    return {name: part.as_norm(name, part.form) for name, part in observed.items()}
-
-
-def _learn_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
+def _learn_patterns(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
     """A hook point for the one softmax of each block. `UnknownError` without one, or where tokens
     meet outside of it.
     """
-    for layer, block in enumerate(bridge.blocks):
-        patterns = Patterns(f"blocks.{layer}.attn", int(bridge.cfg.n_heads))
-        block._modules["attn"] = patterns  # whatever Hugging Face calls so in its own block
-        bridge._hook_registry[patterns.hook_pattern.name] = patterns.hook_pattern
+    patterns = [
+        Patterns(f"blocks.{layer}.attn", int(bridge.cfg.n_heads))
+        for layer in range(len(bridge.closed_blocks))
+    ]
+    for block, block_patterns in zip(bridge.closed_blocks, patterns, strict=True):
+        block._modules["attn"] = block_patterns  # whatever Hugging Face calls so in its own block
+        point = block_patterns.hook_pattern
+        bridge._hook_registry[str(point.name)] = point
     try:
-        _prove_patterns(bridge, probe)
+        _prove_patterns(bridge, patterns, probe)
     except UnknownError:
-        for block in bridge.blocks:
-            name = block.attn.hook_pattern.name
-            del block._modules["attn"], bridge._hook_registry[name]
+        for block, block_patterns in zip(bridge.closed_blocks, patterns, strict=True):
+            del block._modules["attn"]
+            del bridge._hook_registry[str(block_patterns.hook_pattern.name)]
         raise
 
 
-def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
-    softmaxes: list[list[Tensor]] = [[] for _ in bridge.blocks]
-    with _at_patterns(bridge, lambda layer, pattern: softmaxes[layer].append(pattern)):
+def _prove_patterns(
+    bridge: GenericBridge, patterns: Sequence[Patterns], probe: Int[Tensor, "1 pos"]
+) -> None:
+    softmaxes: list[list[Tensor]] = [[] for _ in patterns]
+    with _at_patterns(patterns, lambda layer, pattern: softmaxes[layer].append(pattern)):
         bridge(probe)
     pos = probe.shape[1]
-    for block, patterns in zip(bridge.blocks, softmaxes, strict=True):
-        where = f"block {block._extract_layer_idx()}"
-        if len(patterns) != 1:
-            count = f"{len(patterns)} softmaxes" if patterns else "no softmax"
-            raise UnknownError(f"{where} computes {count} over keys, and softmax attention one")
-        block.attn.sinks = patterns[0].shape[-1] - pos
-        weights = patterns[0].float()
-        if block.attn.sinks not in (0, 1) or bool(weights[..., :pos].triu(1).any()):
+    for layer, outputs in enumerate(softmaxes):
+        if len(outputs) != 1:
+            count = f"{len(outputs)} softmaxes" if outputs else "no softmax"
             raise UnknownError(
-                f"the softmax of {where} is not one over the keys that a token may see"
+                f"block {layer} computes {count} over keys, and softmax attention one"
+            )
+        sinks = patterns[layer].sinks = outputs[0].shape[-1] - pos
+        if sinks not in (0, 1) or bool(outputs[0].float()[..., :pos].triu(1).any()):
+            raise UnknownError(
+                f"the softmax of block {layer} is not one over the keys that a token may see"
             )
 
     def identity(layer: int, pattern: Tensor) -> Tensor:
@@ -119,32 +110,35 @@ def _prove_patterns(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
 
     rolled_probe = probe.roll(1, 1)  # another token everywhere
     rolled_probe[:, -1] = probe[:, -1]
-    with _at_patterns(bridge, identity):
+    with _at_patterns(patterns, identity):
         alone, among_others = bridge(probe)[:, -1], bridge(rolled_probe)[:, -1]
     error = float((alone - among_others).abs().max() / alone.abs().max())
     if not error <= ROUNDING[alone.dtype]:
         raise UnknownError(
-            "tokens meet in its blocks outside of a softmax over keys (a state space, a convolution, linear attention)"
+            "tokens meet in its blocks outside of a softmax over keys (a state space, a "
+            "convolution, linear attention)"
         )
 
 
 @contextmanager
-def _at_patterns(bridge: Any, body: Any) -> Iterator[None]:
+def _at_patterns(
+    patterns: Sequence[Patterns], body: Callable[[int, Tensor], Tensor | None]
+) -> Iterator[None]:
     placements = [
-        (block.attn.hook_pattern, lambda pattern, layer=layer: body(layer, pattern), Order.EDIT)
-        for layer, block in enumerate(bridge.blocks)
+        (part.hook_pattern, lambda pattern, layer=layer: body(layer, pattern), Order.EDIT)
+        for layer, part in enumerate(patterns)
     ]
     with torch.no_grad(), attached(placements):
         yield
 
 
-def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
+def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
     """Hook points around every norm that runs in a block, and the forms of all. `UnknownError` for
     a norm of no known form.
     """
-    norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.original_component}
-    for layer, block in enumerate(bridge.blocks):
-        for path, part in block.original_component.named_modules():
+    norms: dict[str, nn.Module] = {"ln_final": bridge.ln_final.theirs}
+    for layer, block in enumerate(bridge.closed_blocks):
+        for path, part in block.theirs.named_modules():
             if "norm" in class_and_name(part, path) and not any(part.children()):
                 norms[f"blocks.{layer}.{path}"] = part
     calls, loose = _calls_of(bridge, norms, probe)
@@ -159,28 +153,22 @@ def _learn_norms(bridge: Any, probe: Int[Tensor, "1 pos"]) -> None:
         parent, _, last = path.rpartition(".")
         observed = Observed(last)
         observed.set_original_component(norms[name])
-        observed.form, observed.hook_in.name, observed.hook_out.name = (
-            form,
-            f"{name}.hook_in",
-            f"{name}.hook_out",
-        )
-        setattr(
-            bridge.blocks[int(layer)].original_component.get_submodule(parent),
-            last,
-            observed.eval(),
-        )
+        observed.form = form
+        observed.hook_in.name, observed.hook_out.name = f"{name}.hook_in", f"{name}.hook_out"
+        block = bridge.closed_blocks[int(layer)]
+        setattr(block.theirs.get_submodule(parent), last, observed.eval())
 
 
 def _calls_of(
-    bridge: Any, norms: dict[str, nn.Module], probe: Int[Tensor, "1 pos"]
-) -> tuple[dict[str, list[tuple[Any, ...]]], str | None]:
+    bridge: GenericBridge, norms: dict[str, nn.Module], probe: Int[Tensor, "1 pos"]
+) -> tuple[dict[str, list[tuple[object, ...]]], str | None]:
     """What each norm is called with in one pass; and the block that divides by a size outside of
     them, if any.
     """
-    calls: dict[str, list[tuple[Any, ...]]] = {name: [] for name in norms}
+    calls: dict[str, list[tuple[object, ...]]] = {name: [] for name in norms}
     sizes = _Sizes()
 
-    def enter(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         sizes.running.append(name)
         if name in norms:
             calls[name].append((*args, *kwargs.values()))
@@ -188,9 +176,7 @@ def _calls_of(
     def leave(name: str, output: object) -> None:
         sizes.running.pop()
 
-    blocks = {
-        f"block {layer}": block.original_component for layer, block in enumerate(bridge.blocks)
-    }
+    blocks = {f"block {layer}": block.theirs for layer, block in enumerate(bridge.closed_blocks)}
     with torch.no_grad(), at_each_call({**norms, **blocks}, enter, leave), sizes:
         bridge(probe)
     return calls, sizes.loose
@@ -207,23 +193,26 @@ class _Sizes(TorchFunctionMode):
         self.loose: str | None = None
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        root = func in _POWERS and args[1] in (0.5, -0.5, -1)
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        divides = func in _SIZES or (func in _POWERS and args[1] in (0.5, -0.5, -1))
         in_block = bool(self.running) and self.running[-1].startswith("block ")
-        if (func in _SIZES or root) and in_block and args[0].numel() > 1:
+        if divides and in_block and isinstance(args[0], Tensor) and args[0].numel() > 1:
             self.loose = self.loose or self.running[-1]
         return func(*args, **(kwargs or {}))
 
 
-def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
+def _form(name: str, module: nn.Module, calls: list[tuple[object, ...]]) -> NormForm:
     """Form of a norm, by what it makes of numbers drawn at random, large and small."""
     kind = f"{name} ({type(module).__name__})"
     if len(calls) != 1:
         raise UnknownError(f"{kind} runs {len(calls)} times a pass")
-    if len(calls[0]) != 1:
+    if len(calls[0]) != 1 or not isinstance(x := calls[0][0], Tensor):
         raise UnknownError(f"{kind} reads more than one tensor")
-    (x,) = calls[0]
     if x.ndim < 3 or x.shape[0] != 1:
         raise UnknownError(f"{kind} reads all prompts of a batch as one")
     weight = getattr(module, "weight", None)
@@ -233,13 +222,13 @@ def _form(name: str, module: Any, calls: list[tuple[Any, ...]]) -> NormForm:
     wide = copy.deepcopy(module).double()
     observed.set_original_component(wide)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
+    numbers = torch.randn(x.shape, generator=generator, dtype=torch.float64) + 0.5
     sizes = 10 ** torch.linspace(-3, 1, x.shape[1], dtype=torch.float64)
-    drawn = (drawn * sizes.reshape(-1, *[1] * (x.ndim - 2))).to(x.device)
-    expected = wide(drawn).double()
+    numbers = (numbers * sizes.reshape(-1, *[1] * (x.ndim - 2))).to(x.device)
+    expected = wide(numbers).double()
     own_eps = [float(eps) for key in _EPS if (eps := getattr(module, key, None)) is not None]
     for form in starmap(NormForm, product((0.0, 1.0), (False, True), own_eps[:1] or _PLAIN_EPS)):
-        error = (observed.as_norm(name, form)(drawn) - expected).abs().amax(-1)
+        error = (observed.as_norm(name, form)(numbers) - expected).abs().amax(-1)
         if bool((error <= _FORM_ERROR * expected.abs().amax(-1)).all()):
             return form
     raise UnknownError(f"{kind} is no norm of a known form")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import TransformerBridge, original_model
 from ostools.hooks.sites import unknown_inside
 from ostools.models.shape import setting
 
@@ -34,12 +32,13 @@ def block_notes(model: TransformerBridge) -> dict[str, str]:
     )
     why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
     notes = {
-        "blocks": f"closed: known of them: the residual stream between them{known_parts}; `full` is the real derivative, and "
-        f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
+        "blocks": f"closed: known of them: the residual stream between them{known_parts}; `full` "
+        "is the real derivative, and linearisations that hold what else is inside a block "
+        f"({missing}) are missing{why}"
     }
-    if other := without_softmax(model):
+    if kinds := without_softmax(model):
         notes["no_softmax"] = (
-            f"{other}: the paper's statements on softmax attention are not about these blocks"
+            f"{kinds}: the paper's statements on softmax attention are not about these blocks"
         )
     return notes
 
@@ -48,12 +47,11 @@ def without_softmax(model: TransformerBridge) -> str:
     """Blocks that are not of softmax attention alone: by the configuration where it says so, else
     by the names of classes.
     """
-    config: Any = model.original_model.config
-    types = setting(config.get_text_config(), "layer_types")
-    if types:
+    layer_types = setting(original_model(model).config.get_text_config(), "layer_types")
+    if layer_types:
         layers = {
-            kind: [layer for layer, each in enumerate(types) if each == kind]
-            for kind in dict.fromkeys(types)
+            kind: [layer for layer, layer_type in enumerate(layer_types) if layer_type == kind]
+            for kind in dict.fromkeys(layer_types)
         }
         return "; ".join(
             f"{kind} in block{'s' * (len(where) > 1)} {', '.join(map(str, where))}"

@@ -4,18 +4,20 @@ and one behind a softmax.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ostools.hooks.sites import Norm
-from ostools.models.lens import BlockBridge, GeneralizedComponent, HookPoint
+from ostools.models.lens import BlockBridge, GeneralizedComponent, HookPoint, TransformerBridge
 
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 """What rounding may move logits, of their largest, in a batch of another size."""
@@ -32,8 +34,8 @@ def class_and_name(part: nn.Module, path: str) -> str:
 @contextmanager
 def at_each_call(
     parts: Mapping[str, nn.Module],
-    enter: Callable[[str, tuple[Any, ...], dict[str, Any]], None],
-    leave: Callable[[str, Any], None],
+    enter: Callable[[str, tuple[object, ...], dict[str, object]], None],
+    leave: Callable[[str, object], None],
 ) -> Iterator[None]:
     """Within the block, each call of one of these modules is told by its name: with what enters,
     and with what leaves.
@@ -71,11 +73,16 @@ class Observed(GeneralizedComponent):
     form: NormForm | None = None
 
     @property
-    def theirs(self) -> Any:
+    def theirs(self) -> nn.Module:
         """Hugging Face's module."""
-        return self.original_component
+        return cast(nn.Module, self.original_component)
 
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def weight(self) -> Tensor:
+        """Weight of Hugging Face's module."""
+        return cast(Tensor, self.theirs.weight)
+
+    def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
         return self.hook_out(self.theirs(self.hook_in(hidden_states), *args, **kwargs))
 
     def as_norm(self, name: str, form: NormForm) -> Norm:
@@ -129,12 +136,16 @@ class _AtSoftmax(TorchFunctionMode):
         self._patterns, self._batch, self._queries = patterns, batch, queries
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         output = func(*args, **(kwargs or {}))
-        if func not in _SOFTMAX or not self._patterns.is_pattern(
-            output, self._batch, self._queries
-        ):
+        if func not in _SOFTMAX or not isinstance(output, Tensor):
+            return output
+        if not self._patterns.is_pattern(output, self._batch, self._queries):
             return output
         by_head = output.reshape(self._batch, -1, *output.shape[-2:])
         keys = output.shape[-1] - self._patterns.sinks
@@ -146,33 +157,38 @@ class Embedding(Observed):
     """The token embedding."""
 
     @property
-    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens asks for it by that name)
-        return self.theirs.weight
+    def W_E(self) -> Float[Tensor, "d_vocab d_model"]:  # noqa: N802 (TransformerLens' name)
+        return self.weight
 
 
 class ScaledHead(Observed):
     """From y to the logits before a soft-cap: the output layer, times `scale` (Granite, Cohere,
     Falcon-H1).
 
-    It stands beside the Hugging Face model, which multiplies by its scale itself.
+    It stands beside the Hugging Face model, which multiplies by its scale itself. (TransformerLens
+    sets an attribute without "_" on Hugging Face's module, where that has one of its name.)
     """
 
     _scale: float = 1.0
 
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
         # Mamba keeps its stream and its final norm in float32, and rounds y where its output layer
         # reads it.
-        logits = super().forward(hidden_states.to(self.theirs.weight.dtype))
-        return logits if self._scale == 1.0 else logits * self._scale
+        return self._scaled(super().forward(hidden_states.to(self.weight.dtype)))
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:  # noqa: N802
-        weight = self.theirs.weight.T
-        return weight if self._scale == 1.0 else weight * self._scale
+        return self._scaled(self.weight.T)
+
+    def _scaled(self, tensor: Tensor) -> Tensor:
+        return tensor if self._scale == 1.0 else tensor * self._scale
 
 
 class ClosedBlock(BlockBridge):
-    """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it."""
+    """A block of Hugging Face, with v^(l) before it and v^(l+1) behind it.
+
+    `_start`: a stream that the next call reads in the place of its own.
+    """
 
     hook_aliases: ClassVar[dict[str, str | list[str]]] = {
         "hook_resid_pre": "hook_in",
@@ -180,23 +196,84 @@ class ClosedBlock(BlockBridge):
     }
     _start: Tensor | None = None
 
+    @property
+    def theirs(self) -> nn.Module:
+        """Hugging Face's block."""
+        return cast(nn.Module, self.original_component)
+
     def _extract_layer_idx(self) -> int:
         return int(str(self.name).rpartition(".")[2])
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._start is not None:
-            args, kwargs = _with_stream(args, kwargs, self._start)
+    def forward(self, *args: object, **kwargs: object) -> object:
+        if self._start is not None and args:
+            args = (self._start, *args[1:])
+        elif self._start is not None:
+            kwargs = {**kwargs, "hidden_states": self._start}
         self._check_stop_at_layer(*args, **kwargs)
         args, kwargs = self._hook_input_hidden_states(args, kwargs)
-        module: Any = self.original_component
-        patterns: Any = self._modules.get("attn")
-        stream = args[0] if args else kwargs["hidden_states"]
-        with nullcontext() if patterns is None else patterns.through_hooks(stream):
-            output = module(*args, **kwargs)
+        patterns = self._modules.get("attn")
+        stream = cast(Tensor, args[0] if args else kwargs["hidden_states"])
+        with patterns.through_hooks(stream) if isinstance(patterns, Patterns) else nullcontext():
+            output = self.theirs(*args, **kwargs)
         return self._apply_output_hook(output)
 
 
-def _with_stream(
-    args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+class GenericBridge(TransformerBridge):
+    """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
+
+    `unknown`: why "patterns" or "norms" are not known. `asks_interface`: whether its softmax
+    attention, if it has any, is the one that transformers' `AttentionInterface` gives it.
+    """
+
+    unknown: Mapping[str, str] = MappingProxyType({})
+    asks_interface: bool = True
+
+    @property
+    def closed_blocks(self) -> list[ClosedBlock]:
+        """Its blocks, in their order."""
+        return cast(list[ClosedBlock], list(self.blocks))
+
+    def known_norms(self) -> dict[str, Norm]:
+        """The norms that `hooks.norms` gives, of a model whose norms are known: those of the blocks
+        by their paths ("blocks.0.input_layernorm"), and "ln_final".
+        """
+        parts = {"ln_final": cast(nn.Module, self.ln_final)}
+        for layer, block in enumerate(self.closed_blocks):
+            for path, part in block.theirs.named_modules():
+                parts[f"blocks.{layer}.{path}"] = part
+        return {
+            name: part.as_norm(name, part.form)
+            for name, part in parts.items()
+            if isinstance(part, Observed) and part.form is not None
+        }
+
+    def forward(
+        self,
+        input: str | list[str] | Tensor,
+        *args: Any,
+        start_at_layer: int | None = None,
+        **options: Any,
+    ) -> object:
+        """The pass; without a cache unless one is asked for, and from a stream with tokens that
+        nothing reads (`bridge._prove`).
+        """
+        options.setdefault("use_cache", False)
+        positions: int | Tensor | None = None
+        if "logits_to_keep" not in inspect.signature(type(self.original_model).forward).parameters:
+            positions = options.pop("logits_to_keep", None)
+        if start_at_layer is None:
+            return _last_logits(super().forward(input, *args, **options), positions)
+        block, stream = self.closed_blocks[start_at_layer], cast(Tensor, input)
+        block._start = stream.clone()  # a block may write to what it reads
+        try:
+            tokens = torch.zeros(stream.shape[:2], dtype=torch.int64, device=stream.device)
+            return _last_logits(super().forward(tokens, *args, **options), positions)
+        finally:
+            block._start = None
+
+
+def _last_logits(logits: object, positions: int | Int[Tensor, " position"] | None) -> object:
+    """The logits at so many last positions, or at those positions, of a model that gives all."""
+    if positions is None or not isinstance(logits, Tensor):
+        return logits
+    return logits[:, -positions:] if isinstance(positions, int) else logits[:, positions]

@@ -7,7 +7,7 @@ What they compute, and why: `models/precision/scores.py`.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from transformer_lens.model_bridge.generalized_components import (
     JointQKVAttentionBridge,
     JointQKVPositionEmbeddingsAttentionBridge,
 )
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
@@ -24,6 +25,9 @@ from ostools.hooks.precision import SIXTEEN_BITS, cast_mask
 
 FLOAT32_SCORES = "ostools-float32-scores"
 """transformers' name for its eager attention with this arithmetic (`AttentionInterface`)."""
+
+_HeadsAndSizes = tuple[Tensor, Tensor, Tensor, int, int, int]
+"""q, k, v by heads; prompts, tokens, width of a head."""
 
 
 class Float32Scores(AttentionBridge):
@@ -42,17 +46,17 @@ class Float32Scores(AttentionBridge):
     @property
     def narrow(self) -> torch.dtype | None:
         """The 16-bit dtype of q, k, v and z; None in another dtype, and if eager."""
-        weight: Any = self.o.original_component.weight  # pyright: ignore[reportAttributeAccessIssue]
+        output = cast(nn.Module, cast(GeneralizedComponent, self.o).original_component)
+        weight = cast(Tensor, output.weight)
         return weight.dtype if weight.dtype in SIXTEEN_BITS and not self.eager else None
 
     def widened(self, x: Tensor) -> Tensor:
         """Queries, keys or values as the model's dtype holds them, in float32."""
         return x if self.narrow is None else x.to(self.narrow).float()
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         if self.delegates:
-            module: Any = self.original_component
-            return module(*args, **kwargs)
+            return cast(nn.Module, self.original_component)(*args, **kwargs)
         if self.narrow is not None:
             mask, alibi = kwargs.get("attention_mask"), kwargs.get("alibi")
             if isinstance(mask, Tensor):
@@ -63,7 +67,7 @@ class Float32Scores(AttentionBridge):
 
     # Every class of TransformerLens passes this between the rotation and the scores. The cache
     # keeps 16 bits.
-    def _update_kv_cache(self, k: Tensor, v: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def _update_kv_cache(self, k: Tensor, v: Tensor, **kwargs: object) -> tuple[Tensor, Tensor]:
         keys, values = super()._update_kv_cache(
             k if self.narrow is None else k.to(self.narrow), v, **kwargs
         )
@@ -73,9 +77,11 @@ class Float32Scores(AttentionBridge):
 class _Joint(Float32Scores):
     """Of one weight for q, k and v, without a rotation."""
 
-    def _reshape_qkv_to_heads(self, q: Tensor, k: Tensor, v: Tensor, *counts: Any) -> Any:
-        q, *keys_values_sizes = super()._reshape_qkv_to_heads(q, k, v, *counts)
-        return self.widened(q), *keys_values_sizes
+    def _reshape_qkv_to_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, num_heads: int, num_kv_heads: int | None = None
+    ) -> _HeadsAndSizes:
+        parts = super()._reshape_qkv_to_heads(q, k, v, num_heads, num_kv_heads)
+        return self.widened(parts[0]), *parts[1:]
 
     def _reshape_attn_output(self, attn_output: Tensor, *sizes: int) -> Tensor:
         z = super()._reshape_attn_output(attn_output, *sizes)
@@ -85,11 +91,13 @@ class _Joint(Float32Scores):
 class _JointRotated(_Joint):
     """Of one weight for q, k and v, whose rotation computes in the model's dtype."""
 
-    def _reshape_qkv_to_heads(self, q: Tensor, k: Tensor, v: Tensor, *counts: Any) -> Any:
-        return AttentionBridge._reshape_qkv_to_heads(self, q, k, v, *counts)
+    def _reshape_qkv_to_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, num_heads: int, num_kv_heads: int | None = None
+    ) -> _HeadsAndSizes:
+        return AttentionBridge._reshape_qkv_to_heads(self, q, k, v, num_heads, num_kv_heads)
 
     def _apply_rotary_pos_emb(self, q: Tensor, k: Tensor, *angles: Tensor) -> tuple[Tensor, Tensor]:
-        parent: Any = super()
+        parent = cast(JointQKVPositionEmbeddingsAttentionBridge, super())
         q, k = parent._apply_rotary_pos_emb(q, k, *angles)
         return self.widened(q), k
 
@@ -99,12 +107,14 @@ class _LastOfQueries(HookPoint):
     them.
     """
 
+    _reader: tuple[Float32Scores]
+    """In a tuple, in which it is no part of the hook point."""
+
     def __call__(self, x: Tensor) -> Tensor:
-        reader: Any = self._reader
-        return reader[0].widened(super().__call__(x))
+        return self._reader[0].widened(super().__call__(x))
 
 
-def put_before(attention: Any) -> None:
+def put_before(attention: AttentionBridge) -> None:
     """Put the class that fits before the attention's own. TransformerLens' rotated attention rounds
     z by itself.
     """
@@ -114,9 +124,10 @@ def put_before(attention: Any) -> None:
     elif issubclass(kind, JointQKVAttentionBridge):
         before = _Joint
     else:
-        point = attention.hook_rot_q if hasattr(attention, "hook_rot_q") else attention.q.hook_out
-        point.__class__, point._reader = _LastOfQueries, (attention,)
-    attention.__class__ = type(kind.__name__, (before, kind), {})
+        point = getattr(attention, "hook_rot_q", None) or cast(HookPoint, attention.q.hook_out)
+        point.__class__ = _LastOfQueries
+        cast(_LastOfQueries, point)._reader = (cast(Float32Scores, attention),)
+    attention.__class__ = cast(type[AttentionBridge], type(kind.__name__, (before, kind), {}))
 
 
 def _with_float32_scores(
@@ -125,7 +136,7 @@ def _with_float32_scores(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **options: Any,
+    **options: object,
 ) -> tuple[Tensor, Tensor]:
     """The eager attention of the module's own file in transformers (soft-caps, sinks), in float32;
     z in the query's dtype.

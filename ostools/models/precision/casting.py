@@ -105,8 +105,8 @@ def view(
 
 
 def _copied(model: TransformerBridge, dtype: torch.dtype, reading: Reading) -> dict[int, object]:
-    """What stands in a copy in the place of each tensor of the model, by its id: deepcopy takes what
-    its memo already holds, and so copies the modules, and no weight.
+    """What stands in a copy in the place of each tensor of the model, by its id: deepcopy takes
+    what its memo already holds, and so copies the modules, and no weight.
     """
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
@@ -135,8 +135,9 @@ def refuse_hooked(model: TransformerBridge) -> None:
     hook_places = [edit.where for edit in hooks.active_edits(model)] or observed
     if hook_places:
         raise InputError(
-            f"expected a model without hooks to read in another dtype, found one at {hook_places[0]}: leave its with-block "
-            f"first, and open it again on the view{OF_A_LEFT_HOOK}"
+            "expected a model without hooks to read in another dtype, found one at "
+            f"{hook_places[0]}: leave its with-block first, and open it again on the view"
+            f"{OF_A_LEFT_HOOK}"
         )
 
 
@@ -151,6 +152,7 @@ def _refuse_patched(model: TransformerBridge) -> None:
     ]
     if patched:
         raise InputError(
-            f"expected modules with a forward of their own to read in another dtype, found a function in its place at "
-            f"{patched[0].replace('._original_component', '')}: load the model with ostools.load_model, which takes it out"
+            "expected modules with a forward of their own to read in another dtype, found a "
+            f"function in its place at {patched[0].replace('._original_component', '')}: load the "
+            "model with ostools.load_model, which takes it out"
         )

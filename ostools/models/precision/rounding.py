@@ -84,8 +84,8 @@ def require_held(model: TransformerBridge, format: str) -> None:
     for name, weight in named_weights(model):
         if format not in FLOATS and weight.ndim > 2:
             raise InputError(
-                f"{format}: expected matrices, of which each output has a scale, found {name} with {weight.ndim} axes, the "
-                f"weights of experts; use one of {', '.join(FLOATS)}"
+                f"{format}: expected matrices, of which each output has a scale, found {name} with "
+                f"{weight.ndim} axes, the weights of experts; use one of {', '.join(FLOATS)}"
             )
         if format in FLOATS or weight.ndim == 2:
             scale = None if format in FLOATS else torch.ones((), device=weight.device)

@@ -1,7 +1,8 @@
 """Attention of a 16-bit model as people run it: between queries, keys, values and its output it
 computes in float32.
 
-    scores = s q k^T + mask,   alpha = softmax(scores),   z = alpha v     in float32;   q, k, v and z are rounded to 16 bits
+    scores = s q k^T + mask,   alpha = softmax(scores),   z = alpha v     in float32;
+    q, k, v and z are rounded to 16 bits
 
 sdpa (transformers' default), flash attention and servers keep scores and softmax in float32.
 transformers' eager attention, which TransformerLens writes again, rounds the scores to 16 bits
@@ -17,18 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from ostools import hooks
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.lens import HookPoint, PreTrainedModel, TransformerBridge
+from ostools.ground.lens import HookPoint, PreTrainedModel, TransformerBridge, original_model
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.families import Family
 from ostools.theory.distances import DTYPES
+
+if TYPE_CHECKING:
+    from ostools.models.generic.parts import GenericBridge
+    from ostools.models.lens.attention import Float32Scores
 
 ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {
     name: (dtype, False) for name, dtype in DTYPES.items()
@@ -56,8 +61,8 @@ def check_arithmetic(family: Family, eager: bool) -> None:
     """
     if eager and family.not_eager is not None:
         raise InputError(
-            f"expected attention with its scores in float32 for {family.name}, found an eager dtype: {family.not_eager}; ask "
-            "for 'bfloat16' or 'float16'"
+            f"expected attention with its scores in float32 for {family.name}, found an eager "
+            f"dtype: {family.not_eager}; ask for 'bfloat16' or 'float16'"
         )
 
 
@@ -76,29 +81,28 @@ def put_scores(model: TransformerBridge, eager: bool) -> None:
     """
     from ostools.models.lens.attention import FLOAT32_SCORES, Float32Scores, put_before
 
-    cfg: Any = model.cfg
-    cfg.eager_scores = eager
+    setattr(model.cfg, "eager_scores", eager)  # noqa: B010 (its class does not declare it)
     if is_closed(model):
-        closed: Any = model
-        dtype, config = next(model.parameters()).dtype, closed.original_model.config
+        dtype = next(model.parameters()).dtype
         wide = eager or dtype not in SIXTEEN_BITS
-        if not wide and not closed.asks_interface:
+        if not wide and not cast("GenericBridge", model).asks_interface:
             name = str(dtype).removeprefix("torch.")
             raise InputError(
-                f"expected attention that transformers can compute with scores in float32, found {model.cfg.architecture}, "
-                f"whose own code computes it: ask for float32, or for '{name}-eager', as it is"
+                "expected attention that transformers can compute with scores in float32, found "
+                f"{model.cfg.architecture}, whose own code computes it: ask for float32, or for "
+                f"'{name}-eager', as it is"
             )
+        config = original_model(model).config
         config._attn_implementation = "eager" if wide else FLOAT32_SCORES
         return
-    for block in model.blocks:
-        attention: Any = block.attn
+    for attention in _attentions(model):
         if not isinstance(attention, Float32Scores):
             put_before(attention)
         attention.eager = eager
 
 
 @contextmanager
-def attention_of(module: Any, implementation: str) -> Iterator[None]:
+def attention_of(module: PreTrainedModel, implementation: str) -> Iterator[None]:
     """Run the block with another of transformers' implementations of attention."""
     before = module.config._attn_implementation
     module.config._attn_implementation = implementation
@@ -139,13 +143,12 @@ def find_own_attention(
     """
     if expected is None:
         return
-    attentions: list[Any] = [block.attn for block in model.blocks]
     try:
-        with _own(model, attentions):
+        with _own(model):
             same = torch.equal(run(), expected)
     except (RuntimeError, TypeError, AttributeError):
         same = False
-    for attention in attentions:
+    for attention in _attentions(model):
         attention.can_delegate = same
 
 
@@ -155,16 +158,18 @@ def runs_own_attention(model: TransformerBridge) -> bool:
     attentions = _attentions(model)
     is_hooked = hooks.active_edits(model) or any(
         part.fwd_hooks
-        for each in attentions
-        for part in each.modules()
+        for attention in attentions
+        for part in attention.modules()
         if isinstance(part, HookPoint)
     )
-    can_delegate = all(getattr(each, "can_delegate", False) and each.narrow for each in attentions)
+    can_delegate = all(
+        getattr(attention, "can_delegate", False) and attention.narrow for attention in attentions
+    )
     return bool(attentions) and can_delegate and not is_hooked
 
 
-def _attentions(model: TransformerBridge) -> list[Any]:
-    return [] if is_closed(model) else [block.attn for block in model.blocks]
+def _attentions(model: TransformerBridge) -> list[Float32Scores]:
+    return [] if is_closed(model) else [cast("Float32Scores", block.attn) for block in model.blocks]
 
 
 @contextmanager
@@ -178,18 +183,18 @@ def own_attention(model: TransformerBridge) -> Iterator[None]:
     from ostools.models.files.checks import require_own_functions
 
     # "sdpa" may have been registered anew
-    require_own_functions(str(model.cfg.model_name), model.original_model.config)
-    with _own(model, _attentions(model)):
+    require_own_functions(str(model.cfg.model_name), original_model(model).config)
+    with _own(model):
         yield
 
 
 @contextmanager
-def _own(model: TransformerBridge, attentions: list[Any]) -> Iterator[None]:
-    with attention_of(model.original_model, "sdpa"):
+def _own(model: TransformerBridge) -> Iterator[None]:
+    with attention_of(original_model(model), "sdpa"):
         try:
-            for attention in attentions:
+            for attention in _attentions(model):
                 attention.delegates = True
             yield
         finally:
-            for attention in attentions:
+            for attention in _attentions(model):
                 attention.delegates = False

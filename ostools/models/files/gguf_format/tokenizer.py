@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.models.files.gguf_format.header import GgufHeader
-from ostools.models.files.gguf_format.splits import SPLITTINGS, Splitting
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Types of tokens that stand for themselves in a text, by the numbers of the format
@@ -41,30 +42,31 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
     Raises `InputError` for a kind of vocabulary, or a way of cutting text, that is not known, and
     for a header that contradicts itself.
     """
-    settings = header.settings_of("tokenizer.ggml")
+    settings: dict[str, Any] = header.settings_of("tokenizer.ggml")
     kind = settings.get("model")
     if kind not in ("gpt2", "llama"):
         raise InputError(
-            f"expected tokenizer.ggml.model gpt2 or llama in {name}, found {short_repr(kind)}: its texts would become other "
-            "tokens; use the checkpoint that the file was made of"
+            f"expected tokenizer.ggml.model gpt2 or llama in {name}, found {short_repr(kind)}: its "
+            "texts would become other tokens; use the checkpoint that the file was made of"
         )
     tokens: list[str] = settings.get("tokens", [])
     for token, count in Counter(tokens).most_common(1):
         if count > 1:
             raise InputError(
-                f"expected an id for each token of {name}, found {short_repr(token)} twice: convert "
-                "the checkpoint anew"
+                f"expected an id for each token of {name}, found {short_repr(token)} twice: "
+                "convert the checkpoint anew"
             )
     if kind == "gpt2":
-        splitting = _splitting(settings, name)
-        backend, add_bos = _of_bytes(tokens, settings, splitting, name), splitting.add_bos
+        splitting = _splitting(settings.get("pre"), name)
+        backend = _of_bytes(tokens, settings.get("merges"), splitting, name)
+        add_bos = splitting.add_bos
     else:
         settings = {
             setting: _IDS_OF_LLAMA[key] for key, setting in _IDS.items() if key in _IDS_OF_LLAMA
         } | settings
         backend, add_bos = _of_pieces(tokens, settings, header.architecture, name), True
-    _add_tokens(backend, tokens, settings)
-    named = {
+    _add_tokens(backend, tokens, settings.get("token_type", []))
+    token_by_role = {
         f"{key}_token": _token(tokens, settings, key, name) for key in _IDS if _IDS[key] in settings
     }
     flags = {
@@ -73,13 +75,14 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
     }
     for flag, added in flags.items():
         token = flag.removeprefix("add_")
-        if added and token not in named:
+        if added and token not in token_by_role:
             raise InputError(
-                f"expected tokenizer.ggml.{token}_id in {name}, which puts that token to every text, found none: add it with "
-                f"`gguf-new-metadata --special-token {token.removesuffix('_token')} TOKEN old.gguf new.gguf`"
+                f"expected tokenizer.ggml.{token}_id in {name}, which puts that token to every "
+                "text, found none: add it with `gguf-new-metadata --special-token "
+                f"{token.removesuffix('_token')} TOKEN old.gguf new.gguf`"
             )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, clean_up_tokenization_spaces=False, **named, **flags
+        tokenizer_object=backend, clean_up_tokenization_spaces=False, **token_by_role, **flags
     )
     tokenizer.chat_template = header.settings.get("tokenizer.chat_template")
     return tokenizer
@@ -90,46 +93,110 @@ def _token(tokens: list[str], settings: Mapping[str, Any], key: str, name: str) 
     index = settings[_IDS[key]]
     if not 0 <= index < len(tokens):
         raise InputError(
-            f"expected tokenizer.ggml.{_IDS[key]} in {name} to be one of {len(tokens)} tokens, found {index}: correct it with "
-            f"`gguf-set-metadata {name} tokenizer.ggml.{_IDS[key]} ID`"
+            f"expected tokenizer.ggml.{_IDS[key]} in {name} to be one of {len(tokens)} tokens, "
+            f"found {index}: correct it with `gguf-set-metadata {name} tokenizer.ggml.{_IDS[key]} "
+            "ID`"
         )
     return tokens[index]
+
+
+# ---- how text is cut before its bytes are merged
+#
+# What each name in `tokenizer.ggml.pre` stands for. The names, and which of them look a piece up
+# whole before they merge (`ignore_merges`) or put BOS in front where the file does not say, are
+# llama.cpp's (src/llama-vocab.cpp). The expressions are those of the models' own tokenizer.json,
+# which llama.cpp quotes where its own engine needs others. So is the normalizer, which llama.cpp
+# leaves out: Qwen, GPT-NeoX (OLMo, MPT) and Cohere compose letters and accents first (NFC;
+# transformers' Qwen2Tokenizer, GPTNeoXTokenizer, CohereTokenizer). A name that is not here is
+# refused: other tokens are another prompt.
+
+_SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SYMBOLS_AND_BLANKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA_3 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SYMBOLS_AND_BLANKS}"
+_QWEN_2 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SYMBOLS_AND_BLANKS}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_TEKKEN = (
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What a name in `tokenizer.ggml.pre` stands for."""
+
+    pre_tokenizer: PreTokenizer
+    ignore_merges: bool = False
+    add_bos: bool = False
+    nfc: bool = False
+
+
+def _by(*steps: str | PreTokenizer) -> PreTokenizer:
+    """Cut by each expression in turn, then bytes for letters."""
+    cuts = [
+        pre_tokenizers.Split(Regex(step), "isolated") if isinstance(step, str) else step
+        for step in steps
+    ]
+    return pre_tokenizers.Sequence(
+        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
+_GPT_2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+_DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _GPT_2])
+
+SPLITTINGS: dict[str, Splitting] = {
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3"), Splitting(_by(_LLAMA_3), True, add_bos=True)
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), Splitting(_by(_LLAMA_3))),
+    "tekken": Splitting(_by(_TEKKEN), True, add_bos=True),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Splitting(_by(_QWEN_2), nfc=True)),
+    **dict.fromkeys(("gpt-2", "trillion"), Splitting(_GPT_2)),
+    **dict.fromkeys(("mpt", "olmo"), Splitting(_GPT_2, nfc=True)),
+    **dict.fromkeys(("starcoder", "refact", "smollm"), Splitting(_DIGITS)),
+    "command-r": Splitting(_DIGITS, nfc=True),
+}
+"""By the names that converters write into files of the architectures that are read."""
 
 
 # ---- bytes merged in pairs
 
 
-def _splitting(settings: Mapping[str, Any], name: str) -> Splitting:
+def _splitting(pre: str | None, name: str) -> Splitting:
     """How the file says that its texts are cut."""
-    pre = settings.get("pre")
     if pre in (None, "default"):
         raise InputError(
             f"expected tokenizer.ggml.pre in {name}, which says how text is cut into tokens, found "
-            f"{'none' if pre is None else 'default'}: add it with `gguf-new-metadata --pre-tokenizer NAME {name} new.gguf` "
-            "(llama-bpe for a Llama 3, qwen2 for a Qwen, falcon, gpt-2)"
+            f"{'none' if pre is None else 'default'}: add it with `gguf-new-metadata "
+            f"--pre-tokenizer NAME {name} new.gguf` (llama-bpe for a Llama 3, qwen2 for a Qwen, "
+            "falcon, gpt-2)"
         )
     if pre not in SPLITTINGS:
         raise InputError(
-            f"expected a known way of cutting text into tokens, found tokenizer.ggml.pre = {short_repr(pre)} in {name}: texts "
-            "would become other tokens; use the checkpoint that the file was made of"
+            "expected a known way of cutting text into tokens, found tokenizer.ggml.pre = "
+            f"{short_repr(pre)} in {name}: texts would become other tokens; use the checkpoint "
+            "that the file was made of"
         )
     return SPLITTINGS[pre]
 
 
 def _of_bytes(
-    tokens: Sequence[str], settings: Mapping[str, Any], splitting: Splitting, name: str
+    tokens: Sequence[str], lines: Sequence[str] | None, splitting: Splitting, name: str
 ) -> Tokenizer:
-    if "merges" not in settings:
+    """Tokenizer that merges bytes by pairs; `lines`: those of the pairs, in their order."""
+    if lines is None:
         raise InputError(
             f"expected tokenizer.ggml.merges in {name}, found none: convert the checkpoint anew"
         )
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    merges = [_pair(merge) for merge in settings["merges"]]
+    merges = [_pair(line) for line in lines]
     lost = next((pair for pair in merges if not {*pair, "".join(pair)} <= vocabulary.keys()), None)
     if lost is not None:
         raise InputError(
-            f"expected merges of tokens in {name}, found {short_repr(' '.join(lost))}, which is of none: convert the "
-            "checkpoint anew"
+            f"expected merges of tokens in {name}, found {short_repr(' '.join(lost))}, which is of "
+            "none: convert the checkpoint anew"
         )
     # transformers writes empty affixes when it reads a Qwen's tokenizer: they say the same as none.
     affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
@@ -138,9 +205,16 @@ def _of_bytes(
             vocab=vocabulary, merges=merges, ignore_merges=splitting.ignore_merges, **affixes
         )
     )
-    tokenizer.normalizer = normalizers.NFC() if splitting.nfc else None  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.pre_tokenizer = splitting.pre_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    normalizer = normalizers.NFC() if splitting.nfc else None
+    return _with_steps(tokenizer, normalizer, splitting.pre_tokenizer, decoders.ByteLevel())
+
+
+def _with_steps(
+    tokenizer: Any, normalizer: object, pre_tokenizer: object, decoder: object
+) -> Tokenizer:
+    """The tokenizer with what stands before and behind its merges."""
+    tokenizer.normalizer, tokenizer.decoder = normalizer, decoder
+    tokenizer.pre_tokenizer = pre_tokenizer
     return tokenizer
 
 
@@ -170,7 +244,8 @@ def _of_pieces(
         scores = settings.get("scores", [])
         if len(scores) != len(tokens):
             raise InputError(
-                f"expected a score for each of {len(tokens)} tokens in {name}, found {len(scores)}: convert the checkpoint anew"
+                f"expected a score for each of {len(tokens)} tokens in {name}, found "
+                f"{len(scores)}: convert the checkpoint anew"
             )
     vocabulary = {token: index for index, token in enumerate(tokens)}
     unknown = _token(tokens, settings, "unk", name)
@@ -185,12 +260,11 @@ def _of_pieces(
     )
     has_prefix = bool(settings.get("add_space_prefix", True))
     prefix = [normalizers.Prepend(_BLANK)] if has_prefix else []
-    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", _BLANK)])  # pyright: ignore[reportAttributeAccessIssue]
     steps = [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence(
-        [*steps, *([decoders.Strip(" ", 1, 0)] if has_prefix else [])]
-    )  # pyright: ignore[reportAttributeAccessIssue]
-    return tokenizer
+    strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
+    replace = normalizers.Replace(" ", _BLANK)
+    normalizer = normalizers.Sequence([*prefix, replace])
+    return _with_steps(tokenizer, normalizer, None, decoders.Sequence([*steps, *strip]))
 
 
 def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -207,20 +281,19 @@ def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tupl
 # ---- tokens that stand for themselves
 
 
-def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[str, Any]) -> None:
+def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:
     """Control and unknown tokens are special; those of the model's makers (`<think>`) are tokens
     like others, but found whole.
     """
-    types: Sequence[int] = settings.get("token_type", [])
     if len(types) != len(tokens):  # control tokens would be read as text
         raise InputError(
-            f"expected a type for each of {len(tokens)} tokens in tokenizer.ggml.token_type, found {len(types)}: convert the "
-            "checkpoint again with llama.cpp's convert_hf_to_gguf.py"
+            f"expected a type for each of {len(tokens)} tokens in tokenizer.ggml.token_type, found "
+            f"{len(types)}: convert the checkpoint again with llama.cpp's convert_hf_to_gguf.py"
         )
-    known = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     added = [
         AddedToken(token, normalized=False, special=kind != _USER_DEFINED)
         for token, kind in zip(tokens, types, strict=True)
-        if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and token in known
+        if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and token in vocabulary
     ]
     tokenizer.add_tokens(added)
