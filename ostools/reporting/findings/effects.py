@@ -181,7 +181,11 @@ def patching_findings(result: Patching) -> list[str]:
     carried = _ranges if result.provenance.parameters["what"] == "residual" else _greatest
     first = table.iloc[0]
     have_both_answers = not first["against"] or first["clean"] > 0 > first["corrupt"]
-    agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
+    gap = (
+        f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
+    )
+    if not have_both_answers:
+        return [f"{gap}: the two runs do not have the two answers. No share is told of such a gap."]
     sentences = [
         (
             f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: "
@@ -189,11 +193,9 @@ def patching_findings(result: Patching) -> list[str]:
         )
         for direction, rows in table.groupby("direction", sort=False)
     ]
-    sentences.append(
-        f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
-        f"{'' if have_both_answers else ': the two runs do not have the two answers'}."
-    )
+    sentences.append(f"{gap}.")
     if table["predicted_effect"].notna().all():
+        agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
         pairs = zip(agreement["direction"], agreement["words"], strict=True)
         sentences += [f"First order, {direction}, is {words}." for direction, words in pairs]
     return present(*sentences)[:MOST]
@@ -222,7 +224,7 @@ def _ranges(rows: Frame) -> str:
     return "; ".join(
         f"“{display_token(group['token'].iloc[0])}” (position {group['positions'].iloc[0]}), "
         f"layer{'s' * (len(group) > 1)} {runs(group['layer'].tolist())}: "
-        f"{group['share'].min():.0%} to {group['share'].max():.0%}"
+        f"{' to '.join(dict.fromkeys(f'{end:.0%}' for end in (group['share'].min(), group['share'].max())))}"
         for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
     )
 

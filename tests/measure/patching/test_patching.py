@@ -279,6 +279,14 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(
     assert "Measured, denoising, share of the gap" in result.findings()[0]
 
 
+def test_no_share_is_told_of_a_gap_without_the_two_answers(embedded: TransformerBridge) -> None:
+    """And sentences need no first order."""
+    question = tasks.questions("copy-beside", lengths=[3], seeds=[1])[0]
+    (sentence,) = ost.patch(embedded, question, layers=[0], first_order=False).findings()
+    assert sentence.startswith("The gap is from")
+    assert "%" not in sentence
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
