@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ostools
 from ostools import mitigations
@@ -62,7 +62,7 @@ class Call:
         }
         if "progress" in inspect.signature(function).parameters:
             options["progress"] = progress
-        return function(*(scope[name] for name in self.variables), **options)
+        return cast(Result, function(*(scope[name] for name in self.variables), **options))
 
 
 @dataclass(frozen=True)

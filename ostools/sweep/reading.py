@@ -81,7 +81,7 @@ class SweepReading:
         return joined.drop(columns=PLACE)
 
     @property
-    def provenance(self) -> dict[str, object]:
+    def provenance(self) -> dict[str, Any]:
         """Everything that the numbers come from, each once: models (with the hash of their
         weights), versions, the options of the measurements, when they were made; and how much of
         what was asked is there."""

@@ -52,7 +52,7 @@ class Offline(alt.TopLevelMixin):
     def picture(self) -> Looks:
         """The specification as a picture has it: its title and notes no wider than its panels."""
         spec = self.to_dict(validate=False)
-        if "title" in spec:
+        if isinstance(spec.get("title"), dict):  # a reader may have given it another
             wrap_words(spec, panels_width(spec))
         return spec
 
@@ -115,9 +115,10 @@ def wrap_words(spec: Looks, width: float | int) -> None:
     """Break the title and the notes of a specification into lines of at most that width in
     pixels."""
     words = spec["title"]
-    words["text"] = textwrap.wrap(words["text"], int(width / _BOLD))
-    notes = (textwrap.wrap(line, int(width / _LETTER)) for line in words.get("subtitle", ()))
-    words["subtitle"] = [*chain(*notes)]
+    for name, letter in (("text", _BOLD), ("subtitle", _LETTER)):
+        lines = words.get(name, [])
+        lines = [lines] if isinstance(lines, str) else lines
+        words[name] = [*chain(*(textwrap.wrap(line, int(width / letter)) for line in lines))]
 
 
 def panels_width(spec: Looks) -> float | int:
@@ -125,7 +126,9 @@ def panels_width(spec: Looks) -> float | int:
     if "vconcat" in spec:
         return max(map(panels_width, spec["vconcat"]))
     panels = spec.get("hconcat") or spec.get("concat", [])[: spec.get("columns")]
-    return sum(map(panels_width, panels)) or spec.get("width", _DEFAULT_WIDTH) + _AXIS
+    width = spec.get("width")  # a reader may have asked for "container"
+    alone = (width if isinstance(width, int | float) else _DEFAULT_WIDTH) + _AXIS
+    return sum(map(panels_width, panels)) if panels else alone
 
 
 def themed(chart: alt.LayerChart | alt.VConcatChart) -> Offline:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from nbclient import NotebookClient
 
-from ostools.reporting.style import notebook
+from ostools.reporting.style import draw, notebook
 from ostools.reporting.style.notebook import LARGEST, VEGA_LITE
 from tests.reporting.made import HOSTILE, made_sensitivity
 
@@ -32,6 +33,18 @@ chart.properties(title="mine")
 ---
 made_sensitivity({"full": [1.0, float("nan")]}, ["<b>", "<script>"])
 """
+
+
+def test_a_pictures_words_are_no_wider_than_its_panels(tmp_path: Path) -> None:
+    base = alt.Chart().mark_point()
+    widths = []
+    for notes in ([], ["a note that is far longer than the panel is wide, and so has lines"] * 2):
+        chart = draw.figure([[draw.panel([base], 200, 80)] * 2], "A title of many words" * 3, notes)
+        chart.save(str(tmp_path / "chart.svg"))
+        found = re.search(r' width="([\d.]+)"', (tmp_path / "chart.svg").read_text())
+        assert found is not None
+        widths.append(float(found[1]))
+    assert widths[0] == widths[1] < 500
 
 
 def shown(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
