@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -298,8 +298,8 @@ def _cache(layers: Iterable[Sequence[Tensor]]) -> Cache:
 
 
 def _widened(
-    rows: int, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
-) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    rows: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A block's arguments with the one row that enters it so many times."""
     if args:
         return (args[0].expand(rows, -1, -1), *args[1:]), kwargs

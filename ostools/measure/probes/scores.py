@@ -135,8 +135,8 @@ def require_enough(lengths: Collection[int], groups: Collection[int], is_random:
     """
     if (count := len({*lengths})) < FEWEST_LENGTHS:
         raise InputError(
-            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those "
-            f"of training, found {count}; for example range(4, 33, 4)"
+            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond "
+            f"those of training, found {count}; for example range(4, 33, 4)"
         )
     if (count := len({*groups})) < FEWEST_GROUPS:
         what, example = ("seeds", "range(12)") if is_random else ("lengths", "range(1, 33)")
