@@ -150,7 +150,7 @@ REDUCED = replace(
     study_measures=("answers", "log_probability"),
     forms=("local", "theorem-5.1"),
     mlp_norm="product",
-    cotangents=2,
+    cotangents=4,
 )
 """A verdict on answers rests on 24 questions, and one on a mitigation on 27."""
 LEAST = replace(
