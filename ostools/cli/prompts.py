@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ostools.ground.errors import InputError, in_words
 
@@ -153,7 +153,7 @@ def _of_text(where: str, line: str) -> str:
 def _of_json(where: str, line: str) -> Value:
     """The text or the ids of a line. Raises `InputError` for a line with none, or with both."""
     try:
-        row: Any = json.loads(line)
+        row = json.loads(line)
         text, ids = row.get("prompt"), row.get("ids")
     except (ValueError, AttributeError):
         text, ids = None, None

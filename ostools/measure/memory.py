@@ -118,7 +118,7 @@ def batch_bytes(
 
 
 @dataclass(frozen=True)
-class _Call:
+class _SizedCall:
     """Arguments of a call, those that are None left out, with one task and one mitigation of them;
     `pos`: tokens of the longest prompt, where the call has no task."""
 
@@ -171,7 +171,7 @@ def bytes_of(
     acting = [None, *_listed(values.get("mitigations", values.get("mitigation", [])))]
     most = 0
     for task, mitigation in product(_listed(values.get("task")), acting):
-        call = _Call(model, values, task, mitigation, pos)
+        call = _SizedCall(model, values, task, mitigation, pos)
         most = max(most, *(_BYTES[kind](call) for kind in record.memory))
         if mitigation is not None and pos is not None:
             # The proof that it acts compares the logits of all tokens.
@@ -185,7 +185,7 @@ def _listed(value: Any) -> list[Any]:
     return [value] if is_one else list(value)
 
 
-def _rows(call: _Call) -> int:
+def _rows(call: _SizedCall) -> int:
     get = call.arguments.get
     if "sensitivity" not in get("measures", ["sensitivity"]):
         return 0
@@ -205,18 +205,18 @@ def _rows(call: _Call) -> int:
     )
 
 
-def _patterns(call: _Call) -> int:
+def _patterns(call: _SizedCall) -> int:
     shape, longest = call.model.shape, call.longest()
     rows = call.arguments.get("rows_together", 1)
     batch = batch_bytes(shape, rows, longest, element=max(shape.element, 4))
     return max(batch, patterns_bytes(shape, longest.tokens + longest.answer))
 
 
-def _blocks(call: _Call) -> int:
+def _blocks(call: _SizedCall) -> int:
     return blocks_bytes(call.model.shape, call.longest().tokens, call.listed("variants", "local"))
 
 
-def _logits(call: _Call) -> int:
+def _logits(call: _SizedCall) -> int:
     layers, longest = call.arguments.get("layers", ()), call.longest()
     return logits_bytes(
         call.model.shape,
@@ -227,7 +227,7 @@ def _logits(call: _Call) -> int:
     )
 
 
-def _answers(call: _Call) -> int:
+def _answers(call: _SizedCall) -> int:
     form, get = tasks.task(call.task), call.arguments.get
     elicitation = call.model.elicitation(form, get("elicitation"), get("chat"))
     longest = call.longest(elicitation=elicitation)
@@ -241,7 +241,7 @@ def _answers(call: _Call) -> int:
     return batch_bytes(call.model.shape, prompts, longest, new_tokens=new_tokens)
 
 
-def _probes(call: _Call) -> int:
+def _probes(call: _SizedCall) -> int:
     shape, longest = call.model.shape, call.longest()
     # Where none are given, as `probes.probe.seeds_asked` draws them.
     seeds = len(call.listed("seeds", range(24)))
@@ -251,7 +251,7 @@ def _probes(call: _Call) -> int:
     return states + max(batch_bytes(shape, seeds, longest, element=size) for size in sizes)
 
 
-_BYTES: Mapping[Kind, Callable[[_Call], int]] = {
+_BYTES: Mapping[Kind, Callable[[_SizedCall], int]] = {
     "rows": _rows,
     "patterns": _patterns,
     "blocks": _blocks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
@@ -45,7 +45,7 @@ def prompts(
         from ostools.results import checked_output
 
         checked_output(out, (".jsonl",), option="--out")
-    options: dict[str, Any] = {"lengths": lengths, "seeds": seeds}
+    options: dict[str, object] = {"lengths": lengths, "seeds": seeds}
     selection = {name: value for name, value in options.items() if value is not None}
     if figure is None:
         selection |= {"task": task or "count-ones", "mitigation": mitigation}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
@@ -51,9 +51,9 @@ def report(
     from ostools.reporting.report.report import report as write_report
     from ostools.results import checked_output
 
-    options: dict[str, Any] = {"sections": sections, "lengths": lengths, "quick": quick}
     if run is not None:
-        measured = {"model": model, "prompt": prompt, **options}
+        measured = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
+        measured["quick"] = quick
         used = [f"--{name}" for name, value in measured.items() if value]
         if used := used + GLOBALS.of_a_loaded_model:
             raise InputError(
@@ -64,14 +64,21 @@ def report(
         return
     checked_output(out, (".html",), option="--out")
     checked_sections(sections)
-    prompts: Any = prompt
+    prompts = cast("Prompts | None", prompt)
     if encoding and prompts is None:
         raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
     memory = _report_memory(prompts, lengths, sections, quick)
     with at_work("measuring", model or EMBEDDED, memory) as (loaded, progress):
-        text: Any = None if prompts is None else prompts.of(loaded)
-        text = encode(loaded, text, **encoding) if encoding else text
-        page = write_report(loaded, prompt=text, progress=progress, out=out, **options)
+        text = None if prompts is None else cast("str | Prompt", prompts.of(loaded))
+        page = write_report(
+            loaded,
+            prompt=encode(loaded, cast(str, text), **encoding) if encoding else text,
+            sections=sections,
+            lengths=lengths,
+            quick=quick,
+            progress=progress,
+            out=out,
+        )
     terminal.tell_written(page)
 
 
@@ -85,9 +92,9 @@ def _report_memory(
         from ostools.reporting.report.report import LONGEST, default_prompt, report_memory
         from ostools.reporting.sections.extent import extent_of
 
-        text: Any = default_prompt() if prompts is None else prompts.values[0]
+        text = default_prompt() if prompts is None else prompts.values[0]
         measured = extent_of(model.shape, quick).lengths(LONGEST) if lengths is None else lengths
-        return report_memory(model, text, measured, sections, quick)
+        return report_memory(model, cast("str | tuple[int, ...]", text), measured, sections, quick)
 
     return memory
 
@@ -148,10 +155,15 @@ def reproduce(
 
     name = model or settings.model or EMBEDDED
     device, dtype = GLOBALS.device or settings.device, GLOBALS.load_dtype or settings.dtype or ""
-    options: Any = {"arguments": settings.arguments, "recipe": recipe and str(recipe)}
     with at_work("measuring", name, memory, device=device, dtype=dtype) as (loaded, progress):
         reproduction = write_reproduction(
-            loaded, numbers, out=out, progress=progress, say=terminal.note, **options
+            loaded,
+            numbers,
+            out=out,
+            progress=progress,
+            say=terminal.note,
+            arguments=settings.arguments,
+            recipe=recipe and str(recipe),
         )
     _show_claims(reproduction)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -55,16 +55,24 @@ def run(
 
     checked_sweep = read_sweep(sweep, mitigations=mitigations)
     executor = _executor(workers, ray_address, worker_cpus)
-    options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed}
-    options |= {"say": terminal.note}
     if dry_run:
-        _show_plan(plan(checked_sweep, out, **options))
+        cells = plan(
+            checked_sweep, out, executor=executor, retry_failed=retry_failed, say=terminal.note
+        )
+        _show_plan(cells)
         return
     if executor is not None:
         terminal.note(f"measuring on the Ray cluster at {ray_address or 'this machine'}")
     # Ended by a signal, it leaves out the cell in the making: its file appears whole or not at all.
     with terminal.progress("measuring cells") as progress:
-        outcome = run_sweep(checked_sweep, out, **options, progress=progress)
+        outcome = run_sweep(
+            checked_sweep,
+            out,
+            executor=executor,
+            retry_failed=retry_failed,
+            say=terminal.note,
+            progress=progress,
+        )
     counts = asdict(outcome) | {"failed": list(outcome.failed)}
     if GLOBALS.json:
         terminal.print_json(counts)
