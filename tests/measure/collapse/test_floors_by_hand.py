@@ -33,8 +33,9 @@ class StepsByHand(Precision):
 
 @pytest.fixture(scope="module")
 def columns() -> dict[str, dict[str, float]]:
-    runs = [PairVectors(V, V_STAR), PairVectors(EXACT, EXACT_STAR), PairVectors(AS_GIVEN, V_STAR)]
-    tables = norm_columns(StepsByHand("by hand", torch.float32), *runs)
+    exact, original = PairVectors(EXACT, EXACT_STAR), PairVectors(AS_GIVEN, V_STAR)
+    precision = StepsByHand("by hand", torch.float32)
+    tables = norm_columns(precision, PairVectors(V, V_STAR), exact, original)
     return {
         norm: {name: float(values[0]) for name, values in table.items()} for norm, table in tables
     }
