@@ -19,7 +19,6 @@ from ostools.ground.arguments import full_hints
 from ostools.ground.lens import TransformerBridge
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
-from ostools.results import Result
 
 
 def listed(value: object) -> tuple[object, ...]:
@@ -65,7 +64,7 @@ class Measurement:
     """
 
     name: str
-    function: Callable[..., Result]
+    function: Callable[..., object]
     swept: Swept
     options: type[Options]
 

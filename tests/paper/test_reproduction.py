@@ -227,8 +227,8 @@ def test_the_command_gives_every_claim_and_writes_nothing_when_refused(
     assert "total-variation-decays" in out
     new = ("--out", str(tmp_path / "new"))
     assert_refused(run("reproduce", "--figures", "1", *new), "Figure 1 is a drawing")
-    assert_refused(run("reproduce", "--recipe", str(tmp_path / "no"), *new), "FileNotFoundError")
-    assert_refused(run("reproduce", "--out", str(recipe)), "Not a directory")
+    assert_refused(run("reproduce", "--recipe", str(tmp_path / "no"), *new), "No such file")
+    assert_refused(run("reproduce", "--out", str(recipe)), "expected a directory, found a file")
     assert not (tmp_path / "new").exists()
 
 

@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_refused_with_the_nearest(
         ("!!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         ("- a\n- b\n", "expected keys such as tasks.*found list"),
         (b"\xff\xfe", "expected YAML in UTF-8, found UnicodeDecodeError"),
-        (None, "found FileNotFoundError"),
+        (None, "found none to read: No such file"),
     ],
 )
 def test_what_is_no_sweep_is_refused_in_one_line(
