@@ -311,6 +311,11 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm",
     "ln_final").
     """
+    return path_norms(model)
+
+
+def path_norms(model: TransformerBridge) -> dict[str, Norm]:
+    """`norms`, of what is known to be a model."""
     require_open(model, "norms", "norms")
     if is_closed(model):
         closed: Any = model

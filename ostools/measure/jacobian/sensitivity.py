@@ -171,8 +171,8 @@ def require_exact_logit(
     one_or_two(logit)
     if method in ("sketch", "estimate"):
         raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' "
-            f"with logit=, found {method!r}"
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or "
+            f"'exact' with logit=, found {method!r}"
         )
     if linearisations is not None and "detached" in distinct("linearisations", linearisations):
         raise InputError(
