@@ -33,7 +33,7 @@ _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a 
 _hashes: WeakKeyDictionary[TransformerBridge, tuple[bytes, str]] = WeakKeyDictionary()
 """The SHA-256 of each model's weights, and their checksum when it was taken."""
 _CHECKED: ContextVar[
-    WeakKeyDictionary[TransformerBridge, list[tuple[object, ...] | None]] | None
+    WeakKeyDictionary[TransformerBridge, Sequence[tuple[object, ...] | None]] | None
 ] = ContextVar("_CHECKED", default=None)
 """Within a measurement: which tensors in which state a model had when its checksum was taken."""
 

@@ -13,9 +13,9 @@ def test_a_version_that_was_not_tried_is_refused(monkeypatch: pytest.MonkeyPatch
     """transformers 5.24, which pip installs where it is told to, computes other answers."""
     checks.check_versions.cache_clear()
     checks.check_versions()
-    installed = versions.version
+    installed = checks.version
     monkeypatch.setattr(
-        versions,
+        checks,
         "version",
         lambda name: "5.24.0" if name == "transformers" else installed(name),
     )

@@ -63,8 +63,8 @@ def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
     for edit in hooks.active_edits(model):
         if edit.kind == "foreign":
             raise InputError(
-                f"{what} of a {next(model.parameters()).dtype} model needs a float32 view, which the "
-                f"hook of somebody else at {edit.where} would not follow; load the model with "
+                f"{what} of a {next(model.parameters()).dtype} model needs a float32 view, which "
+                f"the hook of somebody else at {edit.where} would not follow; load the model with "
                 f"dtype='float32' and put it there{OF_A_LEFT_HOOK}"
             )
     return view(model, torch.float32, _cast_to(torch.float32))
