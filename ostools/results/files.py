@@ -215,7 +215,8 @@ def checked_output(
         raise InputError(f"{option} {target}: expected a file, found a directory")
     if target.suffix.lower() not in endings:
         raise InputError(
-            f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.name!r}"
+            f"{option} {target}: expected a name ending in {' '.join(endings)}, found "
+            f"{target.name!r}"
         )
     if not os.path.isdir(target.parent):
         raise InputError(

@@ -2,7 +2,7 @@
 their cosines.
 
     sigma_k                         singular values of X, one row a token
-    matrix entropy                  H = - sum_k p_k log p_k,   p_k = sigma_k^2 / sum_j sigma_j^2, nats
+    matrix entropy (nats)           H = - sum_k p_k log p_k,   p_k = sigma_k^2 / sum_j sigma_j^2
     effective rank                  exp(- sum_k q_k log q_k),  q_k = sigma_k / sum_j sigma_j
     mean cosine                     mean over pairs i < j of <x_i, x_j> / (|x_i| |x_j|)
 
