@@ -239,11 +239,9 @@ def _edited(
         return lambda tensor: _on_heads(tensor, body(tensor, layer), head_indices)
 
     places = points(model, site, layers)
-    return attached(
-        [(point, at(layer), Order.EDIT) for layer, point in places.items()],
-        kind,
-        {str(point.name): what(layer) for layer, point in places.items()},
-    )
+    words = {str(point.name): what(int(layer or 0)) for layer, point in places.items()}
+    placements = [(point, at(layer), Order.EDIT) for layer, point in places.items()]
+    return attached(placements, kind, words)
 
 
 def _heads_words(heads: Sequence[int] | None) -> str:

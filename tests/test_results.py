@@ -57,7 +57,8 @@ def test_every_result_shows_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
     result = EVERY[name]()
     drawn = chart(name)
     monkeypatch.setattr(type(result), "plot", lambda self: drawn)  # made once: it is the dear part
-    data, metadata = result._repr_mimebundle_()
+    bundle: Any = result._repr_mimebundle_()
+    data, metadata = bundle
     assert data["text/plain"] == repr(result).splitlines()[0]
     assert "text/html" not in data  # front ends would show it in place of the chart
     assert sum(len(json.dumps(value, allow_nan=False)) for value in data.values()) < 2 * LARGEST

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import torch
 from jaxtyping import Int
@@ -97,7 +97,7 @@ class Prompt:
     order: int | None = None
 
     @property
-    def provenance(self) -> dict[str, object]:
+    def provenance(self) -> dict[str, Any]:
         """Entries of a provenance: chat template, markers in the text, a chosen BOS, special tokens
         that a reader may miss.
         """

@@ -72,6 +72,7 @@ TEXTS = (
 def test_a_tokenizer_for_plain_texts_gives_the_ids_of_transformers_own(name: str) -> None:
     checkpoint = locate(name, None, None)
     tokenizer, own = read_text_tokenizer(checkpoint), read_tokenizer(checkpoint)
+    assert own is not None
     assert type(tokenizer) is TextTokenizer
     assert tokenizer.chat_template == own.chat_template
     for text, bos in product(TEXTS, (None, True, False)):
@@ -101,7 +102,8 @@ def test_a_tokenizer_with_settings_beside_tokenizer_json_is_transformers_own(
 def test_truncation_and_padding_of_tokenizer_json_count_for_nothing(tmp_path: Path) -> None:
     """transformers encodes without either, and so does what counts plain texts."""
     folder = shutil.copytree(EMBEDDED_DIRECTORY, tmp_path / "model")
-    plain = prompt_ids(read_text_tokenizer(Checkpoint("copy", folder)), "hello there " * 40, None)
+    reader: Any = read_text_tokenizer(Checkpoint("copy", folder))
+    plain = prompt_ids(reader, "hello there " * 40, None)
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     backend.enable_truncation(8)
     backend.enable_padding(length=64)

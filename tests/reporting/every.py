@@ -162,7 +162,9 @@ def _of_one_prompt() -> dict[str, Callable[[], Result]]:
     """Cases of the measurements of a prompt that have none above: a new measurement needs no line
     here.
     """
-    functions = [RECORDS[name].function for name in sorted(RECORDS) if RECORDS[name].command]
+    functions: list[Any] = [
+        RECORDS[name].function for name in sorted(RECORDS) if RECORDS[name].command
+    ]
     signatures = {function: inspect.signature(function) for function in functions}
     return {
         str(signature.return_annotation): partial(_measured, measurement)

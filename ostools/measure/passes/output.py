@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.lens import TransformerBridge, original_model
 from ostools.ground.whole_numbers import is_whole
 from ostools.hooks.sites import is_closed
 from ostools.models import Prompt
@@ -140,7 +140,7 @@ def output_row(
 
 
 def soft_cap(model: TransformerBridge) -> float | None:
-    return soft_cap_of(model.original_model.config)
+    return soft_cap_of(original_model(model).config)
 
 
 def logit_scale(model: TransformerBridge) -> float:

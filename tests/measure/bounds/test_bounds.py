@@ -97,11 +97,11 @@ def test_without_a_sketch_of_its_own_a_form_is_judged_by_compare_alone() -> None
         ost.bounds(model, prompt, variants=["local", "proof"], believe=believe)
         for believe in (True, False)
     )
-    assert without.frame["believed"].isna().all()
+    assert bool(without.frame["believed"].isna().to_numpy().all())
     assert without.beliefs.empty
     assert without.frame["value"].tolist() == with_sketch.frame["value"].tolist()
-    summaries = [ost.compare(norms, paths).summary for paths in (with_sketch, without)]
-    pd.testing.assert_frame_equal(*summaries)
+    first, second = (ost.compare(norms, paths).summary for paths in (with_sketch, without))
+    pd.testing.assert_frame_equal(first, second)
 
 
 def test_of_parallel_blocks_the_papers_forms_alone_say_nothing() -> None:

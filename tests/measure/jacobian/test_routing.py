@@ -66,7 +66,7 @@ def test_the_margin_is_that_of_the_models_own_router(
     with noted_choices(model, len(IDS)) as choices, torch.no_grad():
         model(torch.tensor([IDS]))
     assert choices is not None
-    nearest = choices.account["nearest"]
+    nearest: Any = choices.account["nearest"]
     router_logits = own(torch.tensor([IDS]), output_router_logits=True).router_logits
     expected = least_margin(router_logits, 2, logits=family in ("gpt-oss", "granitemoe"))
     assert (nearest["position"], nearest["block"]) == expected[1:]

@@ -47,7 +47,7 @@ def verdict(
     table = pd.DataFrame([dict(best), place | {"accuracy": untrained, "control": "random weights"}])
     as_good = untrained_as_good(decodability(table), best)
     found = _verdict(prompts, best, hidden, as_good)
-    return found["verdict"], found["reason"]
+    return str(found["verdict"]), str(found["reason"])
 
 
 @pytest.mark.parametrize(

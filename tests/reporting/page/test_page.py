@@ -110,7 +110,7 @@ def test_whatever_a_template_is_given_is_escaped(text: str) -> None:
     found = assert_nothing_gets_out_or_in(page.chart_page(chart, text), scripts=2)
     # The title, the caption and the text for those who do not see it, with control and direction
     # characters spelled out.
-    shown = page._visible_lines(text)[:12].split("\n")[0]
+    shown = str(page._visible_lines(text))[:12].split("\n")[0]
     assert any(shown in label for label in found.attributes("aria-label"))
     assert shown in found.text
 
