@@ -21,7 +21,6 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema
 
 from ostools import mitigations, tasks
 from ostools.ground.arguments import checked_arguments
@@ -61,7 +60,7 @@ def _measurement(value: object) -> object:
     return spec
 
 
-def _schema_by_name(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+def _schema_by_name(_: object, handler: GetCoreSchemaHandler) -> Any:
     kinds = tuple(measurement.options for measurement in MEASUREMENTS.values())
     union = Union[kinds]  # noqa: UP007 (of a tuple)
     return handler.generate_schema(Annotated[union, Field(discriminator="name")])

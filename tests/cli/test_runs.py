@@ -232,7 +232,7 @@ def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> 
     line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtypes float32 --out x.parquet --model"
     code, out, _ = run(*line.split(), directory)
     frame = pd.read_parquet(tmp_path / "x.parquet")
-    assert (code, " ".join(out.split()).count("float32 hides")) == (0, 1)
+    assert (code, " ".join(out.split()).count("noise of float32")) == (0, 1)
     assert (set(frame["length"]), set(frame["seed"]), set(frame["dtype"])) == (
         {2, 3, 4, 9},
         {3, 5},

@@ -179,13 +179,9 @@ def patching_findings(result: Patching) -> list[str]:
     whether first order may be believed."""
     table: Frame = result.frame[result.frame["quantity"] != "log_probability"]
     carried = _ranges if result.provenance.parameters["what"] == "residual" else _greatest
-    first = table.iloc[0]
-    have_both_answers = not first["against"] or first["clean"] > 0 > first["corrupt"]
-    gap = (
-        f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
-    )
+    gap, have_both_answers = gap_words(table)
     if not have_both_answers:
-        return [f"{gap}: the two runs do not have the two answers. No share is told of such a gap."]
+        return [gap]
     sentences = [
         (
             f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: "
@@ -193,12 +189,24 @@ def patching_findings(result: Patching) -> list[str]:
         )
         for direction, rows in table.groupby("direction", sort=False)
     ]
-    sentences.append(f"{gap}.")
+    sentences.append(gap)
     if table["predicted_effect"].notna().all():
         agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
         pairs = zip(agreement["direction"], agreement["words"], strict=True)
         sentences += [f"First order, {direction}, is {words}." for direction, words in pairs]
     return present(*sentences)[:MOST]
+
+
+def gap_words(table: Frame) -> tuple[str, bool]:
+    """The clean and the corrupt run's number, and whether each run has its own answer."""
+    first = table.iloc[0]
+    gap = (
+        f"The gap is from {number(first['clean'])} (clean) to {number(first['corrupt'])} (corrupt)"
+    )
+    if not first["against"] or first["clean"] > 0 > first["corrupt"]:
+        return f"{gap}.", True
+    without = "the two runs do not have the two answers. No share is told of such a gap."
+    return f"{gap}: {without}", False
 
 
 def patched_logit(table: Frame) -> str:

@@ -201,7 +201,7 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
         (
             {"mitigation": SlidingWindow(3, layers=(7,))},
             MitigationError,
-            "layers as whole numbers out of 0..1, found",
+            "layers out of 0..1, found",
         ),
         ({"mitigation": Louder()}, InputError, "changes the unembedding itself"),
         (

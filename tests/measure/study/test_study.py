@@ -239,7 +239,7 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
         ),
         (
             {"mitigations": [SlidingWindow(5, layers=(9,))]},
-            "layers as whole numbers out of 0..1, found",
+            "layers out of 0..1, found",
         ),
         ({"mitigations": []}, "mitigations: expected at least one, found none"),
         (

@@ -395,7 +395,7 @@ def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     tried = replace(PROVENANCE, parameters={"sections": ["evaluate", "sensitivity"]})
     dear = LeftOut("sensitivity", "it takes hours; `--sections sensitivity` measures it")
     fields = verdicts(Measurements(tried, "text", left_out=[dear, LeftOut("evaluate", "not read")]))
-    with_command = {field.section for field in fields if "`ostools report --sections" in field.rule}
+    with_command = {field.section for field in fields if "`ostools report --model" in field.rule}
     assert with_command == {"collapse", "position", "failure-stage", "mitigations"}
 
 

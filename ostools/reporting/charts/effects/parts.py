@@ -12,7 +12,7 @@ import pandas as pd
 from ostools.measure.ablation.ablation import Ablation
 from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING, Patching
 from ostools.measure.patching.runs import HEADS, RESIDUAL
-from ostools.reporting.findings.effects import QUANTITY_WORDS, patched_logit
+from ostools.reporting.findings.effects import QUANTITY_WORDS, gap_words, patched_logit
 from ostools.reporting.forms import TOKENS_WIDTH, gradient, heat, layers_by, layers_up
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.theme import Looks
@@ -155,7 +155,8 @@ def patching_chart(result: Patching) -> Chart:
         panels.append(draw.panel(marks, width, height, _DIRECTIONS[direction]))
     part = _PARTS[result.provenance.parameters["what"]]
     title = f"Where {part} carries the logit {patched_logit(result.frame)}"
-    notes = [result.findings()[len(directions)], *([_LEFT_OUT] if left_out else [])]
+    table: Frame = result.frame[result.frame["quantity"] != "log_probability"]
+    notes = [gap_words(table)[0], *([_LEFT_OUT] if left_out else [])]
     grid = [panels] if side_by_side else [[panel] for panel in panels]
     return draw.figure(grid, title, notes, spacing=26, between=18, color="shared")
 
