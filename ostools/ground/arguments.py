@@ -76,10 +76,14 @@ def checked_arguments(
                 bound = signature.bind(*args, **options)
             except TypeError as wrong:
                 names = list(signature.parameters)
-                questions = [did_you_mean(name, names) for name in options if name not in names]
-                suggestion = questions[0] if questions else ""
+                unknown = next((name for name in options if name not in names), None)
+                suggestion = what = ""
+                if unknown is not None:
+                    # A name that is misspelt also leaves another one without a value.
+                    what = f"got an unexpected keyword argument {unknown!r}"
+                    suggestion = did_you_mean(unknown, names)
                 raise error(
-                    f"{function.__name__}: {wrong}; {suggestion}it takes {', '.join(names)}"
+                    f"{function.__name__}: {what or wrong}; {suggestion}it takes {', '.join(names)}"
                 ) from None
             for name, value in bound.arguments.items():
                 kind = signature.parameters[name].kind
@@ -320,4 +324,5 @@ def _list_in_words(item: object) -> str:
     if typing.get_origin(item) is tuple:
         names = [getattr(field, "__name__", "...") for field in typing.get_args(item)]
         return f"a list of ({', '.join(names)})"
-    return "whole numbers" if item is int else "a list"
+    items = {int: " of whole numbers", str: " of texts"}
+    return f"a list{items.get(item, '')}" if isinstance(item, type) else "a list"

@@ -25,6 +25,7 @@ from ostools.tasks.pairs import CollapseTask
 
 _DISTRIBUTION = "oversquashing-tools"
 _OK, _MISSING, _NOTE = "ok", "MISSING", "note"
+_EXTRAS = ("gguf", "ray", "hosted", "explore")
 _LONGEST_PROMPT = 160
 """Characters of a prompt that a listing shows."""
 
@@ -114,15 +115,15 @@ class Finding(NamedTuple):
 def doctor() -> None:
     """Say what this installation has, and what is missing.
 
-    Versions, device, memory, the embedded model, extras. Exit code 1 where something that is needed
-    is missing.
+    Versions, extras, device, memory, models that the package or pip brings. Exit code 1 where
+    something that is needed is missing.
     """
     findings = list(_packages())
     if any(finding.state == _MISSING for finding in findings):
         advice = "not looked at: install what is missing first, with pip install -e . or make"
         findings.append(Finding("the rest", _NOTE, advice))
     else:
-        findings += [*_machine(), *_models(), *_plugins()]
+        findings += [*_extras(), *_machine(), *_models(), *_plugins()]
     give_tables({"This installation": [finding._asdict() for finding in findings]})
     raise click.exceptions.Exit(int(any(finding.state == _MISSING for finding in findings)))
 
@@ -151,6 +152,21 @@ def _requirements() -> Iterator[Requirement]:
                 yield requirement
 
 
+def _extras() -> Iterator[Finding]:
+    """What each extra for users adds, and whether it is there."""
+    for requirement in map(Requirement, metadata.requires(_DISTRIBUTION) or ()):
+        for extra in _EXTRAS:
+            marker = requirement.marker
+            if marker is None or marker.evaluate({"extra": ""}):
+                continue
+            if marker.evaluate({"extra": extra}):
+                try:
+                    words = metadata.version(requirement.name)
+                except metadata.PackageNotFoundError:
+                    words = f"not installed: pip install '.[{extra}]'"
+                yield Finding(f"{requirement.name} (extra {extra})", _NOTE, words)
+
+
 def _machine() -> Iterator[Finding]:
     import psutil
     import torch
@@ -174,12 +190,16 @@ def _machine() -> Iterator[Finding]:
 
 
 def _models() -> Iterator[Finding]:
+    from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
     for name, directory in EMBEDDED_DIRECTORIES.items():
         is_there = (directory / "model.safetensors").is_file()
         words = "in this package" if is_there else "no model.safetensors"
         yield Finding(f"model {name}", _OK if is_there else _MISSING, words)
+    for name, model in PACKAGED_MODELS.items():
+        words = "installed" if is_installed(name) else f"not installed: `{model.make}`"
+        yield Finding(f"model {name}", _NOTE, words)
     # Whether there is a token, never the token.
     is_set = "HF_TOKEN" in os.environ
     words = "set" if is_set else "not set; gated models such as google/gemma-7b need it"

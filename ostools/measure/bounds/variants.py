@@ -243,8 +243,10 @@ def judged(
         return Belief(
             None, rank, off, "not tested here: one of the two sides is the same everywhere"
         )
-    order, size = f"Spearman {rank:.2f}", size or f"size off by {_times(off)}"
     right_order, right_size = rank >= RIGHT_RANK, not scaled or abs(off) <= math.log10(RIGHT_FACTOR)
+    # A rank just below the limit is not written as the limit.
+    digits = 2 if right_order or round(rank, 2) < RIGHT_RANK else 4
+    order, size = f"Spearman {rank:.{digits}f}", size or f"size off by {_times(off)}"
     if right_order and right_size:
         return Belief(
             True,

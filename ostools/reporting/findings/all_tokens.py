@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from ostools.ground.words import number
+from ostools.ground.words import number, runs
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import Reading
@@ -86,10 +86,12 @@ def _sink_sentence(model: Frame) -> str:
     """The block with the greatest sink rate; empty where no patterns were read."""
     if model["sink_rate"].isna().all():
         return ""
-    sink = model.loc[model["sink_rate"].idxmax()]
+    most = model["sink_rate"].max()
+    blocks = model.loc[model["sink_rate"] == most, "layer"].astype(int).tolist()
+    where = f"block{'s' * (len(blocks) > 1)} {runs(blocks)}"
     return (
-        f"In block {int(sink['layer'])}, {sink['sink_rate']:.0%} of the heads put more than 0.3 "
-        "of their attention on the first token, the most of all blocks."
+        f"In {where}, {most:.0%} of the heads put more than 0.3 of their attention on the first "
+        "token, the most of all blocks."
     )
 
 
