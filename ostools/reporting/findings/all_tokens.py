@@ -8,11 +8,8 @@ import math
 
 from ostools.ground.words import number, runs
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
-from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
 from ostools.reporting.findings import present
-from ostools.reporting.findings.collapse import main_pair
 from ostools.results import Column, Frame, frame_of
 
 PUBLISHED = "0.7 to 0.9"
@@ -93,30 +90,3 @@ def _sink_sentence(model: Frame) -> str:
         f"In {where}, {most:.0%} of the heads put more than 0.3 of their attention on the first "
         "token, the most of all blocks."
     )
-
-
-def growth_findings(result: Collapse) -> list[str]:
-    """Of the longest length: how much a rounding grew from the first layer that has one to the
-    last, and where it hides the pair."""
-    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
-    table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
-    sentences = []
-    for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):
-        means: Frame = rows.groupby("layer")[
-            ["noise", "pair_noise", "float64_distance", "mean", "relative"]
-        ].mean()
-        distinct: Frame = means[means["float64_distance"] > 0]
-        share = distinct["noise"] * distinct["relative"] / distinct["mean"]
-        hidden: list[int] = distinct.index[distinct["pair_noise"] > distinct["float64_distance"]]
-        side = (
-            f"above it at {len(hidden)} of {len(distinct)}, first at {hidden[0]}"
-            if len(hidden)
-            else "below it at each"
-        )
-        sentences.append(
-            f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is "
-            f"{number(share.iloc[0])} of ||v^(l)|| at layer {share.index[0]} and "
-            f"{number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "
-            f"against the pair's distance at {len(distinct)} layers, is {side}."
-        )
-    return sentences

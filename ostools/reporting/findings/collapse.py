@@ -21,6 +21,7 @@ from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
     UNDECIDED,
     CurveVerdict,
+    Reading,
     behind_all_blocks,
     is_hidden,
     trained_length,
@@ -146,20 +147,50 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
 
 
 def collapse_findings(result: Collapse) -> list[str]:
-    """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the
-    likeliest next tokens; of few lengths the distances alone.
+    """The verdict, where y was read, whether the distance falls, each dtype's verdict (or what its
+    rounding becomes, layer by layer), and the likeliest next tokens; of few lengths the distances
+    alone.
     """
+    by_layer = len(set(frame_of(result)["layer"])) > 1
+    growth = growth_findings(result) if by_layer else []
     if len(set(frame_of(result)["length"])) < FEW:
         read = where_read(result.provenance.parameters, next_tokens(result))
-        return present(_few_lengths(result), read)
+        return present(_few_lengths(result), as_one_finding(growth), read)
     logits = vectors_at(result.measured(), "logits")
     return present(
         pair_verdict([result]),
         where_read(result.provenance.parameters, next_tokens(result)),
         _fall(result),
-        as_one_finding([*_dtypes(result), _route_difference(result)]),
+        as_one_finding([*(growth or _dtypes(result)), _route_difference(result)]),
         _answers(logits[logits["pair"] == main_pair(result)]) if len(logits) else "",
     )
+
+
+def growth_findings(result: Collapse) -> list[str]:
+    """Of the longest length: how much a rounding grew from the first layer that has one to the
+    last, and where it hides the pair."""
+    table: Frame = Reading("residual").of(result.measured(), every_layer=True)
+    table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
+    sentences = []
+    for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):
+        means: Frame = rows.groupby("layer")[
+            ["noise", "pair_noise", "float64_distance", "mean", "relative"]
+        ].mean()
+        distinct: Frame = means[means["float64_distance"] > 0]
+        share = distinct["noise"] * distinct["relative"] / distinct["mean"]
+        hidden: list[int] = distinct.index[distinct["pair_noise"] > distinct["float64_distance"]]
+        side = (
+            f"above it at {len(hidden)} of {len(distinct)}, first at {hidden[0]}"
+            if len(hidden)
+            else "below it at each"
+        )
+        sentences.append(
+            f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is "
+            f"{number(share.iloc[0])} of ||v^(l)|| at layer {share.index[0]} and "
+            f"{number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "
+            f"against the pair's distance at {len(distinct)} layers, is {side}."
+        )
+    return sentences
 
 
 def _few_lengths(result: Collapse) -> str:
@@ -168,17 +199,18 @@ def _few_lengths(result: Collapse) -> str:
     rows = rows[rows["pair"] == pair]
     exact: Column = result.reference_curve(pair)["distance"]
     distances = ", ".join(f"{number(float(value))} at n = {n}" for n, value in exact.items())
-    parts = [f"The float64 L2 distance at y is {distances}"]
+    parts, below = [f"The float64 L2 distance at y is {distances}"], False
     for dtype, of_dtype in rows[rows["dtype"] != "float64"].groupby("dtype", sort=False):
         hidden = is_hidden(of_dtype["float64_distance"], of_dtype["pair_noise"], of_dtype["mean"])
         lengths = sorted(set(of_dtype.loc[hidden, "length"]))
         where = f"below {dtype}'s noise at n = {', '.join(map(str, lengths))}"
         parts.append(
             f"{where if lengths else f'above the noise of {dtype} at each'} (noise of the "
-            f"difference up to {number(of_dtype['pair_noise'].max())}; a range that hides needs "
-            f"{IN_A_ROW} lengths in a row)"
+            f"difference up to {number(of_dtype['pair_noise'].max())})"
         )
-    return f"{'; '.join(parts)}. {overflow_sentence(result.overflowing())}".strip()
+        below = below or bool(lengths)
+    rule = f" A range that hides needs {IN_A_ROW} lengths in a row." if below else ""
+    return f"{'; '.join(parts)}.{rule} {overflow_sentence(result.overflowing())}".strip()
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:

@@ -14,10 +14,9 @@ from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
 from ostools.reporting.findings.all_tokens import (
     distance_findings,
-    growth_findings,
     homogenization_findings,
 )
-from ostools.reporting.findings.collapse import main_pair
+from ostools.reporting.findings.collapse import growth_findings, main_pair
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.theme import Looks
