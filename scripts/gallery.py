@@ -85,7 +85,7 @@ def drawn(code: str, names: dict[str, Any]) -> tuple[Any, Made]:
 
 def save(chart: Any, made: Made, path: Path) -> None:
     """The chart as a small PNG with what is said of it."""
-    with Image.open(BytesIO(_picture(chart.to_dict(validate=False)))) as image:
+    with Image.open(BytesIO(_picture(chart.picture()))) as image:
         said = PngInfo()
         for key, value in asdict(made).items():
             said.add_itxt(key, value)
