@@ -93,7 +93,7 @@ def scale_scores(
         return scaled
 
     heads = checked_heads(model, heads)
-    what = "" if callable(factor) else f"{_heads_words(heads)}by {factor:g}"
+    what = "" if callable(factor) else f"{_heads_words(heads)}by {float(factor)!r}"
     with _edited(model, "scale_scores", "scores", body, layers, heads, lambda layer: what):
         yield
 
@@ -137,7 +137,8 @@ def ablate_heads(
     """Take the output z of each (layer, head) out of the forward pass.
 
     "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch
-    `reference`, which costs one forward pass.
+    `reference`, which costs one forward pass, in the model's dtype: of a 16-bit model the mean is
+    that of its 16-bit pass, also where a derivative is then taken in float32.
 
     Raises `HookError` for heads that do not exist, and for a reference that is missing or not
     needed.
@@ -156,12 +157,12 @@ def ablate_heads(
             out[:, :, head] = means.get((layer, head), 0.0)
         return out
 
-    of_reference = ""
-    if reference is not None:  # two references are two edits
-        of_reference = f" of tokens {sha256(repr(reference.tolist()).encode()).hexdigest()[:12]}"
-
     def what(layer: int) -> str:
-        return f"{_heads_words(heads_by_layer[layer])}by {method}{of_reference}"
+        heads = heads_by_layer[layer]
+        values = [means[layer, head].tolist() for head in heads if (layer, head) in means]
+        # Other means, by another reference or under other edits, are another edit.
+        of_means = f" {sha256(repr(values).encode()).hexdigest()[:12]}" if values else ""
+        return f"{_heads_words(heads)}by {method}{of_means}"
 
     with _edited(model, "ablate_heads", "z", body, heads_by_layer, what=what):
         yield
@@ -245,7 +246,7 @@ def _edited(
 
 
 def _heads_words(heads: Sequence[int] | None) -> str:
-    return "" if heads is None else f"heads {', '.join(map(str, sorted(set(heads))))} "
+    return "all heads " if heads is None else f"heads {', '.join(map(str, sorted(set(heads))))} "
 
 
 def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:

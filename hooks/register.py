@@ -222,6 +222,16 @@ def is_observed(point: HookPoint) -> bool:
     return any(isinstance(hook, _AttachedHook) and hook.edit is None for hook in hooks)
 
 
+def remove_observers(model: TransformerBridge) -> None:
+    """Remove this package's observers from a copy of a model: what they watch is the original."""
+    for module in model.modules():
+        for registry in _registries(module):
+            for key, function in list(registry.items()):
+                hook = _own_hook(function)
+                if hook is not None and hook.edit is None:
+                    registry.pop(key, None)
+
+
 def _put_in_order(point: HookPoint) -> None:
     """Torch runs hooks as registered: move ours after those that come before them; foreign ones
     count as edits.

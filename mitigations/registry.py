@@ -121,7 +121,7 @@ class Registry(Generic[Thing]):
                 rows.append(Listed(name, self._owner(name), "", str(error), False))
                 continue
             words = ", ".join(
-                key if option.default is option.empty else f"{key}={_as_text(option.default)}"
+                key if option.default is option.empty else f"{key}={_typed(option.default)}"
                 for key, option in options.items()
                 if key != "name"
             )
@@ -285,8 +285,11 @@ def _read(text: str, kind: object) -> object:
     raise failures[0]
 
 
+def _typed(value: object) -> str:
+    """An option's value as one types it."""
+    return str(value).lower() if isinstance(value, bool) else _as_text(value)
+
+
 def _as_text(value: object) -> str:
     """An option's value as `_read` takes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
     return "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -50,7 +50,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 _PIECE = 1 << 20
 Untrained: TypeAlias = WeakKeyDictionary[
-    TransformerBridge, dict[tuple[Kind, int], TransformerBridge]
+    TransformerBridge, dict[tuple[Kind, int, str], TransformerBridge]
 ]
 _SHARED: ContextVar[Untrained | None] = ContextVar("untrained models", default=None)
 
@@ -97,9 +97,10 @@ def untrained_model(
     if shared is None:
         return _untrained_model(model, kind, seed)
     models = shared.setdefault(model, {})
-    if (kind, seed) not in models:
-        models[kind, seed] = _untrained_model(model, kind, seed)
-    return models[kind, seed]
+    key = kind, seed, describe(model).weight_hash  # weights that were written to have another twin
+    if key not in models:
+        models[key] = _untrained_model(model, kind, seed)
+    return models[key]
 
 
 def _untrained_model(model: TransformerBridge, kind: Kind, seed: int) -> TransformerBridge:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -140,20 +140,19 @@ def windows(
         tables.append(table.assign(window=size))
     frame: Frame = pd.concat(tables, ignore_index=True)
     frame = frame.astype({"window": "Int64", "correct": "boolean"})[_COLUMNS]
-    provenance = Provenance.collect(
-        model,
-        measurement="windows",
-        **questions[0].prompt.provenance,
-        task=ost.tasks.label(form),
-        lengths=length_list,
-        seeds=seed_list,
-        chat=chat,
-        windows=sizes,
-        layers=layers,
-        sinks=sinks,
-        longest_prompt=longest,
-        read_at=read_at,
-    )
+    settings: dict[str, Any] = {**questions[0].prompt.provenance}
+    settings |= {
+        "task": ost.tasks.label(form),
+        "lengths": length_list,
+        "seeds": seed_list,
+        "chat": chat,
+        "windows": sizes,
+        "layers": layers,
+        "sinks": sinks,
+        "longest_prompt": longest,
+        "read_at": read_at,
+    }
+    provenance = Provenance.collect(model, measurement="windows", **settings)
     return WindowStudy(frame, provenance, summarise(frame))
 
 

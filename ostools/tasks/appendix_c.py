@@ -172,7 +172,7 @@ class AppendixTask(Task):
     @staticmethod
     def takes(name: str, option: str) -> bool:
         """Whether the task of that name has the option."""
-        return option == "name" or name in _OPTIONS[option][0]
+        return option not in _OPTIONS or name in _OPTIONS[option][0]
 
     def __post_init__(self) -> None:
         checked_name("task", self.name, _FORMS)

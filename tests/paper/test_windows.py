@@ -33,6 +33,12 @@ def model() -> TransformerBridge:
     return tiny_model("llama", seed=1, **SMALL)
 
 
+def test_a_model_with_a_chat_template_is_asked_in_it(model: TransformerBridge) -> None:
+    found = ost.paper.windows(model, TASK, lengths=[3], windows=[20])
+    assert found.provenance.parameters["windows"] == [20]
+    assert found.provenance.parameters["chat"] is True
+
+
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -> None:
     found = ost.paper.windows(

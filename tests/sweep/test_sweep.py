@@ -143,7 +143,7 @@ def test_what_is_written_in_two_ways_is_one_cell() -> None:
         "measurements": ["evaluate", "collapse"],
     }
     found = [(cell.measurement, cell.task) for cell in cells_of(sweep_of(both))]
-    drawn = "copy-last:uniform=true"
+    drawn = "copy-last:uniform=True"
     assert sorted(found) == [
         (kind, task) for kind in ("collapse", "evaluate") for task in ("copy-last", drawn)
     ]

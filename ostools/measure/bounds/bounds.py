@@ -163,7 +163,8 @@ def bounds(
         )
     mitigated = MitigatedPrompts.of("bounds", model, [prompt], mitigation, position)
     tokens, shape = mitigated.prompt, Shape.of(model)
-    about = {"variants": names, "mlp_norm": mlp_norm, "positions": positions}
+    about: dict[str, object] = {"variants": names, "mlp_norm": mlp_norm, "positions": positions}
+    about |= {} if believe else {"believe": False}
     described = mitigated.described(model)
     ids = tuple(tokens.ids.tolist())
     provenance = Provenance.collect(model, ids, **about, **described)

@@ -117,8 +117,8 @@ class FailureStage(Result):
 @measurement(
     command="probe stage",
     examples=(
-        "--task count-ones-bernoulli --lengths 4,8,16,32,64 --out stage.png",
-        "--task count-ones --lengths 4,8,16,32,64 --mitigation sliding-window:window=16",
+        "--task count-ones-bernoulli --lengths 4,8,16,32,48,64 --out stage.png",
+        "--task count-ones --lengths 4,8,16,32,48,64 --mitigation sliding-window:window=16",
     ),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=(probe,),

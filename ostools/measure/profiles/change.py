@@ -176,12 +176,14 @@ def _provenance(first: Provenance, second: Provenance) -> Provenance:
     differ = [
         word for name, word in _SAME.items() if first.model.get(name) != second.model.get(name)
     ]
-    # The number of a with-block in this process says nothing of what the edit does.
     edits = [
-        [edit.rpartition(" (block ")[0] for edit in provenance.edits]
+        [edit.partition(" (with-block ")[0] for edit in provenance.edits]
         for provenance in (first, second)
     ]
-    differ += ["edits"] if edits[0] != edits[1] else []
+    if edits[0] != edits[1]:
+        differ.append("edits")
+    elif first.edits != second.edits:  # the number of a with-block does not say what an edit does
+        differ.append("perhaps edits, of which words do not say what they do")
     names = [provenance.mitigation or NONE for provenance in (first, second)]
     parameters = {**first.parameters, "differ": differ, "second": second.as_dict()}
     if names[0] != names[1]:

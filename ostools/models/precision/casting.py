@@ -18,6 +18,7 @@ from ostools import hooks
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.hooks.register import remove_observers
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
@@ -54,10 +55,10 @@ def view_in(
 
 @default_torch_state()
 def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
-    """A float32 view of a model for one measurement (`view_in`), with the edits and observers that
-    stand on the model at the same hook points.
+    """A float32 view of a model for one measurement (`view_in`), with the edits that stand on the
+    model at the same hook points. What is captured of the model stays that of its own passes.
 
-    Ours are functions of the tensor that passes, in whatever dtype. Raises `InputError` in the name
+    Our edits are functions of the tensor that passes, in whatever dtype. Raises `InputError` in the name
     of `what` for a hook of somebody else, which may know the module that it was made for.
     """
     for edit in hooks.active_edits(model):
@@ -67,7 +68,9 @@ def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
                 f"the hook of somebody else at {edit.where} would not follow; load the model with "
                 f"dtype='float32' and put it there{OF_A_LEFT_HOOK}"
             )
-    return view(model, torch.float32, _cast_to(torch.float32))
+    result = view(model, torch.float32, _cast_to(torch.float32))
+    remove_observers(result)
+    return result
 
 
 def _cast_to(dtype: torch.dtype) -> Reading:

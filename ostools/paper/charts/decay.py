@@ -127,7 +127,7 @@ def law_words(fit: Mapping[str, Any]) -> str:
     where = f"from n = {fit['fitted_from']:,}"
     if fit["verdict"] == "too few":
         return f"{fit['used']} lengths {where}, too few to fit"
-    if fit["verdict"] == "decay not shown":
+    if pd.isna(fit["rate"]):
         return f"decay not shown {where}"
     spread = (
         f"; {number(fit['seeds_low'])} to {number(fit['seeds_high'])} over seeds"

@@ -4,12 +4,15 @@ the sizes of a sliding window.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
 from ostools.ground.names import known_norm
 from ostools.ground.words import number, title_of
-from ostools.paper.chain_of_thought import PARTS, ChainOfThought
+from ostools.paper.chain_of_thought import BY_MODEL, LINE_APPENDED, PARTS, ChainOfThought
 from ostools.paper.retrieval import Retrieval
 from ostools.paper.windows import WindowStudy
 from ostools.reporting.charts.tokens import NORMS
@@ -62,8 +65,7 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
     answer, right = (
         theme.short_word(parameters[f"{which}_token"]) for which in ("answer", "right")
     )
-    source = f"Reasoning and answer line: {parameters['reasoning_source']}"
-    sentences = [f"{source}. Next comes {answer}; the right one is {right}."]
+    sentences = [f"{_source(parameters)}. Next comes {answer}; the right one is {right}."]
     summary: Frame = result.summary
     for (linearisation, norm), rows in summary.groupby(["linearisation", "norm"], sort=False):
         shares = ", ".join(
@@ -74,6 +76,23 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
             f"{linearisation}, {NORMS[str(norm)]}, share of the sum over all tokens: {shares}."
         )
     return first_few(sentences)
+
+
+def _source(parameters: Mapping[str, Any]) -> str:
+    """Whose the reasoning and the begun line are."""
+    source, has_reasoning = parameters["reasoning_source"], bool(parameters["reasoning"])
+    if source == BY_MODEL:
+        return (
+            "The model wrote the reasoning and began the answer line"
+            if has_reasoning
+            else "The model began the answer line"
+        )
+    if source == LINE_APPENDED:
+        what = "the reasoning" if has_reasoning else "nothing"
+        return f"The model wrote {what}; the answer line was begun for it"
+    if has_reasoning:
+        return "The reasoning was given"
+    return "No reasoning; the answer line was begun"
 
 
 def _parts(table: Frame, parts_present: list[str], hue: Encoding) -> alt.LayerChart:

@@ -55,7 +55,7 @@ def bounds_findings(result: Bounds) -> list[str]:
             f"from {number(low['value'])} at {named_token(low)} to {number(top['value'])} at "
             f"{named_token(top)}"
         )
-        verdict = f": {verdicts[variant]}" if variant in verdicts else ""
+        verdict = f": {verdicts.get(variant, 'not held against a measurement here')}"
         certified = (
             f"Certified: the {top['linearisation']} {NORMS[str(top['norm'])]} of each token is at "
             f"most its `{variant}`, which goes {span}. How much smaller it is, only a measurement "

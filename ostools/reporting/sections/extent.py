@@ -116,7 +116,7 @@ class Extent:
         return (
             f"{QUICK_WORDS if quick else ''}Answers are measured at {len(self.answer_lengths)} "
             f"lengths of {len(self.answer_seeds)} sequences each, mitigations on "
-            f"{len(self.study_seeds)} sequences a length by their answers alone, and the "
+            f"{len(self.study_seeds)} sequences a length by their answers and log p, and the "
             f"position over {self.passages} passages with {self.cotangents} cotangents{alone}. "
             f"{forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
             f"`collapse` measure more.{lengths if default_lengths else ''}"

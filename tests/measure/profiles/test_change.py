@@ -4,14 +4,19 @@ of a real model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import ostools as ost
+from ostools import hooks
+from ostools.ground.lens import TransformerBridge
 from ostools.measure import Change
 from tests.measure.profiles.test_compare import path, profile
 
@@ -52,6 +57,39 @@ def test_what_differs_is_named() -> None:
     same: Any = ost.compare(one, one)
     assert (same.frame["ratio"] == 1).all()
     assert same.provenance.parameters["differ"] == []
+
+
+def test_two_edits_have_two_names(embedded: TransformerBridge) -> None:
+    """Another factor in the last digits, a head, a mean under another edit; an equal one has the
+    same.
+    """
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+
+    def names(*edits: Callable[[], Any]) -> tuple[str, ...]:
+        with ExitStack() as stack:
+            for edit in edits:
+                stack.enter_context(edit())
+            embedded(ids)
+            return tuple(map(str, hooks.active_edits(embedded)))
+
+    def scaled(factor: float) -> Callable[[], Any]:
+        return lambda: hooks.scale_scores(embedded, factor, layers=[0])
+
+    def mean() -> Any:
+        return hooks.ablate_heads(embedded, [(2, 1)], method="mean", reference=ids)
+
+    def head(number: int) -> Callable[[], Any]:
+        return lambda: hooks.ablate_heads(embedded, [(0, number)])
+
+    assert names(scaled(1.2345671)) != names(scaled(1.2345674))
+    assert names(head(0)) != names(head(1))
+    assert names(head(1)) == names(head(1))
+    assert names(scaled(3.0), mean) != names(mean, scaled(3.0))
+    first, second = (
+        replace(one, provenance=replace(one.provenance, edits=names(edit)))
+        for one, edit in ((profile(), head(0)), (profile(), head(1)))
+    )
+    assert ost.compare(first, second).provenance.parameters["differ"] == ["edits"]
 
 
 def test_what_is_not_the_same_quantity_is_refused() -> None:
