@@ -16,7 +16,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
 from ostools.mitigations import Mitigation, SlidingWindow
 from ostools.models import encode, view_in
-from ostools.reporting.findings.all_tokens import growth_findings
+from ostools.reporting.findings.collapse import growth_findings
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
 from tests.sets import quick
