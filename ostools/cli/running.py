@@ -70,8 +70,11 @@ def _refuse_arguments(command: Command, arguments: Mapping[str, object]) -> None
     from ostools.measure.measurement import refuse_arguments
 
     plain, prompts = split_prompts(arguments)
+    plain |= command.fixed
+    # A token by its number is the sensitivity's position; of it `bounds` gets all of its rows.
+    named = plain if isinstance(plain.get("position"), str) else {**plain, "position": None}
     for function in command.checking:
-        refuse_arguments(function, plain | {**command.fixed}, prompts)
+        refuse_arguments(function, named if function.__name__ == "bounds" else plain, prompts)
 
 
 @contextmanager
