@@ -175,7 +175,7 @@ def shape_findings(result: Profile) -> list[str]:
     )
     kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
     return [
-        shape_sentence(str(row["verdict"]), "the prompt"),
+        shape_sentence(str(row["verdict"]), "this one prompt"),
         f"{kind}, {row.name} derivative: the last third of the tokens has {end} the norm of the "
         f"middle third; the first third has {start}.",
     ]
