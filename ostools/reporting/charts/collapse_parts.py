@@ -90,7 +90,9 @@ def _layers_panel(cells: Frame, name: str, domain: list[float], last: int) -> al
     """Layers 0 to `last` over lengths."""
     lengths = cells["length"]
     rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
-    x = axes.length_axis(lengths, log=bool(lengths.max() >= 10 * lengths.min()), last=cells["end"].max())
+    x = axes.length_axis(
+        lengths, log=bool(lengths.max() >= 10 * lengths.min()), last=int(cells["end"].max())
+    )
     middles = [layer + 0.5 for layer in axes.whole_ticks(0, last)]
     words: Looks = {"values": middles, "labelExpr": "floor(datum.value)"}
     y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), grid=False, ticks=False, **words))
