@@ -171,6 +171,6 @@ def test_the_findings_name_the_valley_and_the_sink_where_it_is_known() -> None:
         result = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[N])
     said = result.findings()
     assert said[0].startswith("Of 10 tokens the entropy is least at layer ")
-    assert said[2].startswith("In block 0, 100% of the heads put more than 0.3")
+    assert said[2].startswith("In blocks 0, 1, 100% of the heads put more than 0.3")
     unknown = replace(result, frame=result.frame.assign(sink_rate=np.nan))
     assert unknown.findings() == said[:2]
