@@ -182,19 +182,31 @@ def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -
     """Remove this package's hooks of one with-block, or of all, from these modules; modules inside
     others come after them.
     """
+
+    def of_block(hook: _AttachedHook | ModuleHook) -> bool:
+        return block in (None, hook.block)
+
     try:
-        _remove_hooks(modules, block)
+        _remove_hooks(modules, of_block)
     except BaseException:  # an interrupt: what is left is removed before it goes on
-        _remove_hooks(modules, block)
+        _remove_hooks(modules, of_block)
         raise
 
 
-def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None:
+def remove_observers(model: TransformerBridge) -> None:
+    """Remove this package's observers from a copy of a model: what they watch is the original."""
+    _remove_hooks([*model.modules()], lambda hook: hook.edit is None)
+
+
+def _remove_hooks(
+    modules: Sequence[torch.nn.Module], is_removed: Callable[[_AttachedHook | ModuleHook], bool]
+) -> None:
+    """Remove those of this package's hooks at these modules that `is_removed` names."""
     for module in reversed(modules):
         for registry in _registries(module):
             for key, function in list(registry.items()):
                 hook = _own_hook(function)
-                if hook is not None and block in (None, hook.block):
+                if hook is not None and is_removed(hook):
                     registry.pop(key, None)
         if isinstance(module, HookPoint):
             module.fwd_hooks[:] = [
@@ -220,16 +232,6 @@ def is_observed(point: HookPoint) -> bool:
     """Return True where an observer of this package stands at the point."""
     hooks = [_own_hook(function) for function in point._forward_hooks.values()]
     return any(isinstance(hook, _AttachedHook) and hook.edit is None for hook in hooks)
-
-
-def remove_observers(model: TransformerBridge) -> None:
-    """Remove this package's observers from a copy of a model: what they watch is the original."""
-    for module in model.modules():
-        for registry in _registries(module):
-            for key, function in list(registry.items()):
-                hook = _own_hook(function)
-                if hook is not None and hook.edit is None:
-                    registry.pop(key, None)
 
 
 def _put_in_order(point: HookPoint) -> None:

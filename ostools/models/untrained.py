@@ -57,8 +57,8 @@ _SHARED: ContextVar[Untrained | None] = ContextVar("untrained models", default=N
 
 @contextmanager
 def shared_untrained_models() -> Iterator[None]:
-    """Within the block each untrained model is made once, for all measurements that stand beside
-    it; its own, on a model that nobody writes to meanwhile.
+    """Within the block each untrained model of the same weights is made once, for all measurements
+    that it stands beside.
     """
     token = _SHARED.set(WeakKeyDictionary())
     try:

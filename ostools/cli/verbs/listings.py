@@ -132,16 +132,21 @@ def _packages() -> Iterator[Finding]:
     yield Finding("python", _OK, platform.python_version())
     yield Finding("system", _OK, f"{platform.system()} {platform.machine()}")
     for requirement in [Requirement(_DISTRIBUTION), *_requirements()]:
-        try:
-            version = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            version = ""
+        version = _installed_version(requirement)
         if version and requirement.specifier.contains(version, prereleases=True):
             yield Finding(requirement.name, _OK, version)
         else:
             expected = requirement.specifier or "any version"
             state = f"{version or 'not installed'}; expected {expected}"
             yield Finding(requirement.name, _MISSING, state)
+
+
+def _installed_version(requirement: Requirement) -> str:
+    """The version that is installed; empty where there is none."""
+    try:
+        return metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _requirements() -> Iterator[Requirement]:
@@ -160,10 +165,8 @@ def _extras() -> Iterator[Finding]:
             if marker is None or marker.evaluate({"extra": ""}):
                 continue
             if marker.evaluate({"extra": extra}):
-                try:
-                    words = metadata.version(requirement.name)
-                except metadata.PackageNotFoundError:
-                    words = f"not installed: pip install '.[{extra}]'"
+                missing = f"not installed: pip install '.[{extra}]'"
+                words = _installed_version(requirement) or missing
                 yield Finding(f"{requirement.name} (extra {extra})", _NOTE, words)
 
 

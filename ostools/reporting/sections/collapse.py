@@ -147,7 +147,7 @@ def _collapse_parts(measured: Measurements) -> list[Part]:
             result,
             task,
             f"L2 distance of the two y against the number of items, {task}",
-            chart=lambda curve: collapse_chart(curve, ("y",)),
+            chart=collapse_chart,
             title=f"{task}: {QUESTIONS[task]}",
             quote=f"{tasks.task(task, tasks.CollapseTask).example}…",
             notes=[computed] if route.get("route") else (),

@@ -78,8 +78,8 @@ def log_axis(positive: Column, floor: float | None = None) -> tuple[alt.Scale, a
         low, high = middle / 2, middle * 2
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     step = max(1, math.ceil(len(powers) / 8))
-    digits = (1,) if len(powers) > 5 else (1, 2, 5) if len(powers) <= 3 else (1, 3)
-    digits = (1, 1.5, 2, 3, 5, 7) if narrow else digits
+    of_powers = (1,) if len(powers) > 5 else (1, 2, 5) if len(powers) <= 3 else (1, 3)
+    digits = (1, 1.5, 2, 3, 5, 7) if narrow else of_powers
     values = [
         float(f"{digit}e{power}") for power in powers if power % step == 0 for digit in digits
     ]
