@@ -13,13 +13,16 @@ import sys
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64
+from ostools.measure.profiles.profile import NO_SINK
 from ostools.models import Prompt, encode
 from ostools.models.untrained import KINDS
 from ostools.paper.synthetic import decay_fits
+from ostools.theory.profiles import rank_correlation
 
 SEEDS = range(3)
 TOKENS = 128
@@ -43,7 +46,7 @@ def main() -> None:
         (kind, [ost.models.untrained_model(model, kind, seed=seed) for seed in SEEDS])
         for kind in KINDS
     ]
-    profiles(model)
+    profiles(cases)
     sinks(model, cases)
     laws(cases)
 
@@ -54,7 +57,7 @@ def prompt_of(model: TransformerBridge, text: str) -> Prompt:
     return Prompt.from_ids(model, next(ids for ids in longer if len(ids) >= TOKENS)[:TOKENS])
 
 
-def profiles(model: TransformerBridge) -> None:
+def profiles(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
     """The U: of each text and kind the verdicts, contrasts (decades) and shares, by exact
     Jacobians.
     """
@@ -69,16 +72,33 @@ def profiles(model: TransformerBridge) -> None:
         "spearman",
     ]
     for name, text in TEXTS.items():
-        found: Any = ost.measure.untrained_baselines(
-            model, prompt_of(model, text), method="exact", kinds=KINDS, seeds=SEEDS
-        ).summary
-        for source, rows in found.groupby("source", sort=False):
+        prompt, trained = prompt_of(cases[0][1][0], text), None
+        for source, models in cases:
+            results = [
+                ost.profile(ost.sensitivity(one, prompt, linearisations="full", method="exact"))
+                for one in models
+            ]
+            trained = trained or results[0]
+            rows = pd.DataFrame([row_of(result, trained) for result in results])
             verdicts = ", ".join(
                 f"{verdict} ({count})" for verdict, count in rows["verdict"].value_counts().items()
             )
             print(
                 f"| {name} | {source} | {verdicts} | {' | '.join(spread(rows[column]) for column in columns)} |"
             )
+
+
+def row_of(result: Any, trained: Any) -> dict[str, Any]:
+    """Shape without the first token, and shares, of a profile; its rank correlation with the
+    trained model's.
+    """
+    shape = result.shapes[result.shapes["kept"] == NO_SINK].iloc[0]
+    values = (of.frame["value"].to_numpy() for of in (result, trained))
+    return {
+        **shape[["verdict", "start_contrast", "end_contrast"]],
+        **result.summary.iloc[0][["sink_share", "last_share"]],
+        "spearman": rank_correlation(*values),
+    }
 
 
 def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridge]]]) -> None:

@@ -34,7 +34,6 @@ from ostools.measure.profiles.compare import Comparison, compare
 from ostools.measure.profiles.position_effect import PositionEffect, position_effect
 from ostools.measure.profiles.profile import Profile, profile
 from ostools.measure.profiles.spectra import Spectra, spectra
-from ostools.measure.profiles.untrained import UntrainedBaselines, untrained_baselines
 from ostools.measure.prompts import of_text
 from ostools.measure.study.study import Study, study
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, item_positions, render_prompt
@@ -74,7 +73,6 @@ __all__ = [
     "TaskPrompt",
     "TokenHomogenization",
     "Unloaded",
-    "UntrainedBaselines",
     "ablation",
     "ask_endpoint",
     "attention",
@@ -111,5 +109,4 @@ __all__ = [
     "spectra",
     "study",
     "token_homogenization",
-    "untrained_baselines",
 ]

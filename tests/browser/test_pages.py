@@ -24,7 +24,6 @@ PALE = {
     "Attention": "mark-rect role-mark",
     "Patching": "mark-rect role-mark",
     "LinearRange": "mark-rect role-mark",  # bands around a level that is drawn in full
-    "UntrainedBaselines": "mark-rect role-mark",
     "Retrieval": "mark-line role-mark",  # seeds, whose mean is drawn in full
 }
 """Marks that may be paler than 3:1, by the beginning of their class."""

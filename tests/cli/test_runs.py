@@ -75,7 +75,6 @@ SHOWN = [
 ]
 """A command line, and what is shown."""
 DEARER = [
-    (f"sensitivity untrained {P} --seeds 0 --linearisation frozen", "sink_share|initialised"),
     (f"bounds spectra {P}", "first_mass_last|lazy"),
     (
         "evaluate retrieval --length 2 --seeds 0 --linearisation frozen",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import event, example, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -58,9 +58,6 @@ PROMPTS: dict[str, Measure] = {
     "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
     "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
     "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids)),
-    "untrained_baselines": lambda model, ids: ost.measure.untrained_baselines(
-        model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]
-    ),
 }
 """What is measured of a prompt; what the caller has put around the model is in force, or refused.
 """
@@ -122,7 +119,6 @@ def nothing_changes(model: TransformerBridge, ids: Tensor) -> Iterator[None]:
     assert [name for name in before if before[name] != after[name]] == []
 
 
-@example(Weights("neox-sequential", 29, dtype="float32"), [2, 79, 151], (), "untrained_baselines")
 @settings(LOOKED_FOR, max_examples=EXAMPLES)
 @given(
     weights=weights("float64", "float32", "bfloat16"),

@@ -32,7 +32,6 @@ OF_A_TEXT: dict[Any, dict[str, Any]] = {
     ost.measure.attention_baselines: {},
     measure.head_scores: {},
     ost.measure.linear_range: {"draws": 1},
-    ost.measure.untrained_baselines: {"seeds": [0], "method": "sketch"},
 }
 OF_A_QUESTION = [
     function

@@ -1,5 +1,5 @@
 """Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change,
-untrained models, parts of a logit; and means over several prompts.
+parts of a logit; and means over several prompts.
 
 One panel per norm, since an operator norm and a Frobenius norm share no axis; one level per
 linearisation or variant; path sums whose constant is unknown, of which only the shape counts, have
@@ -22,14 +22,13 @@ from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
-from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import named_by
 from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
 from ostools.reporting.forms import BAND, SQUARE, curve, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
 from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Column, Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 SHAPE = "shape"
 NORMS = {
@@ -181,38 +180,6 @@ def change_chart(result: Change) -> Chart:
         panels.append([profile(data, table, y, hue, height=220, last=last, further_marks=same)])
     notes = [*result.findings(), "Above the line at 1 the second is larger."]
     return draw.figure(panels, "How much each token's sensitivity changed", notes, between=18)
-
-
-SOURCES = {
-    TRAINED: "the model",
-    "initialised": "initialised",
-    "shuffled": "shuffled",
-}
-
-
-def baselines_chart(result: UntrainedBaselines) -> Chart:
-    """Shares of the sum over all tokens, on a log axis: the model's as a line, of untrained ones
-    the median and range.
-    """
-    table = frame_of(result)
-    model_rows = table[table["source"] == TRAINED]
-    table_of_both = pd.concat(
-        [model_rows.assign(median=model_rows["share"]), result.band], ignore_index=True
-    )
-    ends = {
-        "value": table_of_both["median"],
-        "low": table_of_both["low"],
-        "high": table_of_both["high"],
-    }
-    rows = token_rows(
-        table_of_both, series=[SOURCES[str(name)] for name in table_of_both["source"]], **ends
-    )
-    rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
-    hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
-    panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
-    seeds: Column = result.summary["seed"]
-    notes = [f"Shade: range over {seeds.nunique()} seeds.", *result.findings()]
-    return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
 
 _UP, _DOWN = "raises it", "lowers it"

@@ -1,5 +1,5 @@
 """Sentences on profiles over tokens that are no sensitivity of one prompt: path sums, several
-prompts, attention, changes, untrained models, a logit's parts, spectra.
+prompts, attention, changes, a logit's parts, spectra.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.profile import Profile
 from ostools.measure.profiles.spectra import Spectra
-from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import of_text
 from ostools.reporting.findings import MOST, first_few, present
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
@@ -193,23 +192,6 @@ def _changed_most(table: Frame, summary: Frame) -> str:
         if words
         else ""
     )
-
-
-def untrained_findings(result: UntrainedBaselines) -> list[str]:
-    """The verdict on the shape of the model and of each kind of untrained one, with its rank
-    correlation.
-    """
-    sentences = []
-    for source, rows in result.summary.groupby("source", sort=False):
-        counts = rows["verdict"].value_counts().items()
-        verdicts = "; ".join(f"{verdict} ({count} of {len(rows)})" for verdict, count in counts)
-        sentences.append(
-            f"The model itself: {rows['verdict'].iloc[0]}."
-            if source == TRAINED
-            else f"{source}: {verdicts}; rank correlation with the model's own profile "
-            f"{rows['spearman'].median():.2f} in the median over seeds."
-        )
-    return first_few(sentences)
 
 
 def spectra_findings(result: Spectra) -> list[str]:
