@@ -62,8 +62,8 @@ masks) is refused in one line.
 
 Patterns are known where each block computes one softmax over keys and nothing else carries one token
 to another; norms where each is a module of a known form. Both are proven at load. With both,
-`frozen`, `frozen-attention` and `frozen-norm` are measured as by a record; `spectra` needs the
-patterns alone. In latent attention (DeepSeek) a value is a matrix times a normed latent of v: with
+`frozen`, `frozen-attention` and `frozen-norm` are measured as by a record.
+In latent attention (DeepSeek) a value is a matrix times a normed latent of v: with
 that scale held it is the theorem's W_V. Gates on what attention gives, and the weights of a router,
 stay live; a router's choice is held as it is at the prompt. Of state-space and linear-attention blocks
 `full` is the real derivative; the paper's statements are not about them.

@@ -176,7 +176,6 @@ def measured() -> dict[str, Any]:
     return {
         "sensitivity": sensitivity.frame,
         "bounds": ost.bounds(model, PROMPT, variants=[*VARIANTS, "windowed(2)"]).frame,
-        "spectra": ost.measure.spectra(model, PROMPT).frame,
         "profile": profile.frame,
         "profile-summary": profile.summary,
         "profile-shapes": profile.shapes,

@@ -52,7 +52,7 @@ def _numbers(model: TransformerBridge) -> dict[str, Any]:
         ost.sensitivity(model, prompt),
         ost.bounds(model, prompt, variants=["local", "theorem-5.1"]),
     )
-    frames = [measured.frame, paths.frame, ost.measure.spectra(model, prompt).frame]
+    frames = [measured.frame, paths.frame, ost.attention(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()
     return {str(index): frame.to_dict("list") for index, frame in enumerate(frames)}
 
@@ -86,7 +86,7 @@ def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(
     prompt = Prompt.from_ids(own_model, IDS[0])
     left: tuple[Any, ...] = (hooks.ablate_heads(own_model, [(0, 0)]), hooks.frozen(own_model))
     for block, measures in zip(
-        left, ((ost.bounds, ost.measure.spectra), (ost.sensitivity, ost.attribution)), strict=True
+        left, ((ost.bounds,), (ost.sensitivity, ost.attribution)), strict=True
     ):
         block.__enter__()
         for measure in measures:

@@ -34,7 +34,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "bounds": ("bounds", "--prompt", PROMPT, "--variants=local,windowed(1),theorem-5.1"),
     "attribution": ("sensitivity", "attribution", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),
-    "spectra": ("bounds", "spectra", "--prompt", PROMPT),
     "collapse": ("collapse", "--task", "figure-5a", "--lengths", "1:6", "--dtypes", "float32"),
 }
 """What is measured; by the name of its table."""

@@ -33,7 +33,6 @@ from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
 from ostools.measure.profiles.position_effect import PositionEffect, position_effect
 from ostools.measure.profiles.profile import Profile, profile
-from ostools.measure.profiles.spectra import Spectra, spectra
 from ostools.measure.prompts import of_text
 from ostools.measure.study.study import Study, study
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, item_positions, render_prompt
@@ -68,7 +67,6 @@ __all__ = [
     "Reading",
     "Sensitivities",
     "Sensitivity",
-    "Spectra",
     "Study",
     "TaskPrompt",
     "TokenHomogenization",
@@ -106,7 +104,6 @@ __all__ = [
     "reference_at_y",
     "render_prompt",
     "sensitivity",
-    "spectra",
     "study",
     "token_homogenization",
 ]

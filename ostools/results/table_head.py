@@ -16,7 +16,7 @@ _GREATEST = 10
 @dataclass(frozen=True)
 class TableHead:
     """A table of a result, as a terminal shows it. A class of results names its own: `class
-    Spectra(Result, tables=(...))`.
+    Evaluation(Result, tables=(...))`.
 
     table: an attribute of the result, or a method without arguments.
     columns: names with blanks between them, of which those that the table lacks are left out; none:

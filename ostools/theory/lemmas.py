@@ -195,11 +195,6 @@ def remainders(matrix: Matrix, powers: int) -> Float[Tensor, " power"]:
     return torch.stack(sums)
 
 
-def effective_tokens(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
-    """exp(entropy) of each row: over how many tokens its mass is spread."""
-    return torch.special.entr(rows).sum(-1).exp()
-
-
 def causal_softmax(scores: Matrix) -> Matrix:
     """Row i: softmax over the scores of keys j <= i. Row-stochastic and lower-triangular."""
     hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)

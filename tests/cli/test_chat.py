@@ -59,12 +59,12 @@ def _token_ids(**options: Any) -> list[int]:
 ASKED = {
     "attention --system 'Be short.'": {"system": "Be short."},
     "sensitivity profile --system 'Be short.'": {"system": "Be short."},
-    "bounds spectra --thinking": {"thinking": True},
+    "attention heads --thinking": {"thinking": True},
 }
 
 
 @pytest.mark.parametrize(
-    "line", quick(ASKED, "attention --system 'Be short.'", "bounds spectra --thinking")
+    "line", quick(ASKED, "attention --system 'Be short.'", "attention heads --thinking")
 )
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
     provenance = _result(run, thinker, f"{line} --prompt 'The 11' --chat")["provenance"]
@@ -75,12 +75,12 @@ def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
 
 def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
     refusals = {
-        "bounds spectra --prompt 1 --system 2": "--system: expected --chat beside it, found none",
+        "attention --prompt 1 --system 2": "--system: expected --chat beside it, found none",
         "evaluate --lengths 3 --elicitation zero-shot --thinking": "thinking: expected a chat, found plain text",
     }
     for line, words in refusals.items():
         assert_refused(run(*line.split(), "--model", thinker), words)
-    without = run("bounds", "spectra", "--prompt", "The 11", "--chat", "--model", bare)
+    without = run("attention", "--prompt", "The 11", "--chat", "--model", bare)
     assert_refused(without, "a chat template, found none: leave chat out")
 
 
@@ -92,7 +92,6 @@ BOS_CHOSEN = {
     "ablate faithfulness --draws 1": ["--no-bos"],
     "sensitivity hops --cotangents 2": ["--no-bos"],
     "sensitivity attribution": ["--no-bos"],
-    "bounds spectra": ["--no-bos"],
     "attention baselines": ["--no-bos"],
     "sensitivity range --draws 1": ["--no-bos"],
 }

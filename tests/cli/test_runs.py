@@ -75,7 +75,6 @@ SHOWN = [
 ]
 """A command line, and what is shown."""
 DEARER = [
-    (f"bounds spectra {P}", "first_mass_last|lazy"),
     (
         "evaluate retrieval --length 2 --seeds 0 --linearisation frozen",
         "Retrieval|sensitivity_others",
@@ -153,9 +152,7 @@ CALLS: dict[str, Any] = {
     "sensitivity --position -2 --logit 1": lambda model: ost.sensitivity(
         model, TEXT, position=-2, logit="1"
     ),
-    f"bounds spectra --mitigation {WINDOW}": lambda model: ost.measure.spectra(
-        model, TEXT, mitigation=WINDOW
-    ),
+    f"attention --mitigation {WINDOW}": lambda model: ost.attention(model, TEXT, mitigation=WINDOW),
     "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtypes float32": (
         lambda model: ost.collapse(model, "copy-last", **EVERY_THIRD)
     ),

@@ -54,7 +54,6 @@ PROMPTS: dict[str, Measure] = {
         model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"], positions="all"
     ),
     "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
-    "spectra": lambda model, ids: ost.measure.spectra(model, Prompt.from_ids(model, ids), powers=4),
     "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
     "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
     "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids)),

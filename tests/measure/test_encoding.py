@@ -27,7 +27,6 @@ OF_A_TEXT: dict[Any, dict[str, Any]] = {
     ost.bounds: {"variants": "local"},
     ost.measure.hops: {"cotangents": 2, "most": 1},
     ost.attribution: {},
-    ost.measure.spectra: {"powers": 2},
     ost.attention: {},
     ost.measure.attention_baselines: {},
     measure.head_scores: {},
@@ -127,7 +126,7 @@ def test_a_question_is_read_at_the_position_of_that_name(
 ) -> None:
     (question,) = tasks.questions(FORM, lengths=[3])
     read = read_at(model, render_prompt(model, tasks.task(FORM), 3), position)
-    for measurement in (ost.measure.hops, ost.attribution, ost.measure.spectra):
+    for measurement in (ost.measure.hops, ost.attribution):
         found = measurement(model, question, position=position, **OF_A_TEXT[measurement])
         assert found.provenance.token_ids == read.ids
         assert found.provenance.parameters["read_at"]["position"] == position
@@ -187,11 +186,11 @@ REFUSED = {
         {"task": "figure-5a", "lengths": [2], "chat": True},
     ),
     "bos: expected True or False or None, found 'no'": (
-        ost.measure.spectra,
+        ost.attention,
         {"prompt": TEXT, "bos": "no"},
     ),
     "unexpected keyword argument 'boss'; did you mean 'bos'": (
-        ost.measure.spectra,
+        ost.attention,
         {"prompt": TEXT, "boss": False},
     ),
     "chat: expected a text, found a Prompt": (ost.ablation, {"prompt": "a Prompt", "chat": False}),

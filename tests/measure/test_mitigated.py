@@ -56,7 +56,6 @@ MEASUREMENTS: dict[str, Callable[..., Result]] = {
     "bounds": lambda model, prompt, **under: ost.bounds(
         model, prompt, variants=["local", "proof", "theorem-5.1"], **under
     ),
-    "spectra": lambda model, prompt, **under: ost.measure.spectra(model, prompt, powers=4, **under),
     "attribution": ost.attribution,
     "head_scores": ost.measure.head_scores,
 }
@@ -143,9 +142,8 @@ def test_what_no_formula_knows_is_differentiated_and_refused_where_a_formula_is_
     with given.hooks(model):
         require_equal(found, ost.sensitivity(model, TEXT, **frozen))
     assert ost.attribution(model, TEXT, mitigation=given).provenance.parameters["complete"]
-    for make in (ost.bounds, ost.measure.spectra):
-        with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
-            make(model, TEXT, mitigation=given)
+    with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
+        ost.bounds(model, TEXT, mitigation=given)
     assert not hooks.active_edits(model)
 
 
@@ -203,7 +201,6 @@ def test_a_broken_promise_ends_the_measurement() -> None:
         for make in (
             ost.sensitivity,
             ost.bounds,
-            ost.measure.spectra,
             ost.attribution,
             ost.measure.head_scores,
         ):

@@ -59,7 +59,6 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
         _measured(),
         paths,
         ost.attention(MODEL, _prompt()),
-        ost.measure.spectra(MODEL, _prompt()),
     ):
         parameters = result.provenance.parameters
         assert {name: parameters[name] for name in _prompt().provenance} == _prompt().provenance

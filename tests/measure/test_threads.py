@@ -17,7 +17,6 @@ FAST = [
         "Attention",
         "Attribution",
         "Collapse",
-        "Spectra",
         "HeadScores",
         "Evaluation",
     ),

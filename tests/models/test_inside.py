@@ -190,8 +190,8 @@ def test_a_view_in_another_dtype_holds_the_same(dtype: str, tmp_path: Path) -> N
 
 def test_attention_is_read_where_patterns_are_known(tmp_path: Path) -> None:
     model = loaded(tmp_path, "deepseek_v3")
-    assert len(ost.measure.spectra(model, ost.Prompt.from_ids(model, IDS)).frame)
+    assert len(ost.attention(model, ost.Prompt.from_ids(model, IDS)).frame)
     with pytest.raises(
         (InputError, hooks.HookError), match=r"no site 'pattern' .*: block 0 computes no softmax"
     ):
-        ost.measure.spectra(loaded(tmp_path / "m", "mamba"), ost.Prompt.from_ids(model, IDS))
+        ost.attention(loaded(tmp_path / "m", "mamba"), ost.Prompt.from_ids(model, IDS))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity, Spectra
+from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity
 from ostools.measure.study.study import Study
 from ostools.paper.figure5 import Figure5
 from ostools.paper.lemmas import ALL_HYPOTHESES
@@ -227,12 +227,10 @@ def over_squashing(
     return {"over-squashing": results}
 
 
-def spectra(remainder: float, observed: float, predicted: float) -> Any:
+def pattern_powers(remainder: float, observed: float, predicted: float) -> Any:
     rates = {"remainder": remainder, "observed_rate": observed, "predicted_rate": predicted}
-    limit = pd.DataFrame({"matrix": "lazy", "layer": ["0", "1"], "power": 64, **rates})
-    return {
-        "over-squashing": {"spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit)}
-    }
+    frame = pd.DataFrame({"layer": [0, 1], "power": 64, **rates})
+    return {"over-squashing": {"powers": Result(frame, Provenance.without_model())}}
 
 
 def retrieved(

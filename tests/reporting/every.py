@@ -100,7 +100,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),
-    "Spectra": lambda: ost.measure.spectra(model(), prompt(), powers=8),
     "AttentionVariation": lambda: ost.measure.attention_variation(
         model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]
     ),

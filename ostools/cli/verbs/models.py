@@ -113,7 +113,7 @@ def _in_words(family: Family) -> list[str]:
             "Measured: sensitivity and attribution (linearisation full, of a logit too), collapse, "
             "evaluate, probe, faithfulness.",
             "Where each block has one softmax over keys, and known norms, both proven at load: "
-            "frozen and spectra too.",
+            "frozen too.",
             "Refused: detached, bounds, hops and masks, which need more of the inside of a block.",
         ]
     missing = [route for route, has in family.routes.items() if not has]

@@ -1,3 +1,3 @@
 """Analysis of sensitivities and path sums: `profile` (which tokens matter), `compare` (bounds
-beside norms), `spectra` (products of patterns).
+beside norms).
 """

@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import pandas as pd
+import torch
+from torch import Tensor
+
 import ostools as ost
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lens import TransformerBridge
@@ -18,14 +22,16 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure import Unloaded, bytes_of
 from ostools.mitigations import Hint, Separator
+from ostools.models import Prompt
 from ostools.paper import behaviour
 from ostools.paper.claims.claim import PaperClaim
 from ostools.paper.figure5 import figure_5
 from ostools.paper.lemmas import lemma_checks
 from ostools.paper.retrieval import retrieval
 from ostools.paper.synthetic import figure_8, figure_9
-from ostools.results import Result
+from ostools.results import Provenance, Result
 from ostools.tasks import FIGURE_5, AppendixTask, Question
+from ostools.theory import lemmas
 
 OVER_SQUASHING, LEMMAS, ATTENTION, LAYERS = "over-squashing", "lemmas", "attention", "layers"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
@@ -99,6 +105,7 @@ def _answer_only(model: Any, options: dict[str, Any], progress: Progress | None)
 
 
 _FORMS = (CERTIFIED, PRINTED, EQUATION_4)
+_ROUNDING = 1e-5  # softmax rounds each of the weights that sum to 1 to float32
 _DIGITS = AppendixTask("copy-last", uniform=True)
 """Drawn digits, where a model that always says 0 is not always right."""
 
@@ -106,7 +113,7 @@ _DIGITS = AppendixTask("copy-last", uniform=True)
 def _over_squashing(
     model: TransformerBridge, options: dict[str, Any], progress: Progress | None
 ) -> Results:
-    """Measured norms and path sums on prompts of drawn digits, and the spectra of the first one's
+    """Measured norms and path sums on prompts of drawn digits, and powers of the first one's
     patterns.
     """
     results: Results = {}
@@ -130,10 +137,39 @@ def _over_squashing(
             paths, provenance=replace(paths.provenance, parameters=parameters)
         )
         if seed == 0:
-            results["spectra"] = ost.measure.spectra(
-                model, task_prompt.prompt, powers=options["powers"]
-            )
+            results["powers"] = _pattern_powers(model, task_prompt.prompt, options["powers"])
     return results
+
+
+def _pattern_powers(model: TransformerBridge, prompt: Prompt, powers: int) -> Result:
+    """A row a block, of ((A + I) / 2)^k with A its mean pattern, in float64: power (k), remainder
+    (the last token's mass off the first), observed_rate (remainder / that of k - 1; NaN where
+    nothing is left), predicted_rate (the second eigenvalue).
+    """
+    if powers < 2:
+        raise InputError(f"powers: expected at least 2, of which a rate is, found {powers}")
+
+    def lazy_mean(pattern: Tensor, layer: int | None) -> Tensor:
+        if not (defect := lemmas.defect(pattern[0].double())) <= _ROUNDING:
+            raise InputError(
+                f"expected patterns whose rows sum to 1, found layer {layer} off by {defect:.2g}"
+            )
+        return lemmas.lazy(pattern[0].double().mean(0))
+
+    parameter = next(model.parameters())
+    if parameter.dtype not in (torch.float32, torch.float64):
+        model = ost.models.view_in(model, torch.float32)
+    with torch.no_grad(), ost.hooks.capture(model, "pattern", reduce=lazy_mean) as record:
+        model(prompt.ids[None].to(parameter.device), use_cache=False, logits_to_keep=1)
+    rows = []
+    for layer, matrix in record["pattern"].items():
+        before, remainder = lemmas.remainders(matrix, powers)[-2:]
+        rates = {
+            "observed_rate": float(remainder / before),
+            "predicted_rate": float(lemmas.second_eigenvalue(matrix)),
+        }
+        rows.append({"layer": layer, "power": powers, "remainder": float(remainder), **rates})
+    return Result(pd.DataFrame(rows), Provenance.collect(model, powers=powers))
 
 
 def _bytes(

@@ -160,11 +160,9 @@ def _falls_with_position(
 
 
 def only_the_first(results: ResultsByPart) -> Verdict:
-    limit = results[OVER_SQUASHING]["spectra"].limit
-    lazy = limit[(limit["matrix"] == "lazy") & (limit["layer"] != "all")]
-    powers = int(lazy["power"].max())
-    last = lazy[lazy["power"] == powers].set_index("layer")
+    last = results[OVER_SQUASHING]["powers"].frame
     require_data(not last.empty, "no pattern was measured")
+    powers = int(last["power"].iloc[0])
     remainder = last["remainder"].astype(float)
     simple = last["predicted_rate"].astype(float) < 1
     falls = last["observed_rate"].fillna(0.0).astype(float) < 1

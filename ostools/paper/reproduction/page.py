@@ -161,7 +161,7 @@ def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
             f"({PRINTED})"
         )
         compared = ost.compare(results["measured-0"], results["paths-0"])
-        return {caption: compared, "Spectra of the model's own patterns": results["spectra"]}
+        return {caption: compared}
     if name == "answer-only":
         return {f"Answers to {task}": result for task, result in results.items()}
     return {TITLES[name]: next(iter(results.values()))}

@@ -1,86 +1,16 @@
-"""Spectra of real attention patterns, and the total variation of Theorem B.3's proof on them."""
+"""The total variation of Theorem B.3's proof on real attention patterns, and hops."""
 
 from __future__ import annotations
 
 import altair as alt
 import numpy as np
-import pandas as pd
 
 from ostools.ground.words import number, title_of
 from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.jacobian.hops import ALL, MORE, Hops
-from ostools.measure.profiles.spectra import Spectra
 from ostools.reporting.forms import SQUARE, curve, log_rows, token_bars, token_labels, token_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.theme import Looks
 from ostools.results import Chart, Frame, frame_of
-
-_MATRICES = {"pattern": "pattern A", "lazy": "lazy (A + I) / 2"}
-_LAST, _MEAN, _RATE = "last token", "mean over all tokens", "second eigenvalue of the whole product"
-_DASHES = alt.Scale(domain=[_LAST, _MEAN, _RATE], range=[[1, 0], [6, 4], [1.5, 3]])
-_COLUMNS = ["place", "series", "quantity", "value"]
-
-
-def spectra_chart(result: Spectra) -> Chart:
-    """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2)."""
-    panels = [_eigenvalues(frame_of(result)), _depth(result.depth), _powers(result.limit)]
-    options: Looks = {"spacing": 30, "between": 24, "color": "shared", "strokeDash": "shared"}
-    title = "Spectra of the attention patterns, mean over heads"
-    return draw.figure(draw.in_rows(panels, 2), title, **options)
-
-
-def _spectra_panel(
-    rows: Frame, across: str, y: Looks, title: str, points: int = 22
-) -> alt.LayerChart:
-    """`rows` has the columns place, series, quantity and value. `points`: their size, 0 for lines
-    alone.
-    """
-    ticks = axes.whole_ticks(int(rows["place"].min()), int(rows["place"].max()), 9)
-    x = alt.X("place:Q", title=across, axis=alt.Axis(grid=False, format="d", values=ticks))
-    # Only lines are dashed: a legend shared with circles would lose its strokes.
-    dash = alt.StrokeDash("quantity:N", scale=_DASHES, legend=alt.Legend(title=None))
-    heads = rows["head"] != "mean" if "head" in rows else pd.Series(False, index=rows.index)
-    hue = draw.hue("series", {words: name for name, words in _MATRICES.items()})
-    marks = curve(rows[~heads], x, y, hue, dash=dash, points=points, width=1.8)
-    return draw.panel(marks + curve(rows[heads], x, y, hue, width=0, points=14), 300, 190, title)
-
-
-def _eigenvalues(frame: Frame) -> alt.LayerChart:
-    rows: Frame = frame[frame["quantity"] == "second_eigenvalue"]
-    rows = rows[(rows["head"] == "mean") | (rows["matrix"] == "pattern")].assign(
-        place=frame["layer"], quantity=_LAST
-    )
-    rows = rows.assign(series=rows["matrix"].map(_MATRICES))[[*_COLUMNS, "head"]]
-    y = axes.linear("second eigenvalue", (0, 1))
-    title = "Largest self-attention of tokens 2 to n"
-    return _spectra_panel(rows, "layer (dots: the heads' A)", y, title, 0)
-
-
-def _depth(depth: Frame) -> alt.LayerChart:
-    kinds = {"first_mass_last": _LAST, "first_mass_mean": _MEAN}
-    rows: Frame = depth.rename(columns=kinds | {"blocks": "place"})
-    rows = rows.melt(
-        id_vars=["matrix", "place"], value_vars=list(kinds.values()), var_name="quantity"
-    )
-    rows = rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS]
-    y = axes.linear("mass on the first token", format=".0%")
-    across = "blocks multiplied, from the embeddings up"
-    return _spectra_panel(rows, across, y, "Products over depth")
-
-
-def _powers(limit: Frame) -> alt.LayerChart:
-    """Where nothing is left after a power there is no rate to draw."""
-    stack: Frame = limit[(limit["layer"] == "all") & limit["observed_rate"].notna()]
-    columns = {"observed_rate": _LAST, "predicted_rate": _RATE, "power": "place"}
-    rows: Frame = stack.rename(columns=columns).melt(
-        id_vars=["matrix", "place"], value_vars=[_LAST, _RATE], var_name="quantity"
-    )
-    rows, y = log_rows(
-        rows.assign(series=rows["matrix"].map(_MATRICES))[_COLUMNS], "remainder at k / at k - 1"
-    )
-    title = "How fast the rest vanishes if the stack is repeated"
-    return _spectra_panel(rows, "power k of the whole product", y, title, 0)
-
 
 _WIDTH, _HEIGHT = 290, 170
 _QUANTITIES = {

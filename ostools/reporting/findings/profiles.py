@@ -1,5 +1,5 @@
 """Sentences on profiles over tokens that are no sensitivity of one prompt: path sums, several
-prompts, attention, changes, a logit's parts, spectra.
+prompts, attention, changes, a logit's parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.profile import Profile
-from ostools.measure.profiles.spectra import Spectra
 from ostools.measure.prompts import of_text
 from ostools.reporting.findings import MOST, first_few, present
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
@@ -191,22 +190,6 @@ def _changed_most(table: Frame, summary: Frame) -> str:
         f"Changed most ({first['linearisation']}, {NORMS[str(first['norm'])]}): {words}."
         if words
         else ""
-    )
-
-
-def spectra_findings(result: Spectra) -> list[str]:
-    """How much of the last token's mass the whole product of patterns puts on the first token, and
-    the rate (B.6, B.7).
-    """
-    depth: Frame = result.depth
-    deepest: Frame = depth[depth["blocks"] == depth["blocks"].max()]
-    return first_few(
-        [
-            f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean "
-            f"patterns puts {row['first_mass_last']:.1%} of the last token's mass on the first "
-            f"token; its second eigenvalue is {number(row['second_eigenvalue'])}."
-            for row in deepest.to_dict("records")
-        ]
     )
 
 
