@@ -27,7 +27,6 @@ from ostools.measure.measurement import RECORDS, measurement
 from ostools.measure.memory import bytes_of
 from ostools.measure.patching.patching import Patching, patch
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
-from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention
 from ostools.measure.probes.probe import Decodability, probe
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
@@ -62,7 +61,6 @@ __all__ = [
     "LinearRange",
     "Patching",
     "PositionEffect",
-    "ProbeIntervention",
     "Profile",
     "Reading",
     "Sensitivities",
@@ -98,7 +96,6 @@ __all__ = [
     "patch",
     "position_effect",
     "probe",
-    "probe_intervention",
     "profile",
     "read_answers",
     "reference_at_y",

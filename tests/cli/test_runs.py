@@ -87,7 +87,6 @@ DEARER = [
         "probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights",
         "selectivity",
     ),
-    ("probe intervention --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "intervention"),
     ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtypes float32", "undecodable"),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error"),
 ]

@@ -72,9 +72,6 @@ TASKS: dict[str, Measure] = {
         model, "copy-last", lengths=[len(ids)], max_new_tokens=2
     ),
     "counting": lambda model, ids: ost.measure.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
-    "probe-intervention": lambda model, ids: ost.measure.probe_intervention(
-        model, "count-ones-bernoulli:tidy=true", lengths=[1, len(ids)], seeds=range(4)
-    ),
 }
 """What is measured of a task's prompts."""
 

@@ -46,7 +46,6 @@ OF_A_TASK: dict[Any, dict[str, Any]] = {
     ost.evaluate: {**SOME, "max_new_tokens": 2},
     ost.collapse: {**SOME, "dtypes": ["float32"]},
     ost.probe: {**SOME, "random_weights": False},
-    ost.measure.probe_intervention: SOME,
     ost.measure.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
     ost.paper.windows: {"lengths": [3], "windows": [4]},
     ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},

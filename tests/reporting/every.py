@@ -113,9 +113,6 @@ EVERY: dict[str, Callable[[], Result]] = {
     ),
     "Decodability": lambda: _probes(),
     "FailureStage": lambda: _failure_stage(),
-    "ProbeIntervention": lambda: ost.measure.probe_intervention(
-        model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)
-    ),
     "Evaluation": lambda: _evaluated(),
     "AnswerDifference": lambda: ost.compare(_evaluated(), _evaluated("hint")),
     "PositionEffect": lambda: ost.measure.position_effect(model(), passages=3, tokens=6),

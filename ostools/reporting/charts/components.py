@@ -8,7 +8,6 @@ import altair as alt
 import pandas as pd
 
 from ostools.measure.probes.failure_stage import NOT_READ, READ, UNDECODABLE, FailureStage
-from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.scores import TESTS
 from ostools.mitigations.named import NONE
@@ -43,25 +42,6 @@ def probe_chart(result: Decodability) -> Chart:
     dtype and test: tests are never in one line."""
     title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
     return _figure(_places(result), title, result.findings())
-
-
-def intervention_chart(result: ProbeIntervention) -> Chart:
-    """By how much the expected answer moves where the probe says the next, by place and direction;
-    a panel a dtype.
-    """
-    panels = []
-    for dtype, group in frame_of(result).groupby("dtype", sort=False):
-        rows = group[["intervention", "direction", "followed"]]
-        rows = rows.rename(columns={"intervention": "value", "direction": "series"})
-        rows = rows.assign(name=places_named(group))
-        order = list(dict.fromkeys(rows["name"]))
-        axis = axes.names(order, alt.X, _PLACES, labelAngle=-90 if len(order) > 18 else 0)
-        value = axes.linear(f"answer moved (counts; predicted {group['predicted'].iloc[0]:.3g})")
-        hue = draw.hue("series", {"probe": "full", "data": "frozen"}, **SQUARE)
-        marks = bars(rows, axis, value, hue, offset=alt.XOffset("series:N"))
-        panels.append([draw.panel(marks, _WIDTH, _HEIGHT, str(dtype))])
-    title = f"Is it read? {frame_of(result)['task'].iloc[0]}"
-    return _figure(panels, title, result.findings())
 
 
 def _figure(panels: Sequence[Sequence[draw.Panel]], title: str, sentences: Sequence[str]) -> Chart:

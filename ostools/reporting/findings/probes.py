@@ -1,9 +1,9 @@
-"""Sentences on probes, on whether the output reads them, and on where answers are lost."""
+"""Sentences on probes, and on where answers are lost."""
 
 from __future__ import annotations
 
 from ostools.ground.words import runs
-from ostools.measure import Decodability, FailureStage, ProbeIntervention
+from ostools.measure import Decodability, FailureStage
 from ostools.measure.probes.failure_stage import (
     UNDECODABLE,
     VERDICTS,
@@ -143,25 +143,6 @@ def _test_words(test: str, rows: Frame, alone: Column) -> str:
         interval = "(too few to say within what interval)"
     in_brackets = f" ({controls})" if controls else ""
     return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}{in_brackets}"
-
-
-def intervention_findings(result: ProbeIntervention) -> list[str]:
-    """By dtype and direction: where moving along it moves the answer most, and what follows."""
-    frame, sentences = frame_of(result), []
-    one_dtype = frame["dtype"].nunique() == 1
-    for (dtype, direction), rows in frame.groupby(["dtype", "direction"], sort=False):
-        most = rows.loc[rows["intervention"].abs().idxmax()]
-        along = "the weights of the probe" if direction == "probe" else "the direction of the data"
-        follows = (
-            f"; of {most['asked']} prompts with the right answer's first token as the likeliest, "
-            f"{most['followed']:.0%} then have the next answer's"
-        )
-        sentences.append(
-            f"{'Along' if one_dtype else f'{dtype}, along'} {along}, until the probe says "
-            f"{most['predicted']:.2g} more: the expected answer moves most {_at(most)}, by "
-            f"{most['intervention']:+.2f} in the mean{follows if most['asked'] else ''}."
-        )
-    return first_few(sentences)
 
 
 def _at(row: Row) -> str:
