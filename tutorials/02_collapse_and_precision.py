@@ -153,16 +153,12 @@ assert 0.03 < beyond["bfloat16-eager"].max() < 3 * noise["bfloat16-eager"]
 # the same, the *first* tokens of the two answers are the same. **Expect** no impossible count here.
 
 # %%
-counts = ost.measure.counting(
-    model, "count-ones", lengths=range(1, 25), dtypes=["float32", "bfloat16"]
-)
-assert counts.frame["correct"].all()
+counts = ost.collapse(model, "count-ones", lengths=range(1, 25), dtypes=["float32", "bfloat16"])
+assert ost.evaluate(model, "count-ones", lengths=range(1, 25)).frame["correct"].all()
 counts.plot()
 
 # %%
-counts.summary[
-    ["dtype", "impossible_from", "impossible_status", "first_error", "errors", "counts", "verdict"]
-]
+counts.verdicts().query("site == 'y'")[["dtype", "verdict", "hidden", "tried", "status"]]
 
 # %% [markdown]
 # ## Finding

@@ -2,7 +2,6 @@
 collapse, attention and answers."""
 
 from ostools.measure.ablation.ablation import Ablation, ablation
-from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation
@@ -49,7 +48,6 @@ __all__ = [
     "Change",
     "Collapse",
     "Comparison",
-    "Counting",
     "Decodability",
     "Evaluation",
     "FailureStage",
@@ -80,7 +78,6 @@ __all__ = [
     "carrier_positions",
     "collapse",
     "compare",
-    "counting",
     "evaluate",
     "failure_stage",
     "faithfulness",

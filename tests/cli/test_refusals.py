@@ -63,8 +63,6 @@ BEFORE_A_MODEL = [
     ("collapse --dtypes int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
     ("attention --task copy-last --length 2 --prompt 1", ["--prompt and --task exclude each other"]),
     ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
-    ("evaluate counting --task copy-last", ["unknown counting task 'copy-last'", "count-ones"]),
-    ("evaluate counting --seed -1", ["seed: expected a whole number of at least 0, found -1"]),
     ("evaluate retrieval --records uids", ["expected uuid or words, or a file, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("probe --lengths 1:3 --dry-run", ["expected at least 5 lengths", "found 3"]),
@@ -78,7 +76,7 @@ BY_ITS_FILES = [
 ]
 """What the configuration and the tokenizer say."""
 BY_THE_MODEL = [
-    ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
+    ("probe --task count-ones --lengths 38:46 --out x.csv", ["46 items take", "holds 256"]),
 ]
 
 

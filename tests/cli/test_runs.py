@@ -48,10 +48,6 @@ SHOWN = [
         "accuracy|None of 2 texts holds an answer",
     ),
     (
-        "evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtypes float32",
-        "pair_noise|one-sided",
-    ),
-    (
         "evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning 1",
         "begun answer line",
     ),

@@ -71,7 +71,6 @@ TASKS: dict[str, Measure] = {
     "evaluate": lambda model, ids: ost.evaluate(
         model, "copy-last", lengths=[len(ids)], max_new_tokens=2
     ),
-    "counting": lambda model, ids: ost.measure.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
 }
 """What is measured of a task's prompts."""
 

@@ -79,7 +79,7 @@ def test_every_measurement_of_a_text_or_a_task_takes_all_options() -> None:
     }
     asked = {name for name, names in takes.items() if names & {"prompt", "prompts", "task"}}
     missing = {name for name in asked if not set(EncodingOptions.__annotations__) <= takes[name]}
-    assert missing == {"counting", "attention_variation"}
+    assert missing == {"attention_variation"}
     assert all("bos" in takes[name] for name in missing)
     assert {function.__name__ for function in (*OF_A_TEXT, *OF_A_TASK)} <= asked - missing
 

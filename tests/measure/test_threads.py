@@ -20,7 +20,7 @@ FAST = [
         "HeadScores",
         "Evaluation",
     ),
-    *("AttentionVariation", "Faithfulness", "Counting"),
+    *("AttentionVariation", "Faithfulness"),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity
+from ostools.measure import AttentionVariation, Bounds, Collapse, Sensitivity
 from ostools.measure.study.study import Study
 from ostools.paper.figure5 import Figure5
 from ostools.paper.lemmas import ALL_HYPOTHESES
@@ -257,13 +257,8 @@ def lemmas(name: str, passed: Sequence[bool], hypotheses: str = ALL_HYPOTHESES) 
 
 def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -> Any:
     row = {"dtype": "bfloat16", "impossible_status": status, "tested_pairs": tested}
-    summary = pd.DataFrame([row | {"right_twice": twice, "right_once": once}])
-    origin = Provenance.without_model()
-    return {
-        "counting": {
-            "counting": Counting(NOTHING, origin, summary, Collapse(NOTHING, origin, NOTHING))
-        }
-    }
+    frame = pd.DataFrame([row | {"right_twice": twice, "right_once": once}])
+    return {"counting": {"counting": Result(frame, Provenance.without_model())}}
 
 
 def studied(mitigation: str, about: str, verdict: str) -> Any:

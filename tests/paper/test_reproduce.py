@@ -4,6 +4,8 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,10 @@ from ostools.paper.claims.claim import (
 )
 from ostools.paper.claims.claims import CLAIMS, COLUMNS, FIGURES, chosen_claims, judged
 from ostools.paper.claims.parts import PARTS, checked_arguments, parts_of, steps
+from ostools.paper.hidden_counts import hidden_counts
 from ostools.paper.lemmas import lemma_checks
 from tests.paper import planted
+from tests.reporting.made import made_collapse
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.md"
@@ -362,3 +366,20 @@ def test_every_judge_has_a_case_of_each_outcome_that_it_can_give() -> None:
         )
         assert tried.pop(name, wanted) == wanted, name
     assert tried == {}
+
+
+@pytest.mark.parametrize(
+    ("token", "once", "twice"),
+    [(lambda n: str(n)[0], 0, 2), (lambda n: "3", 2, 0), (lambda n: "x", 0, 0)],
+)
+def test_a_hidden_pair_of_counts_that_is_right_twice_contradicts_the_corollary(
+    token: Callable[[int], str], once: int, twice: int
+) -> None:
+    """Hidden from 25 on: there 29 and 30, 39 and 40 have answers that begin with different digits."""
+    curve = made_collapse(
+        lambda n: 0.1 if n >= 25 else 1.0, lengths=range(1, 41), noise={"made": 0.5}
+    )
+    frame = curve.frame.assign(next_token=curve.frame["length"].map(token))
+    right_tokens = {n: str(n)[0] for n in range(1, 41)}
+    row = hidden_counts(replace(curve, frame=frame), right_tokens).frame.iloc[0]
+    assert (row["tested_pairs"], row["right_once"], row["right_twice"]) == (2, once, twice)

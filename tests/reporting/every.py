@@ -108,9 +108,6 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]
     ),
     "Faithfulness": lambda: ost.measure.faithfulness(model(), [_sensitivity(), _chain()]),
-    "Counting": lambda: ost.measure.counting(
-        model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]
-    ),
     "Decodability": lambda: _probes(),
     "FailureStage": lambda: _failure_stage(),
     "Evaluation": lambda: _evaluated(),

@@ -22,7 +22,6 @@ from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
     ParsedAnswer,
-    Reader,
     digits_in,
     free,
     reader_of,
@@ -122,13 +121,6 @@ def _last_number(text: str, pieces: Sequence[str]) -> str | None:
     numbers = [match[0] for match in matches]
     is_echo = len(pieces) > 1 and numbers[-len(pieces) :] == list(pieces)
     return None if is_echo else numbers[-1]
-
-
-def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
-    """Judge an answer after a prompt with a prefilled answer line: the rest of that line, against
-    the number `key`.
-    """
-    return _verdict(Reader(numeric=True).read(answer.text, answer.ended), key, key, True)
 
 
 def grade_name(grade: Grade) -> str:

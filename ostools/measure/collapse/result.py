@@ -198,13 +198,6 @@ class Collapse(Result):
         """
         return dict(self.provenance.parameters.get("not_finite", {}))
 
-    def require_finite(self, what: str) -> None:
-        """Raise `InputError` where a dtype overflows: for a measurement (`what`) that has no row
-        for it.
-        """
-        for reason in self.overflowing().values():
-            raise InputError(f"{what}: {reason}: leave this dtype out")
-
     def measured(self) -> Frame:
         """`frame` without the rows of dtypes that overflow."""
         frame = frame_of(self)

@@ -26,6 +26,7 @@ from ostools.models import Prompt
 from ostools.paper import behaviour
 from ostools.paper.claims.claim import PaperClaim
 from ostools.paper.figure5 import figure_5
+from ostools.paper.hidden_counts import counting
 from ostools.paper.lemmas import lemma_checks
 from ostools.paper.retrieval import retrieval
 from ostools.paper.synthetic import figure_8, figure_9
@@ -257,8 +258,8 @@ _PARTS = (
         "counting",
         {"lengths": "1:96", "dtypes": _TWO_DTYPES},
         15,
-        _result("counting", ost.measure.counting, task="count-ones"),
-        _bytes(ost.measure.counting, task="count-ones"),
+        lambda model, options, progress: counting(model, **options, progress=progress),
+        _bytes(ost.collapse, task="count-ones"),
     ),
     ClaimPart(
         "remedies",

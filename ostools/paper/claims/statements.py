@@ -114,7 +114,7 @@ def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str =
 
 
 def counting_impossible(results: ResultsByPart) -> Verdict:
-    summary = results["counting"]["counting"].summary
+    summary = results["counting"]["counting"].frame
     sentence = "; ".join(
         f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs "
         f"tested there; both first tokens are right in {row['right_twice']} of them, and one alone "

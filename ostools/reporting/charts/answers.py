@@ -1,6 +1,4 @@
-"""Answers against length: how often they are right, which numbers they are, and what Corollary 6.2
-predicts for counting.
-"""
+"""Answers against length: how often they are right, and which numbers they are."""
 
 from __future__ import annotations
 
@@ -10,21 +8,19 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.words import title_of
-from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
 from ostools.measure.answers.result import Evaluation
 from ostools.reporting.findings.answers import (
     constant_answer,
     constant_words,
-    counting_words,
     evaluation_notes,
     task_of,
 )
-from ostools.reporting.forms import BAND, Encoding, Marks, curve, log_rows, looks_by_name, rules
+from ostools.reporting.forms import BAND, Encoding, Marks, curve, looks_by_name, rules
 from ostools.reporting.style import axes, draw, notebook, theme
 from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Column, Frame, Row, frame_of
+from ostools.results import Chart, Column, Frame, frame_of
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
 NOTHING_CAME = "nothing came"
@@ -103,7 +99,7 @@ def evaluation_chart(result: Evaluation) -> Chart:
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
     panels, notes = [[_share_panel(result, end)]], evaluation_notes(result)
     if frame["absolute_error"].notna().any():
-        panels.insert(0, [_answers_panel(frame, end, _WIDTH, _ANSWERS_HEIGHT)])
+        panels.insert(0, [_answers_panel(frame, end)])
         notes.insert(0, "On the diagonal an answer is right; larger: more answers.")
     if constant := constant_words(result):
         notes.append(f"Dotted across: {constant[0].lower()}{constant[1:]}")
@@ -149,9 +145,7 @@ def _share_panel(result: Evaluation, end: int | None) -> alt.LayerChart:
     return draw.panel(marks, _WIDTH, _HEIGHT)
 
 
-def _answers_panel(
-    frame: Frame, end: int | None, width: int, height: int, further_marks: Sequence[alt.Chart] = ()
-) -> alt.LayerChart:
+def _answers_panel(frame: Frame, end: int | None) -> alt.LayerChart:
     """The answers against the right ones, and the diagonal. What lies beyond twice the largest
     right answer, and what holds no number, stands at the top edge."""
     right, number = frame["key"].map(int), frame["number"]
@@ -179,8 +173,8 @@ def _answers_panel(
     places |= looks_by_name("outcome", looks, columns=2, symbolSize=60) | {"size": size}
     marks = draw.rows(points).mark_point(filled=True, strokeWidth=1.1, opacity=0.85)
     marks = marks.encode(tooltip=draw.tooltips(points), **places)
-    lines = [*training_end(end, frame["length"], None), *further_marks] if is_length else []
-    return draw.panel([diagonal, marks, *lines], width, height)
+    lines = training_end(end, frame["length"], None) if is_length else []
+    return draw.panel([diagonal, marks, *lines], _WIDTH, _ANSWERS_HEIGHT)
 
 
 def _two_curves(tables: Mapping[str, Frame], title: str) -> tuple[Marks, Encoding]:
@@ -222,50 +216,3 @@ def _constant_share(result: Evaluation) -> float:
     """The share of prompts on which one and the same answer is right."""
     _, right, prompts = constant_answer(result)
     return right / prompts
-
-
-_COLUMN, _ABOVE, _BENEATH = 300, 190, 150
-_FLOORS = {
-    "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
-    "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
-    "machine_line": ("machine line: one representable step", [7, 4]),
-}
-
-
-def counting_chart(result: Counting) -> Chart:
-    """A column a dtype. Above: the float64 distance at y, its noise and the machine line, with a
-    line at the predicted impossible count. Below: the answers against the right ones. A dotted line
-    stands where training ends.
-    """
-    frame = frame_of(result)
-    axes.require_finite(frame["distance"], "a counting curve")
-    task, lengths = task_of(result), frame["length"]
-    end = (result.provenance.model.get("trained_lengths") or {}).get(task)
-    x = axes.quiet(length_axis(lengths, None))
-    rows = frame.melt(["dtype", "length"], list(_FLOORS), "quantity").dropna(subset="value")
-    rows, y = log_rows(rows, "L2 distance at y")
-    dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=_GREY)
-    summary, above, below = [row for _, row in result.summary.iterrows()], [], []
-    for row in summary:
-        name = str(row["dtype"])
-        of_dtype, hue = rows[rows["dtype"] == name], alt.value(theme.colour(name))
-        marks = curve(of_dtype, x, y, hue, dash=dash) + _impossible(row, lengths, 0.6 * _ABOVE)
-        marks += training_end(end, lengths, 0.6 * _ABOVE - 15)
-        above.append(draw.panel(marks, _COLUMN, _ABOVE, name, **draw.BOLD))
-        answers, line = frame[frame["dtype"] == name], _impossible(row, lengths, None)
-        below.append(_answers_panel(answers, end, _COLUMN, _BENEATH, line))
-    title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
-    notes = [counting_words(row) for row in summary]
-    scales: Looks = {"color": "independent", "shape": "independent", "strokeDash": "shared"}
-    return draw.figure([above, below], title, notes, between=16, **scales)
-
-
-def _impossible(row: Row, lengths: Column, height: float | None) -> Marks:
-    """A vertical line at the predicted impossible count, with its words at `height`, if any."""
-    if pd.isna(row["impossible_from"]):
-        return []
-    place = int(row["impossible_from"])
-    on_the_left = place > (int(lengths.min()) + int(lengths.max())) / 2
-    words: Looks = {"words": f"predicted impossible from {place}", "height": height}
-    looks = words | {"side": "left" if on_the_left else "right", "dash": theme.DASHES["predicted"]}
-    return draw.line_at("x", "length", place, colour=theme.colour(str(row["dtype"])), **looks)

@@ -1,6 +1,4 @@
-"""Sentences on answers: how many are right, what could not be read, counting, and what mitigations
-change.
-"""
+"""Sentences on answers: how many are right, what could not be read, and what mitigations change."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import math
 
 import pandas as pd
 
-from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.paired import (
     FIRST_BETTER,
     NO_DIFFERENCE,
@@ -19,7 +16,7 @@ from ostools.measure.answers.paired import (
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
-from ostools.reporting.findings import MOST, as_one_finding, first_few, present
+from ostools.reporting.findings import as_one_finding, present
 from ostools.reporting.style import theme
 from ostools.results import Frame, Result, Row, frame_of
 
@@ -254,41 +251,4 @@ def difference_findings(result: AnswerDifference) -> list[str]:
         )
         if row["left_out"]
         else "",
-    )
-
-
-# --- counting
-
-SCOPE = (
-    "Predicted and measured are about the answer's first token, after the answer line is begun. "
-    "The corollary is one-sided: it does not speak of errors at other counts, nor of errors in "
-    "later tokens."
-)
-
-
-def counting_findings(result: Counting) -> list[str]:
-    """Corollary 6.2's prediction and the answers, a sentence a dtype; what it does not speak of."""
-    return [
-        *first_few([counting_words(row) for _, row in result.summary.iterrows()], MOST - 1),
-        SCOPE,
-    ]
-
-
-def counting_words(row: Row) -> str:
-    """The counts that are predicted impossible, those that were answered wrong, and whether the two
-    agree.
-    """
-    n_unread = row["something_else"] + row["cut_off"]
-    first = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
-    pairs = (
-        f" Of {row['pairs_hidden']} hidden pairs the answers' first tokens are the same at "
-        f"{row['pairs_hidden'] - row['differ_hidden']}; of {row['tested_pairs']} whose right "
-        f"first tokens differ the model gives both at {row['right_twice']}, one at "
-        f"{row['right_once']}."
-    )
-    return (
-        f"{row['dtype']}: predicted impossible where the pair is hidden: "
-        f"{row['impossible_status']}. Measured: {row['counts'] - row['errors'] - n_unread} of "
-        f"{row['counts']} answers right, {n_unread} without a number; first wrong number: "
-        f"{first}.{pairs if row['pairs_hidden'] else ''} Prediction: {row['verdict']}."
     )

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ostools.measure.answers.answers import Answer, line_written
-from ostools.measure.answers.judging import judge, judge_prefilled
+from ostools.measure.answers.judging import judge
 from ostools.measure.answers.reading import (
     CUT_OFF,
     HAS_ANSWER,
@@ -286,24 +286,6 @@ def test_a_retrieved_value_is_the_first_that_is_named() -> None:
     ):
         found = judge(asked, answer(text))
         assert (found.kind, found.correct) == (kind, correct)
-
-
-@pytest.mark.parametrize(
-    ("text", "ended", "kind", "number", "correct"),
-    [
-        (" 12\n", "stop", A, 12, True),
-        (" 12.", "eos", A, 12, True),
-        (" 12 ones", "eos", A, 12, True),
-        (" 12", "length", C, None, False),
-        (" many\n12", "stop", E, None, False),
-        ("", "eos", E, None, False),
-    ],
-)
-def test_a_line_begun_in_the_prompt(
-    text: str, ended: str, kind: str, number: int | None, correct: bool
-) -> None:
-    found = judge_prefilled(answer(text, ended), "12")
-    assert (found.kind, found.number, found.correct) == (kind, number, correct)
 
 
 @dataclass(frozen=True)

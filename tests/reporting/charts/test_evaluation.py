@@ -1,21 +1,14 @@
-"""The chart and the sentences of answers and of counting: what is drawn, and what is said of it."""
+"""The chart and the sentences of answers: what is drawn, and what is said of it."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
-from ostools.measure.answers.counting import Counting
-from ostools.measure.collapse.result import Collapse
-from ostools.reporting.charts.answers import counting_chart
-from ostools.reporting.findings.answers import counting_findings, evaluation_findings
-from ostools.results import Provenance
+from ostools.reporting.findings.answers import evaluation_findings
 from ostools.theory.statistics.heaping import heaping
 from tests.reporting.made import made_evaluation as made
 from tests.reporting.made import rows_of, tables_of, words_of
@@ -184,100 +177,3 @@ def test_the_right_lines_log_probability_has_a_verdict_and_a_range(
     said = " ".join(evaluation_findings(result))
     assert said.count(start) == len(sentences)
     assert all(start + sentence in said for sentence in sentences)
-
-
-# --- counting
-
-
-def counted(**summary: Any) -> Counting:
-    """Sixteen counts in bfloat16: right, wrong and without a number."""
-    n = np.arange(1, 17)
-    kinds = np.array(["right", "wrong", "none", "right"] * 4)
-    frame: Any = pd.DataFrame(
-        {"length": n, "key": [str(i) for i in n], "distance": 2.0 / n, "correct": kinds == "right"}
-    )
-    frame = frame.assign(
-        task="count-ones",
-        dtype="bfloat16",
-        answer="x",
-        pair_noise=0.3,
-        machine_line=0.1,
-        kind=np.where(kinds == "none", "something else", "answered"),
-        number=pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
-        absolute_error=pd.array(
-            [{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"
-        ),
-    )
-    row = {
-        "dtype": "bfloat16",
-        "impossible_from": 7,
-        "impossible_status": "hidden from 7 to 16 (all 10 lengths tried)",
-    }
-    row |= {
-        "first_error": 2,
-        "always_errs_from": None,
-        "errors": 4,
-        "something_else": 4,
-        "cut_off": 0,
-        "counts": 16,
-    }
-    row |= {
-        "pairs_hidden": 10,
-        "differ_hidden": 0,
-        "tested_pairs": 3,
-        "right_once": 2,
-        "right_twice": 0,
-    }
-    provenance = replace(Provenance.without_model(), model={"trained_lengths": None})
-    curve = Collapse(pd.DataFrame(), provenance, pd.DataFrame())
-    return Counting(
-        frame, provenance, pd.DataFrame([row | {"verdict": "consistent"} | summary]), curve
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {},
-            r"bfloat16: predicted impossible where the pair is hidden: hidden from 7 to 16 \(all 10 lengths tried\)\. ",
-        ),
-        ({}, "Measured: 8 of 16 answers right, 4 without a number; first wrong number: n = 2. "),
-        (
-            {},
-            "Of 10 hidden pairs .* same at 10; of 3 whose .* gives both at 0, one at 2. Prediction: consistent.$",
-        ),
-        (
-            {"differ_hidden": 2, "verdict": "differs below the noise"},
-            "the same at 8; .*Prediction: differs below the noise.$",
-        ),
-        (
-            {"right_twice": 2, "verdict": "contradicted"},
-            "the model gives both at 2, .*Prediction: contradicted.$",
-        ),
-        (
-            {"first_error": None, "errors": 0, "something_else": 0},
-            "16 of 16 answers right, 0 .*first wrong number: none",
-        ),
-        (
-            {"impossible_status": "not hidden at any", "pairs_hidden": 0},
-            "^(?!.*hidden pairs).*: not hidden at any. Meas",
-        ),
-    ],
-)
-def test_counting_tells_predicted_from_measured(options: dict[str, Any], words: str) -> None:
-    sentence, scope = counting_findings(counted(**options))
-    assert re.search(words, sentence)
-    assert "one-sided" in scope
-
-
-def test_every_count_is_drawn_as_what_it_is() -> None:
-    drawn = points_of(counting_chart(counted()))
-    none = "no number: something else (at the top edge)"
-    outcomes = [outcome for outcome, _ in drawn.values()]
-    assert {name: outcomes.count(name) for name in set(outcomes)} == {
-        "right": 8,
-        "wrong number": 4,
-        none: 4,
-    }
-    assert {shown for (_, shown), (outcome, _) in drawn.items() if outcome != none} == {7.0}
