@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ostools import hooks
-from ostools.ground import InputError, Progress, TransformerBridge, tell, whole_number
+from ostools.ground import InputError, Progress, TransformerBridge, tell
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.batches import (
     TOKENS,
@@ -34,7 +35,7 @@ from ostools.models.describe import attention_named
 from ostools.models.files.checks import ids_of_setting
 from ostools.models.precision.scores import own_attention, runs_own_attention
 from ostools.models.tokenizer_calls import decoded
-from ostools.models.tokens import token_text, tokenizer_of
+from ostools.models.tokens import token_text
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole
 # text would. A pattern that is replaced or frozen is that of a whole text: of a step's one query a
@@ -91,31 +92,37 @@ def answers(
             read alone, as `generate` of transformers reads it.
         progress: called as progress(done, total) with the number of prompts answered.
 
-    Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the
-    context, and for logits that are not finite. A batch of another
+    Raises `InputError` for a prompt that leaves no room for max_new_tokens in the context, and for
+    logits that are not finite. A batch of another
     size may round the last digit of a logit otherwise: in 16 bits, where a step is large, two
     tokens closer than that can change places: two right runs of one model in bfloat16 differed at
     about one of thirteen near ties.
     """
-    encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
-    _check(model, encoded_prompts, max_new_tokens, stops, cycles)
-    require_batch_size(batch_size)
-    reading = _AnswerTexts(model, stops, cycles)
+    ids = [as_prompt(model, prompt).ids.tolist() for prompt in prompts]
+    longest, context = max(map(len, ids)), context_length(model)
+    if longest + max_new_tokens > context:
+        raise InputError(
+            f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit "
+            f"the model's context of {context}: shorten one of them"
+        )
+    none, answer_so_far = [None] * len(ids), partial(_answer, model.tokenizer, end_ids(model))
+    readers = [
+        partial(answer_so_far, *about)
+        for about in zip(ids, stops or none, cycles or none, strict=True)
+    ]
     answer_by_index: dict[int, Answer] = {}
-    lengths = [len(prompt.ids) for prompt in encoded_prompts]
+
+    def ended(count: int) -> None:
+        tell(progress, len(answer_by_index) + count, len(ids))
+
     for batch in batches(
-        lengths, padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size
+        list(map(len, ids)), padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size
     ):
-        ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
-        before = len(answer_by_index)
-
-        def ended(count: int, before: int = before) -> None:
-            tell(progress, before + count, len(encoded_prompts))
-
-        shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
+        prompt_ids = {index: ids[index] for index in batch}
+        shared = shared_prefix(model, list(prompt_ids.values()), steps=max_new_tokens)
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
-            answer_by_index |= _generate(model, ids, max_new_tokens, reading, shared, ended)
-    return [answer_by_index[index] for index in range(len(encoded_prompts))]
+            answer_by_index |= _generate(model, prompt_ids, readers, max_new_tokens, shared, ended)
+    return [answer_by_index[index] for index in range(len(ids))]
 
 
 def line_written(text: str) -> bool:
@@ -123,43 +130,11 @@ def line_written(text: str) -> bool:
     return any(line.strip() for line in re.split(r"[\r\n]", text)[:-1])
 
 
-def _check(
-    model: TransformerBridge,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
-    stops: Sequence[Stop] | None,
-    cycles: Sequence[int] | None,
-) -> None:
-    if not prompts:
-        raise InputError("answers: expected at least one prompt, found none")
-    whole_number("max_new_tokens", max_new_tokens, 1)
-    for name, values in (("stop", stops), ("cycle", cycles)):
-        if values is not None and len(values) != len(prompts):
-            raise InputError(
-                f"answers: expected one {name} for each of {len(prompts)} prompts, found "
-                f"{len(values)}"
-            )
-    if stops is not None:
-        tokenizer_of(model)
-    context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
-    if longest + max_new_tokens > context:
-        raise InputError(
-            f"answers: a prompt of {longest} tokens and max_new_tokens={max_new_tokens} do not fit "
-            "the model's context of "
-            f"{context}: shorten one of them"
-        )
-
-
-def require_batch_size(batch_size: object) -> None:
-    if batch_size is not None:
-        whole_number("batch_size", batch_size, 1)
-
-
 def _generate(
     model: TransformerBridge,
     prompts: dict[int, list[int]],
+    readers: Sequence[Callable[[list[int]], Answer]],
     max_new_tokens: int,
-    reading: _AnswerTexts,
     shared: int,
     ended: Callable[[int], None],
 ) -> dict[int, Answer]:
@@ -172,7 +147,7 @@ def _generate(
         for index, token in zip(going, tokens.tolist(), strict=True):
             if index not in finished:
                 new_ids[index].append(token)
-                answer = reading.of(index, prompts[index], new_ids[index])
+                answer = readers[index](new_ids[index])
                 if answer.ended != "length" or len(answer.ids) == max_new_tokens:
                     finished[index] = answer
         if len(finished) > ended_before:
@@ -207,23 +182,24 @@ def how_read(model: TransformerBridge) -> dict[str, object]:
     }
 
 
-class _AnswerTexts:
-    def __init__(
-        self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None
-    ) -> None:
-        self.tokenizer, self.ends = model.tokenizer, end_ids(model)
-        self.stops, self.cycles = stops, cycles
-
-    def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
-        if new_ids[-1] in self.ends:
-            return Answer(tuple(new_ids), text_behind(self.tokenizer, prompt, new_ids[:-1]), "eos")
-        text = text_behind(self.tokenizer, prompt, new_ids)
-        ended: Ended = "length"
-        if self.stops is not None and self.stops[index](text):
-            ended = "stop"
-        elif self.cycles is not None and _repeats(new_ids, self.cycles[index]):
-            ended = "repeats"
-        return Answer(tuple(new_ids), text, ended)
+def _answer(
+    tokenizer: Any,
+    ends: frozenset[int],
+    prompt: list[int],
+    stop: Stop | None,
+    cycle: int | None,
+    new_ids: list[int],
+) -> Answer:
+    """The answer that these ids are so far; "length" where nothing ends it."""
+    if new_ids[-1] in ends:
+        return Answer(tuple(new_ids), text_behind(tokenizer, prompt, new_ids[:-1]), "eos")
+    text = text_behind(tokenizer, prompt, new_ids)
+    ended: Ended = "length"
+    if stop is not None and stop(text):
+        ended = "stop"
+    elif cycle is not None and _repeats(new_ids, cycle):
+        ended = "repeats"
+    return Answer(tuple(new_ids), text, ended)
 
 
 def _repeats(ids: list[int], cycle: int) -> bool:

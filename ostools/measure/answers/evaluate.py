@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Unpack
 
 import pandas as pd
@@ -168,9 +168,7 @@ class TaskAnswers:
         """Whether words stand before the answer, so that it has no probability right after the
         prompt.
         """
-        return self.task_prompts[0].reasons or any(
-            task_prompt.thinks for task_prompt in self.task_prompts
-        )
+        return self.task_prompts[0].reasons or any(prompt.thinks for prompt in self.task_prompts)
 
     @property
     def scored(self) -> bool:
@@ -178,18 +176,30 @@ class TaskAnswers:
 
     @cached_property
     def room(self) -> int:
-        if self.max_new_tokens is not None:
-            return self.max_new_tokens
-        return answer_room(
-            self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None
-        )
+        return self.max_new_tokens or answer_room(self.model, self.task_prompts, self.reasons)
 
     def rows(self, trained: int | None) -> tuple[list[dict[str, object]], dict[str, Any]]:
         """A row a prompt, and the provenance entries. `trained`: the longest length of the model's
         training.
         """
+        prompts = [prompt.prompt for prompt in self.task_prompts]
+        part = partial(part_of, self.progress, shares=1 + self.scored, units=100)
+        scores: Sequence[float] = [math.nan] * len(prompts)
         with mitigations.running(self.model, self.mitigation):
-            answer_list, scores, described = self._answers(), self._scores(), self._described()
+            answer_list = answers(
+                self.model,
+                prompts,
+                max_new_tokens=self.room,
+                stops=[reader_of(prompt).closed for prompt in self.task_prompts],
+                cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in self.task_prompts],
+                batch_size=self.batch_size,
+                progress=part(0, 1),
+            )
+            if self.scored:
+                lines = [answer_text(prompt) for prompt in self.task_prompts]
+                options = {"batch_size": self.batch_size, "progress": part(1, 2)}
+                scores = answer_log_probability(self.model, prompts, lines, **options)
+            described = self._described()
         acts_by_length: dict[int, bool] = {}
         rows = []
         for task_prompt, answer, score in zip(self.task_prompts, answer_list, scores, strict=True):
@@ -201,28 +211,6 @@ class TaskAnswers:
             }
             rows.append(answer_columns(task_prompt, answer, reasoning, self.grade) | columns)
         return rows, described
-
-    def _answers(self) -> list[Answer]:
-        return answers(
-            self.model,
-            [prompt.prompt for prompt in self.task_prompts],
-            max_new_tokens=self.room,
-            stops=[reader_of(prompt).closed for prompt in self.task_prompts],
-            cycles=[CYCLE + CYCLE_AN_ITEM * prompt.length for prompt in self.task_prompts],
-            batch_size=self.batch_size,
-            progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
-        )
-
-    def _scores(self) -> Sequence[float]:
-        if not self.scored:
-            return [math.nan] * len(self.task_prompts)
-        return answer_log_probability(
-            self.model,
-            [task_prompt.prompt for task_prompt in self.task_prompts],
-            [answer_text(task_prompt) for task_prompt in self.task_prompts],
-            batch_size=self.batch_size,
-            progress=part_of(self.progress, 1, 2, 2, units=100),
-        )
 
     def _status(
         self, task_prompt: TaskPrompt, answer: Answer, acts_by_length: dict[int, bool]

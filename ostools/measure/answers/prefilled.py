@@ -27,7 +27,6 @@ from ostools.measure.position import (
 from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, label
 from ostools.models import EncodingOptions, Prompt, context_length
-from ostools.models.tokens import token_text
 from ostools.tasks import Task
 
 SPARE = 4
@@ -62,56 +61,30 @@ def prefilled_prompts(
             "prompt: measure it with evaluate or study"
         )
     if len({prompt.key for prompt in task_prompts}) < 2:
-        advice = "give it an option that draws its items, such as uniform=true, or more seeds"
         raise InputError(
             f"{form.name}: expected questions with different right answers, found that all have "
-            f"{task_prompts[0].key!r}: " + (advice if not form.numeric else "give more lengths")
+            f"{task_prompts[0].key!r}: give more lengths or seeds, or an option that draws its "
+            "items, such as uniform=true"
         )
-    first_line, _ = split_line(model, task_prompts[0])
+    lines = [split_line(model, task_prompt) for task_prompt in task_prompts]
     prompt_by_ids: dict[tuple[int, ...], ReadPrompt] = {}
-    for task_prompt in task_prompts:
-        line, answer = split_line(model, task_prompt)
-        if line != first_line:
+    for task_prompt, (line, answer) in zip(task_prompts, lines, strict=True):
+        if line != lines[0][0]:
             raise cut_otherwise(task_prompt)
         read_prompt = replace(read_at(model, task_prompt, position), answer=answer)
         prompt_by_ids.setdefault(read_prompt.ids, read_prompt)
     prompts = list(prompt_by_ids.values())
-    require_room(model, prompts)
+    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)), context_length(model)
+    if (needed := len(longest.ids) + answer_room(prompts)) > context:
+        raise InputError(
+            f"{form.name}: a prompt of {longest.task_prompt.length} items takes {needed} tokens "
+            f"with the answer, the model's context holds {context}: ask for shorter lengths"
+        )
     return prompts
-
-
-def require_telling_first_tokens(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> None:
-    """Require that the first token of an answer tells which of the right answers it is.
-
-    Raises `InputError` where two right answers begin with the same token (12 and 15, where digits
-    are tokens): what is said of that token is said of both."""
-    key_by_token: dict[int, str] = {}
-    for prompt in sorted(prompts, key=lambda prompt: prompt.task_prompt.length):
-        task_prompt = prompt.task_prompt
-        key = key_by_token.setdefault(prompt.token, task_prompt.key)
-        if key != task_prompt.key:
-            raise InputError(
-                f"{task_prompt.task.name}: expected right answers that begin with different "
-                f"tokens, found {key} and "
-                f"{task_prompt.key}, which both begin with "
-                f"{token_text(model.tokenizer, prompt.token)!r}: what is said of that "
-                "token is said of both. Ask for lengths whose answers differ there, such as 2 to 9"
-            )
 
 
 def answer_room(prompts: Sequence[ReadPrompt]) -> int:
     return max(len(prompt.answer) for prompt in prompts) + SPARE
-
-
-def require_room(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> None:
-    longest, context = max(prompts, key=lambda prompt: len(prompt.ids)), context_length(model)
-    needed = len(longest.ids) + answer_room(prompts)
-    if needed > context:
-        raise InputError(
-            f"{longest.task_prompt.task.name}: a prompt of {longest.task_prompt.length} items "
-            f"takes {needed} tokens with the "
-            f"answer, the model's context holds {context}: ask for shorter lengths"
-        )
 
 
 @contextmanager

@@ -42,19 +42,14 @@ COUNT = 32
 """Tokens for the count of one part."""
 
 
-def answer_room(
-    model: TransformerBridge,
-    task_prompts: Sequence[TaskPrompt],
-    reasons: bool = False,
-    prefilled: bool = False,
-) -> int:
+def answer_room(model: TransformerBridge, task_prompts: Sequence[TaskPrompt], reasons: bool) -> int:
     """Tokens that an answer may have by default: the longest right line's and `spare` more."""
     longest = max(
         len(line_ids(model, task_prompt.prompt, answer_text(task_prompt)))
         for task_prompt in task_prompts
     )
     counts = max(task_prompt.counts for task_prompt in task_prompts)
-    return longest + spare(reasons, prefilled, counts)
+    return longest + spare(reasons, task_prompts[0].prefill is not None, counts)
 
 
 def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
@@ -87,15 +82,9 @@ def answer_log_probability(
         batch_size: as in `answers`.
         progress: called as progress(done, total) with the number of prompts scored.
 
-    Raises `InputError` for no prompts, lines that do not match them, a line without tokens of its
-    own, prompt and line over the context, and logits that are not finite. Cost: one pass over every
+    Raises `InputError` for a line without tokens of its own, prompt and line over the context, and logits that are not finite. Cost: one pass over every
     prompt and line, batched as `answers` batches.
     """
-    if not prompts or len(lines) != len(prompts):
-        raise InputError(
-            f"expected one line for each of at least one prompt, found {len(lines)} for "
-            f"{len(prompts)}"
-        )
     line_id_rows, texts = [], []
     for prompt, line in zip(prompts, lines, strict=True):
         encoded_prompt = as_prompt(model, prompt)

@@ -126,8 +126,6 @@ def test_in_a_chat_the_line_is_open_already() -> None:
 @pytest.mark.parametrize(
     ("prompts", "lines", "words"),
     [
-        ([], [], "at least one prompt, found 0 for 0"),
-        (["1"], ["2", "3"], "found 2 for 1"),
         (["1"], [""], "it is empty"),
         (
             ["1" * 200],
