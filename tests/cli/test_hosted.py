@@ -105,7 +105,7 @@ def test_a_server_is_asked(
     assert [row["correct"] for row in json.loads(said[1][1])["rows"]] == [True, True]
     assert "sk-marker" not in said[0][1] + said[1][1] + (tmp_path / "a.jsonl").read_text()
     found = run("evaluate", "--lengths", "2:4", *asked[3:])
-    assert_refused(found, "expected an answer", "the same command goes on")
+    assert_refused(found, "expected a chat completion", "the same command goes on")
 
 
 REFUSED = [

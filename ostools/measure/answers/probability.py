@@ -82,8 +82,9 @@ def answer_log_probability(
         batch_size: as in `answers`.
         progress: called as progress(done, total) with the number of prompts scored.
 
-    Raises `InputError` for a line without tokens of its own, prompt and line over the context, and logits that are not finite. Cost: one pass over every
-    prompt and line, batched as `answers` batches.
+    Raises `InputError` for a line without tokens of its own, prompt and line over the context, and
+    logits that are not finite. Cost: one pass over every prompt and line, batched as `answers`
+    batches.
     """
     line_id_rows, texts = [], []
     for prompt, line in zip(prompts, lines, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,15 +33,8 @@ SETTINGS = ("model", "endpoint", "temperature", "max_tokens")
 """How answers were made: one way for all answers of a file."""
 UNKNOWN = "unknown model"
 STOP_TOKENS = (
-    "</s>",
-    "<eos>",
-    "<end_of_turn>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|end|>",
+    *("</s>", "<eos>", "<end_of_turn>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+    *("<|im_end|>", "<|endoftext|>", "<|end|>"),
 )
 """Tokens with which Llama, Gemma, Qwen, Phi and GPT end a text or a turn. A tokenizer here knows
 its model's, so that no text of a model here holds one."""
@@ -77,11 +71,6 @@ class AnswerRow(BaseModel):
     endpoint: str | None = None
     temperature: Amount | None = None
     max_tokens: Count | None = None
-
-    @property
-    def has_answer(self) -> bool:
-        """Return whether the text is an answer of the model: what a filter withheld is none."""
-        return self.text is not None and self.finish_reason != "content_filter"
 
 
 @dataclass(frozen=True)
@@ -210,20 +199,23 @@ def hosted_of(
     ways to ask."""
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    settings: dict[str, Any] = {}
-    for key in SETTINGS:
-        values = list(dict.fromkeys(getattr(row, key) for row in rows))
-        if len(values) > 1:
+    settings: dict[str, Any] = {key: getattr(rows[0], key) for key in SETTINGS}
+    for row, key in product(rows, SETTINGS):
+        if getattr(row, key) != settings[key]:
             raise InputError(
-                f"{file}: expected answers made in one way, found {key} {values[0]!r} and "
-                f"{values[1]!r}; one file for each"
+                f"{file}: expected answers made in one way, found {key} {settings[key]!r} and "
+                f"{getattr(row, key)!r}; one file for each"
             )
-        settings[key] = values[0]
     model_name = settings.pop("model")
     if None not in (model_name, model) and model_name != model:
         raise InputError(f"{file}: expected answers of {model!r}, found answers of {model_name!r}")
     settings["served"] = sorted({row.served for row in rows if row.served is not None})
-    answer_by_id = {row.id: row for row in rows if row.has_answer}
+    # What a filter withheld is no answer of the model.
+    answer_by_id = {
+        row.id: row
+        for row in rows
+        if row.text is not None and row.finish_reason != "content_filter"
+    }
     questions = tuple(question_by_id.values())
     return Hosted(model_name or model or UNKNOWN, questions, answer_by_id, settings)
 
@@ -231,8 +223,7 @@ def hosted_of(
 def without_stop_tokens(text: str) -> str:
     """Return the text without stop tokens at its end and the blanks around them."""
     while text.rstrip().endswith(STOP_TOKENS):
-        token = next(token for token in STOP_TOKENS if text.rstrip().endswith(token))
-        text = text.rstrip().removesuffix(token).rstrip()
+        text = text[: text.rindex("<")].rstrip()
     return text
 
 
@@ -240,9 +231,9 @@ def asked_elsewhere(result: Result) -> str:
     """Return temperature and endpoint of the answers in words, as far as they are recorded."""
     how = result.provenance.parameters
     where = "made elsewhere" if how.get("endpoint") is None else "given over an API"
-    if (temperature := how.get("temperature")) is None:
-        return f"{where} at a temperature that is not recorded"
-    return f"{where} at temperature {temperature:g}"
+    temperature = how.get("temperature")
+    words = "a temperature that is not recorded"
+    return f"{where} at {words if temperature is None else f'temperature {temperature:g}'}"
 
 
 def unanswered(result: Result) -> list[str]:
@@ -251,12 +242,8 @@ def unanswered(result: Result) -> list[str]:
         result.frame if "correct" in result.frame else getattr(result, "answers", result.frame)
     )
     missing = int(frame["correct"].isna().sum())
-    if not missing:
-        return []
-    return [
-        f"{missing} of {len(frame)} prompts have no answer: the shares, errors and frequencies "
-        "leave them out."
-    ]
+    words = "have no answer: the shares, errors and frequencies leave them out."
+    return [f"{missing} of {len(frame)} prompts {words}"] if missing else []
 
 
 @checked_arguments(InputError)

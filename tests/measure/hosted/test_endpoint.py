@@ -170,7 +170,7 @@ def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path
     [
         (401, {"error": {"message": f"bad key {MARKER}"}}, r"bad key \[OPENAI_API_KEY\]"),
         (400, {"error": {"message": f"why {MARKER}"}}, r"why \[OPENAI_API_KEY\]"),
-        (200, b"<html>hello</html>", "expected an answer"),
+        (200, b"<html>hello</html>", "expected a chat completion"),
         (200, completion("x", "odd"), "finish_reason: input should be"),
         (200, completion(f"your key is {MARKER}"), "an answer holds the key"),
     ],

@@ -93,7 +93,7 @@ def test_a_proxy_sees_of_https_the_name_of_the_host_alone(
         seen,
     ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
-        with pytest.raises(InputError, match="expected an answer"):
+        with pytest.raises(InputError, match="expected a chat completion"):
             ask_endpoint("https://example.org/v1", "m", ASKED, tmp_path / "a.jsonl", retries=0)
     assert seen
     assert all(
