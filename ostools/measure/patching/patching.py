@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Unpack, cast
+from typing import ClassVar, Literal, Unpack
 
 import pandas as pd
 import torch
 
-from ostools import mitigations, tasks
+from ostools import mitigations
 from ostools.ground import (
     InputError,
     Position,
@@ -39,13 +39,12 @@ from ostools.ground import (
 from ostools.measure.first_order import agreement_table
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated_prompts import ACTIVE, MitigatedPrompts
+from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import TOKENS
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, PromptRun, What
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import layers_up_to
-from ostools.measure.swept import READ_POSITION, Cell, Rows, Swept
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions, Prompt, encode
@@ -122,7 +121,6 @@ class Patching(Result):
     python_only={"positions": "several positions that are patched together are a list of lists"},
     memory=["patterns"],
     sizes={"rows_together": TOKENS},
-    sweep=lambda: SWEPT,
     in_chunks=True,
 )
 def patch(
@@ -191,59 +189,40 @@ def patch(
     about: dict[str, object] = {"what": what, "window": window, "queries": queries}
     about |= {"logit": texts, "logit_ids": answer, "corrupt_ids": corrupt_ids}
     provenance = Provenance.collect(model, clean_ids, measurement="patch", **about)
-    described = mitigated.described(model)
+    part_rows = _part_rows(patches, mitigated.prompts[0])
+    tables = []
     with differentiated(model, mitigated) as work:
         pairs = enumerate(zip(clean_ids, corrupt_ids, strict=True))
         shared = next((place for place, pair in pairs if len(set(pair)) > 1), pos)
+        dtype = next(work.parameters()).dtype
         patcher = Patcher(work, what, answer, shared, queries)
-        clean, corrupted = _runs(patcher, clean_ids, corrupt_ids, texts)
+        clean, corrupted = patcher.run(clean_ids), patcher.run(corrupt_ids)
+        _require_apart(clean, corrupted, texts, dtype)
         ways = {DENOISING: (corrupted, clean), NOISING: (clean, corrupted)}
         if what == EDGES:
             ways = {KNOCKOUT: (clean, corrupted)}
-        tables = []
         for (direction, (host, donor)), part in with_progress(ways.items(), progress):
-            effects = _effects(patcher, host, donor, patches, first_order, part)
-            tables.append(effects.assign(direction=direction))
-        described["computed_in"] = str(next(work.parameters()).dtype).removeprefix("torch.")
-    rows = pd.concat(tables, ignore_index=True)
-    part_rows = _part_rows(patches, mitigated.prompts[0])
-    frame = part_rows.iloc[rows.pop("patch")].reset_index(drop=True).join(rows)
-    frame = frame.assign(answer=texts[0], against="".join(texts[1:]))
-    for column, run in {"clean": clean, "corrupt": corrupted}.items():
-        values = dict(zip(_quantities(answer), run.numbers[0].tolist(), strict=True))
-        frame[column] = frame["quantity"].map(values)
-    parameters = {**provenance.parameters, **described}
-    return Patching(frame[list(_COLUMNS)], replace(provenance, parameters=parameters))
-
-
-def _quantities(answer: Sequence[int]) -> tuple[str, str]:
-    return LOG_P, DIFFERENCE if len(answer) == 2 else LOGIT
-
-
-def _effects(
-    patcher: Patcher,
-    host: PromptRun,
-    donor: PromptRun,
-    patches: Sequence[Patch],
-    first_order: bool,
-    progress: Progress | None,
-) -> pd.DataFrame:
-    """A row a quantity and patch of one direction: patch (its index), patched, effect, share,
-    predicted_effect.
-    """
-    patched, effect = patcher.patched(host, donor, patches, progress)
-    predicted = torch.full_like(effect, torch.nan)
-    if first_order:
-        predicted = patcher.predicted(host, donor, patches)
-    share = effect / (donor.numbers - host.numbers)
-    columns = {"patched": patched, "effect": effect, "share": share, "predicted_effect": predicted}
-    tables = [
-        pd.DataFrame({name: values[:, place].numpy() for name, values in columns.items()}).assign(
-            quantity=quantity, patch=range(len(patches))
-        )
-        for place, quantity in enumerate(_quantities(patcher.answer))
-    ]
-    return pd.concat(tables, ignore_index=True)
+            patched, effect = patcher.patched(host, donor, patches, part)
+            predicted = torch.full_like(effect, torch.nan)
+            if first_order:
+                predicted = patcher.predicted(host, donor, patches)
+            share = effect / (donor.numbers - host.numbers)
+            for place, quantity in enumerate((LOG_P, DIFFERENCE if len(answer) == 2 else LOGIT)):
+                table = part_rows.assign(
+                    direction=direction,
+                    quantity=quantity,
+                    clean=float(clean.numbers[0, place]),
+                    corrupt=float(corrupted.numbers[0, place]),
+                    patched=patched[:, place].numpy(),
+                    effect=effect[:, place].numpy(),
+                    share=share[:, place].numpy(),
+                    predicted_effect=predicted[:, place].numpy(),
+                )
+                tables.append(table)
+    frame: Frame = pd.concat(tables, ignore_index=True)
+    frame = frame.assign(answer=texts[0], against="".join(texts[1:]))[list(_COLUMNS)]
+    described = mitigated.described(model) | {"computed_in": str(dtype).removeprefix("torch.")}
+    return Patching(frame, replace(provenance, parameters={**provenance.parameters, **described}))
 
 
 def _corrupt(
@@ -356,57 +335,31 @@ def _answer_of(model: TransformerBridge, mitigated: MitigatedPrompts, index: int
     return read.token
 
 
-def _runs(
-    patcher: Patcher, clean_ids: tuple[int, ...], corrupt_ids: tuple[int, ...], texts: Sequence[str]
-) -> tuple[PromptRun, PromptRun]:
-    """The clean and the corrupt run. Raises `InputError` where rounding alone keeps their numbers
-    apart.
-    """
-    clean, corrupt = patcher.run(clean_ids), patcher.run(corrupt_ids)
-    dtype = next(patcher.model.parameters()).dtype
-    rounding = _ROUNDINGS * torch.finfo(dtype).eps * max(clean.logit_size, corrupt.logit_size)
-    pairs = zip(clean.numbers[0].tolist(), corrupt.numbers[0].tolist(), strict=True)
-    for ours, theirs in pairs:
+def _require_apart(
+    clean: PromptRun, corrupt: PromptRun, texts: Sequence[str], dtype: torch.dtype
+) -> None:
+    """Refuse two runs whose numbers rounding alone keeps apart."""
+    size = max(clean.logit_size, corrupt.logit_size)
+    rounding = _ROUNDINGS * torch.finfo(dtype).eps * size
+    for ours, theirs in zip(clean.numbers[0].tolist(), corrupt.numbers[0].tolist(), strict=True):
         if not abs(ours - theirs) > rounding:
             raise InputError(
                 "patch: expected clean and corrupt runs that differ in "
                 f"{' - '.join(map(repr, texts))}, found {ours:.6g} and {theirs:.6g}, within "
                 "rounding: of no gap there is no share"
             )
-    return clean, corrupt
 
 
-def _part_rows(patches: Sequence[Patch], prompt: Prompt) -> pd.DataFrame:
+def _part_rows(patches: Sequence[Patch], prompt: Prompt) -> Frame:
     """What says which part a row is of, a row a patch."""
     rows = []
-    for patch in patches:
-        layers, positions, head = patch.layers, patch.positions, patch.head
+    for layers, positions, head in patches:
         window = f"layer {layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
         places = ",".join(map(str, positions))
         token = "".join(prompt.tokens[place] for place in positions)
         part = (f"{window}, position {places}", positions[0], token)
         if head is not None:
             part = (f"{window}, head {head}", None, "")
-        rows.append((*part, patch.layers[0], places, head))
+        rows.append((*part, layers[0], places, head))
     names = ["part", "position", "token", "layer", "positions", "head"]
     return pd.DataFrame(rows, columns=names).astype({"position": "Int64", "head": "Int64"})
-
-
-def _swept(model: TransformerBridge, cell: Cell) -> Rows:
-    """The rows of a cell: a task's question of each length, and the corrupt one that its task
-    makes.
-    """
-    tables, provenance = [], None
-    for length in cell.lengths:
-        clean = question(tasks.task(cell.task), length, seed=cell.seed)
-        result = patch(model, clean, mitigation=cell.mitigated, progress=False, **cell.arguments)
-        tables.append(cast(Frame, result.frame).assign(length=length, status=ACTIVE))
-        provenance = result.provenance
-    return pd.concat(tables, ignore_index=True), cast(Provenance, provenance)
-
-
-SWEPT = Swept(
-    read=Patching,
-    options=dict.fromkeys(("what", "layers", "window", "logit")) | READ_POSITION,
-    measure=_swept,
-)

@@ -35,10 +35,6 @@ _PATHS = (
     "derivative that `ost.sensitivity` measures: `ost.compare` holds one against the other. The "
     f"paper's forms are not bounds. {_LONGEST}"
 )
-_PATCHED = (
-    "Activations of a clean run put into a corrupt one, and the other way: the share of the gap "
-    f"between the two runs that goes with each part. {_LONGEST}"
-)
 _OF_PROMPT = ("dtype", "mitigation", "seed", "length")
 
 
@@ -177,6 +173,5 @@ LOOKS: dict[str, Look] = {
     "token-homogenization": Look("How alike the tokens of a prompt are", _LONGEST, _OF_PROMPT),
     "sensitivity": Look("Sensitivity (Section 5)", f"{_PROFILES} {_LONGEST}", _OF_PROMPT),
     "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, _OF_PROMPT),
-    "patch": Look("What carries the answer?", _PATCHED, _OF_PROMPT),
 }
 """In the order of the page."""
