@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ostools.mitigations.base import (
     Bar,
     Composed,
-    Label,
     Mitigation,
     MitigationError,
     compose,
@@ -23,9 +22,7 @@ from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
 from ostools.mitigations.prompts import (
     Hint,
     Interleave,
-    Numbered,
     Partition,
-    PositionalHint,
     RepeatPrompt,
     Separator,
 )
@@ -43,12 +40,9 @@ __all__ = [
     "Composed",
     "Hint",
     "Interleave",
-    "Label",
     "Mitigation",
     "MitigationError",
-    "Numbered",
     "Partition",
-    "PositionalHint",
     "RepeatPrompt",
     "Separator",
     "SlidingWindow",

@@ -8,7 +8,7 @@ is kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import torch
@@ -29,35 +29,31 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
     `MitigationError` if its invariant is broken, and if it has one but no forward pass ran on which
     it could have been seen.
     """
-    if mitigation is None:
-        yield
-        return
-    if all(type(part).verify is Mitigation.verify for part in parts(mitigation)):
-        with mitigation.hooks(model):
-            yield
-        return
+    verifies = any(type(part).verify is not Mitigation.verify for part in parts(mitigation))
     scores_by_layer: dict[int | None, Tensor] = {}
     verified = False
 
     def keep(scores: Tensor, layer: int | None) -> None:
         scores_by_layer[layer] = scores
 
-    def verify(
-        pattern: Tensor, layer: int | None
-    ) -> None:  # the scores come first; both are dropped then
+    def verify(pattern: Tensor, layer: int | None) -> None:
         nonlocal verified
         place = cast(int, layer)  # a pattern is always one layer's
-        mitigation.verify(
-            {"scores": {place: scores_by_layer.pop(place)}, "pattern": {place: pattern}}
+        # The scores come first; both are dropped then.
+        scores = scores_by_layer.pop(place)
+        cast(Mitigation, mitigation).verify(
+            {"scores": {place: scores}, "pattern": {place: pattern}}
         )
         verified = True
 
-    with (
-        mitigation.hooks(model),
-        hooks.capture(model, "pattern", "scores", reduce={"scores": keep, "pattern": verify}),
-    ):
+    with ExitStack() as stack:
+        if mitigation is not None:
+            stack.enter_context(mitigation.hooks(model))
+        if verifies:
+            reduce = {"scores": keep, "pattern": verify}
+            stack.enter_context(hooks.capture(model, "pattern", "scores", reduce=reduce))
         yield
-    if not verified:
+    if verifies and not verified:
         raise MitigationError(
             f"{type(mitigation).__name__}: expected a forward pass to verify, found none in the "
             "block"

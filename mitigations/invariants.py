@@ -5,7 +5,6 @@ to 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,19 +20,10 @@ VisibleKeys = Bool[Tensor, "query key"]
 _SOFTMAX = 1e-5  # the softmax is computed in float32, whatever the model's dtype
 
 
-def layers_of(record: Mapping[str, Any], name: str) -> Iterator[tuple[int, Scores, Scores]]:
-    """Layers of a record, each with its pattern and its scores; `name` is the mitigation's, for the
-    error.
-    """
-    try:
-        patterns, scores = record["pattern"], record["scores"]
-        pairs = [(layer, pattern, scores[layer]) for layer, pattern in patterns.items()]
-    except (KeyError, TypeError, AttributeError):
-        raise MitigationError(
-            f"{name}.verify: expected a record with 'pattern' and 'scores' by layer, found "
-            f"{sorted(record)}"
-        ) from None
-    yield from pairs
+def layers_of(record: Mapping[str, Mapping[int, Scores]]) -> Iterator[tuple[int, Scores, Scores]]:
+    """Layers of a record, each with its pattern and its scores."""
+    for layer, pattern in record["pattern"].items():
+        yield layer, pattern, record["scores"][layer]
 
 
 def causal(pattern: Scores) -> VisibleKeys:
@@ -47,26 +37,17 @@ def require_unseen(name: str, layer: int, pattern: Scores, unseen: VisibleKeys) 
     that is not.
     """
     wrong = pattern.masked_fill(~unseen, 0.0).ne(0)  # NaN is not 0
-    if bool(wrong.any()):
-        where = _first(wrong)
-        raise MitigationError(
-            f"{name}: expected weights of exactly 0 on the keys that it hides, found "
-            f"{float(pattern[where]):.3g} in layer {layer}, head {where[1]}, "
-            f"{_edge(pattern, where)}"
-        )
+    _refuse_any(
+        wrong, f"{name}: expected weights of exactly 0 on the keys that it hides", layer, pattern
+    )
 
 
 def require_unmasked(name: str, layer: int, scores: Scores, visible: VisibleKeys) -> None:
     """No score of the keys in `visible` is masked. Raises `MitigationError` with the
     first that is.
     """
-    masked = hidden(scores) & visible
-    if bool(masked.any()):
-        where = _first(masked)
-        raise MitigationError(
-            f"{name}: expected that every key which it does not hide is seen, found one that "
-            f"something else masks in layer {layer}, head {where[1]}, {_edge(scores, where)}"
-        )
+    expected = f"{name}: expected that every key which it does not hide is seen"
+    _refuse_any(hidden(scores) & visible, expected, layer, scores)
 
 
 def require_rows_sum_to_one(name: str, layer: int, pattern: Scores) -> None:
@@ -78,18 +59,18 @@ def require_rows_sum_to_one(name: str, layer: int, pattern: Scores) -> None:
     tolerance = info.eps + _SOFTMAX + pattern.shape[-1] * info.smallest_normal * info.eps
     sums = pattern.sum(-1, dtype=torch.float64)
     off = ~((sums - 1).abs() <= tolerance)  # written so that NaN fails too
-    if bool(off.any()):
-        batch, head, row = _first(off)
-        query = pattern.shape[-1] - pattern.shape[-2] + row
-        raise MitigationError(
-            f"{name}: expected the weights of every query to sum to 1, found "
-            f"{float(sums[batch, head, row]):.6g} in layer {layer}, head {head}, query {query}"
-        )
+    _refuse_any(off, f"{name}: expected the weights of every query to sum to 1", layer, pattern)
 
 
-def _first(where: Bool[Tensor, "*shape"]) -> tuple[int, ...]:
-    return tuple(int(index) for index in where.nonzero()[0])
-
-
-def _edge(pattern: Scores, where: tuple[int, ...]) -> str:
-    return f"query {pattern.shape[-1] - pattern.shape[-2] + where[2]}, key {where[3]}"
+def _refuse_any(
+    wrong: Bool[Tensor, "batch head query *key"], expected: str, layer: int, pattern: Scores
+) -> None:
+    """Raise `MitigationError` with the place of the first that is wrong."""
+    if not bool(wrong.any()):
+        return
+    _, head, row, *key = wrong.nonzero()[0].tolist()
+    query = pattern.shape[-1] - pattern.shape[-2] + row
+    at_key = f", key {key[0]}" if key else ""
+    raise MitigationError(
+        f"{expected}, found otherwise in layer {layer}, head {head}, query {query}{at_key}"
+    )

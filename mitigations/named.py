@@ -13,8 +13,6 @@ BUILT_IN = {
     "separator": "ostools.mitigations.prompts:Separator",
     "partition": "ostools.mitigations.prompts:Partition",
     "hint": "ostools.mitigations.prompts:Hint",
-    "positional-hint": "ostools.mitigations.prompts:PositionalHint",
-    "numbered": "ostools.mitigations.prompts:Numbered",
     "interleave": "ostools.mitigations.prompts:Interleave",
     "repeat-prompt": "ostools.mitigations.prompts:RepeatPrompt",
     "sliding-window": "ostools.mitigations.passes:SlidingWindow",
@@ -49,10 +47,7 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
     if isinstance(spec, Mitigation):
         return spec
     if not isinstance(spec, str):
-        raise MitigationError(
-            "expected a mitigation or its name, such as 'separator:every=3', found "
-            f"{type(spec).__name__}"
-        )
+        raise MitigationError(f"expected a mitigation or its name, found {type(spec).__name__}")
     if is_in_file(spec):
         raise MitigationError(
             f"mitigation {spec!r} is code in a file: only --mitigation on the command line runs "

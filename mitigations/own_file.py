@@ -28,10 +28,6 @@ class FileSpec(NamedTuple):
     name: str
     options: str
 
-    @property
-    def place(self) -> str:
-        return f"{self.path}:{self.name}"
-
 
 def file_spec(spec: str) -> FileSpec | None:
     """The parts of PATH.py:NAME or PATH.py:NAME:OPTIONS; None of a text of another form."""
@@ -45,10 +41,9 @@ def loaded_from(path: str, name: str) -> object:
 
     The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
     """
-    source = Path(path).read_bytes()
     loader = SourceFileLoader(path, path)
     module = module_from_spec(ModuleSpec(path, loader, origin=path))
     sys.modules[path] = module  # where dataclasses look up what annotations name
     loader.exec_module(module)
-    LOADED[path] = hashlib.sha256(source).hexdigest()
+    LOADED[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return getattr(module, name)

@@ -2,14 +2,11 @@
 
 Sources: Beltagy, Peters, Cohan, "Longformer", 2020 (windows); Gemma 2, 2024 (every other layer);
 Xiao et al., "Efficient streaming language models with attention sinks", 2023 (the first tokens stay
-visible). Chiang, Cholak, "Overcoming a theoretical limitation of self-attention", 2022 (scores
-times log n, so that attention over n keys can stay on one of them); Su Jianlin, "Scaling attention
-by the logarithm of the length", 2021 (log n to the base of the trained length, and never below 1).
+visible).
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,7 +19,7 @@ from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 if (
     TYPE_CHECKING
 ):  # torch and TransformerLens take seconds, and a name with its options needs none of them
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Int
     from torch import Tensor
 
     from ostools.ground.lens import TransformerBridge
@@ -76,7 +73,18 @@ class SlidingWindow(Mitigation):
         from ostools import hooks
 
         layer_indices = self._layer_indices(int(model.cfg.n_layers))
-        _require_own_windows_allow(model, layer_indices, self.window, self.sinks)
+        own = own_windows(model)
+        narrower = {
+            layer: own[layer]
+            for layer in layer_indices
+            if layer in own and (own[layer] < self.window or self.sinks)
+        }
+        if narrower:
+            raise MitigationError(
+                "SlidingWindow: expected layers without a window of their own, a window of at most "
+                f"theirs and sinks=0, found layers {', '.join(map(str, narrower))} with windows of "
+                f"{', '.join(map(str, sorted({*narrower.values()})))}"
+            )
         return hooks.mask_scores(model, self.sees, layers=layer_indices)
 
     def verify(self, record: Mapping[str, Mapping[int, Tensor]]) -> None:
@@ -87,7 +95,7 @@ class SlidingWindow(Mitigation):
         """
         from ostools.mitigations import invariants
 
-        for layer, pattern, scores in invariants.layers_of(record, "SlidingWindow"):
+        for layer, pattern, scores in invariants.layers_of(record):
             if self._slides(layer):
                 visible = invariants.causal(pattern) & self.sees(*invariants.positions(pattern))
                 invariants.require_unseen("SlidingWindow", layer, pattern, ~visible)
@@ -126,78 +134,29 @@ def own_windows(model: TransformerBridge) -> dict[int, int]:
     return {layer: int(window) for layer, kind in enumerate(kinds) if kind == "sliding_attention"}
 
 
-def _require_own_windows_allow(
-    model: TransformerBridge, layer_indices: list[int], window: int, sinks: int
-) -> None:
-    """Refuse layers whose own window hides what lies beyond it, whatever is asked of them here."""
-    windows_by_layer = own_windows(model)
-    narrower = [layer for layer in layer_indices if windows_by_layer.get(layer, window) < window]
-    hiding = [layer for layer in layer_indices if layer in windows_by_layer] if sinks else []
-    if refused := narrower or hiding:
-        full_layers = tuple(sorted({*range(int(model.cfg.n_layers))} - {*windows_by_layer}))
-        problem = (
-            f"cannot widen attention to {window}"
-            if narrower
-            else f"sinks={sinks} would stay hidden"
-        )
-        advice = "a window of at most that" if narrower else "sinks=0"
-        elsewhere = f"layers={full_layers}, which have none" if full_layers else "another model"
-        raise MitigationError(
-            f"SlidingWindow: {problem}: found layers {', '.join(map(str, refused))} with a window "
-            f"of {windows_by_layer[refused[0]]} of their own; choose {advice}, or {elsewhere}"
-        )
-
-
 @typed_fields(MitigationError)
 @dataclass(frozen=True)
 class AttentionTemperature(Mitigation):
-    """Sharper or flatter attention: every score is multiplied by one factor, or by a factor that
-    grows as log n.
+    """Sharper or flatter attention: every score (scaled, soft-capped) is multiplied by `factor`
+    before the softmax, an inverse temperature. Above 1 attention is sharper, below 1 it is flatter.
 
-    The scores (scaled, soft-capped) of the query at position i are multiplied by c_i before the
-    softmax.
-    `factor`: c_i = factor, an inverse temperature. Above 1 attention is sharper, below 1 it is
-    flatter. `rule="log-n"`: c_i = max(1, log(n_i) / log(base)) with n_i = i + 1, the number of
-    positions that the query could see. With base e (the default) this is the log n of Chiang and
-    Cholak from n = 3 on. With base = the trained length the first `base` positions stay as they
-    are, bit for bit. Give `factor` or `rule`, not both.
-
-    Raises `MitigationError` for both or neither, for a factor that is not finite and above 0, and
-    for a base that is not above 1 or comes without the rule.
+    Raises `MitigationError` for a factor that is not finite and above 0.
     """
 
-    factor: int | float | None = None
-    rule: Literal["log-n"] | None = None
-    base: int | float | None = None
+    factor: int | float
 
     def __post_init__(self) -> None:
-        sound = (self.factor is None) != (self.rule is None)
-        sound = sound and _is_above(self.factor, 0) and _is_above(self.base, 1)
-        if not sound or (self.base is not None and self.rule is None):
+        if not 0 < self.factor <= sys.float_info.max:
             raise MitigationError(
-                "AttentionTemperature: expected a factor above 0, or rule='log-n' (and a base "
-                f"above 1), both finite, found factor={self.factor!r:.20}, rule={self.rule!r}, "
-                f"base={self.base!r:.20}"
+                f"AttentionTemperature: expected a finite factor above 0, found {self.factor!r:.20}"
             )
-        for field in ("factor", "base"):  # 2 and 2.0 are one mitigation, with one label
-            value = getattr(self, field)
-            object.__setattr__(self, field, None if value is None else float(value))
-
-    def factors(self, query: Int[Tensor, " query"]) -> Float[Tensor, " query"]:
-        """c_i of the queries at these absolute positions, float64."""
-        import torch
-
-        if self.factor is not None:
-            return torch.full(
-                query.shape, float(self.factor), dtype=torch.float64, device=query.device
-            )
-        length = math.log(self.base if self.base is not None else math.e)
-        return ((query + 1).double().log() / length).clamp(min=1.0)
+        # 2 and 2.0 are one mitigation, with one label.
+        object.__setattr__(self, "factor", float(self.factor))
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
         from ostools import hooks
 
-        return hooks.scale_scores(model, self.factors)
+        return hooks.scale_scores(model, self.factor)
 
     def verify(self, record: Mapping[str, Mapping[int, Tensor]]) -> None:
         """Raise `MitigationError` if a query sees a key after it, or if its weights do not sum to
@@ -205,13 +164,8 @@ class AttentionTemperature(Mitigation):
         """
         from ostools.mitigations import invariants
 
-        for layer, pattern, _ in invariants.layers_of(record, "AttentionTemperature"):
+        for layer, pattern, _ in invariants.layers_of(record):
             invariants.require_unseen(
                 "AttentionTemperature", layer, pattern, ~invariants.causal(pattern)
             )
             invariants.require_rows_sum_to_one("AttentionTemperature", layer, pattern)
-
-
-def _is_above(value: int | float | None, least: int) -> bool:
-    """Whether it is a number above `least` that a float holds, or None."""
-    return value is None or least < value <= sys.float_info.max

@@ -10,13 +10,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from ostools.ground.arguments import typed_fields
-from ostools.mitigations.base import (
-    Bar,
-    Label,
-    Mitigation,
-    MitigationError,
-    require_whole,
-)
+from ostools.mitigations.base import Bar, Mitigation, MitigationError, require_whole
 
 
 @typed_fields(MitigationError)
@@ -130,89 +124,21 @@ class Interleave(Mitigation):
 
 @typed_fields(MitigationError)
 @dataclass(frozen=True)
-class _TextAfter(Mitigation):
-    """A text, one space after the prompt."""
-
-    text: str
-
-    def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise MitigationError(f"{type(self).__name__}: expected a text, found none")
-
-    def prompt(self, text: str) -> str:
-        return f"{text} {self.text}"
-
-
-@typed_fields(MitigationError)
-@dataclass(frozen=True)
-class Hint(_TextAfter):
-    """The paper's hint (Section 3.1). The paper does not print where it stands. Here it is one
-    space after the prompt.
+class Hint(Mitigation):
+    """The paper's hint (Section 3.1), or another text. The paper does not print where it stands.
+    Here it is one space after the prompt.
 
     Raises `MitigationError` for an empty text.
     """
 
     text: str = "*Hint* It's not necessarily a 1, check carefully"
 
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise MitigationError("Hint: expected a text, found none")
 
-@typed_fields(MitigationError)
-@dataclass(frozen=True)
-class PositionalHint(_TextAfter):
-    """A sentence that says how places are counted, one space after the prompt.
-
-    A review of the paper proposes a positional hint; the paper does not. Its words are ours. They
-    speak of digits: for other items give a `text` that does not.
-
-    Raises `MitigationError` for an empty text, and for words about digits if the items are not
-    digits.
-    """
-
-    text: str = "*Hint* The digits are numbered from the left"
-
-    def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        other_items = [
-            item
-            for item in items
-            if not item.isdigit() and any(character.isalnum() for character in item)
-        ]
-        if other_items and "digit" in self.text.lower():
-            raise MitigationError(
-                f"PositionalHint: expected digits, found {other_items[0][:40]!r}; give it a text "
-                "about such items"
-            )
-        return items
-
-
-@typed_fields(MitigationError)
-@dataclass(frozen=True)
-class Numbered(_TextAfter):
-    """Every item after its number (from the left) and a colon, and a sentence that says so: 110
-    becomes 1:1 2:1 3:0.
-
-    The sentence stands one space after the prompt. The answer stays that to the items alone.
-    `insert` refuses it if the numbers would become part of the answer: in a sum, and in the copy of
-    a whole number. A review of the paper proposes a positional hint; the paper does not. Its form
-    and its words are ours.
-
-    Raises `MitigationError` for an empty text, and for separators between the items, which would be
-    numbered too.
-    """
-
-    text: str = (
-        "*Hint* The items are numbered from the left: before each colon stands an item's number, "
-        "behind it the item"
-    )
-
-    def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        pieces: list[str] = []
-        for number, item in enumerate(items, 1):
-            if not any(character.isalnum() for character in item):
-                raise MitigationError(
-                    f"Numbered: expected items, found the separator {item!r}, which would get a "
-                    "number"
-                )
-            pieces += [Label(f"{' ' if pieces else ''}{number}:"), item]
-        return pieces
+    def prompt(self, text: str) -> str:
+        return f"{text} {self.text}"
 
 
 @typed_fields(MitigationError)

@@ -13,16 +13,16 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from ostools.ground.arguments import parts_of
 from ostools.ground.errors import nearest
-from ostools.mitigations.own_file import file_spec, loaded_from
+from ostools.mitigations.own_file import FileSpec, file_spec, loaded_from
 
 Thing = TypeVar("Thing")
 Product = TypeVar("Product")
@@ -30,7 +30,6 @@ Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process
 that imports it.
 """
-_PAIR = re.compile(r"\s*(\w+)=(.*)", re.DOTALL)
 
 
 class Listed(NamedTuple):
@@ -80,8 +79,7 @@ class Registry(Generic[Thing]):
         taken.
         """
         name, _, text = spec.partition(":")
-        name = name.strip()
-        return self._construct(name, self._class(name), text)
+        return self._construct(name.strip(), self._class(name.strip()), text)
 
     def make_from_file(self, spec: str) -> Thing:
         """The thing of `PATH.py:NAME` or `PATH.py:NAME:key=value,key=value`, where NAME is a class,
@@ -92,15 +90,12 @@ class Registry(Generic[Thing]):
         Raises `error` for a file that cannot be read, raises, or has no such name, and for what is
         or gives none of this kind.
         """
-        parts = file_spec(spec)
-        assert parts is not None
+        path, name, options = cast(FileSpec, file_spec(spec))
         try:
-            maker = loaded_from(parts.path, parts.name)
+            maker = loaded_from(path, name)
         except Exception as error:  # the user's own program
-            raise self.error(
-                f"{self.kind} {spec!r} cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
-        thing = self._construct(parts.place, maker, parts.options) if callable(maker) else maker
+            raise self._failed(spec, error, "cannot be loaded: ") from error
+        thing = self._construct(f"{path}:{name}", maker, options) if callable(maker) else maker
         if not isinstance(thing, self.base):
             raise self.error(
                 f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function "
@@ -121,12 +116,12 @@ class Registry(Generic[Thing]):
                 rows.append(Listed(name, self._owner(name), "", str(error), False))
                 continue
             words = ", ".join(
-                key if option.default is option.empty else f"{key}={_typed(option.default)}"
+                key if option.default is option.empty else f"{key}={_as_text(option.default)}"
                 for key, option in options.items()
                 if key != "name"
             )
-            paragraph = (inspect.getdoc(maker) or "").split("\n\n")[0]
-            summary = re.split(r"(?<=\.)\s", paragraph.replace("\n", " "))[0]
+            paragraph = (inspect.getdoc(maker) or "").split("\n\n")[0].replace("\n", " ")
+            summary = re.split(r"(?<=\.)\s", paragraph)[0]
             rows.append(Listed(name, self._owner(name), words, summary, True))
         return rows
 
@@ -189,11 +184,7 @@ class Registry(Generic[Thing]):
 
     def _construct(self, name: str, maker: Callable[..., Product], text: str) -> Product:
         """The thing with the options of a text; a field `name` gets the name."""
-        known_options = self._options(name, maker)
-        options = self._given_options(name, known_options, text)
-        for key, option in known_options.items():
-            if option.default is option.empty and key not in options:
-                raise self.error(f"{self.kind} {name!r} needs {key}: write {name}:{key}=...")
+        options = self._given_options(name, self._options(name, maker), text)
         try:
             return maker(**options)
         except self.error:
@@ -204,32 +195,25 @@ class Registry(Generic[Thing]):
     def _given_options(self, name: str, known_options: Options, text: str) -> dict[str, object]:
         """The options of a text, read by their types, and the name where it is a field."""
         options: dict[str, object] = {"name": name} if "name" in known_options else {}
-        for key, value in self._pairs(name, text):
-            if key not in known_options or key == "name":
-                names = tuple(option for option in known_options if option != "name")
-                advice = nearest(key, names) if names else "it has none"
-                raise self.error(f"{self.kind} {name!r} has no option {key!r}: {advice}")
+        # A comma may be a value (a separator's text): only one before another `key=` parts two
+        # options.
+        for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
+            key, _, value = pair.lstrip().partition("=")
+            if key not in known_options:
+                names = [option for option in known_options if option != "name"]
+                raise self.error(
+                    f"{self.kind} {name!r} has no option {key!r}: {nearest(key, names)}"
+                )
             if key in options:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
             try:
                 options[key] = _read(value, known_options[key].annotation)
             except ValidationError as error:
-                reason = error.errors()[0]["msg"].replace("Input should be", "expected", 1)
+                reason = error.errors()[0]["msg"]
                 raise self.error(
                     f"{self.kind} {name!r}: {key}: {reason}, found {value!r}"
                 ) from None
         return options
-
-    def _pairs(self, name: str, text: str) -> Iterator[tuple[str, str]]:
-        # A comma may be a value (a separator's text): only one before another `key=` parts two
-        # options.
-        for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
-            match = _PAIR.fullmatch(pair)
-            if match is None:
-                raise self.error(
-                    f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}"
-                )
-            yield match[1], match[2]
 
     def _options(self, name: str, maker: Callable[..., object]) -> Options:
         """The options that a class takes, the fields of its dataclass; of a function its
@@ -250,9 +234,8 @@ class Registry(Generic[Thing]):
 
     def _failed(self, name: str, error: Exception, how: str = "") -> ValueError:
         """The refusal of what somebody else's program raised, in one line with its owner."""
-        colon = "" if how else ":"
-        owner = f"{self.kind} {name!r} of {self._owner(name)}{colon}"
-        return self.error(f"{owner} {how}{type(error).__name__}: {error}")
+        owner = f"{self.kind} {name!r} of {self._owner(name)}"
+        return self.error(f"{owner}: {how}{type(error).__name__}: {error}")
 
 
 @cache
@@ -267,27 +250,14 @@ def _read(text: str, kind: object) -> object:
     """The value of an option as its type wants it: None for "none", the text itself, or several
     values joined by +; of several types the first that takes it. Raises `ValidationError`.
     """
-    choices = sorted(parts_of(kind), key=lambda choice: choice is str)  # any text is a text: last
-    words = tuple(word for word in re.split(r"[+/ ]", text.strip("()[]")) if word)
     failures = []
-    for value in (None, text) if text.lower() == "none" else (text, words):
-        for choice in choices:
-            if (
-                choice is int
-                and isinstance(value, str)
-                and not re.fullmatch(r"[+-]?\d+", value.strip())
-            ):
-                continue  # 1.0 is a share where a float is one of the types, and no whole number
+    for value in (None, text) if text.lower() == "none" else (text, tuple(text.split("+"))):
+        for choice in parts_of(kind):
             try:
-                return TypeAdapter(typing.cast(type, choice)).validate_python(value)
+                return TypeAdapter(cast(type, choice)).validate_python(value)
             except ValidationError as error:
                 failures.append(error)
     raise failures[0]
-
-
-def _typed(value: object) -> str:
-    """An option's value as one types it."""
-    return str(value).lower() if isinstance(value, bool) else _as_text(value)
 
 
 def _as_text(value: object) -> str:

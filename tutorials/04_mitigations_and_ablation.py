@@ -65,7 +65,7 @@ class NoSink(Mitigation):
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """The weights on the first token are exactly 0, and every row still sums to 1."""
-        for layer, pattern, _ in layers_of(record, "NoSink"):
+        for layer, pattern, _ in layers_of(record):
             hidden = causal(pattern) & ~self.sees(*positions(pattern))
             require_unseen("NoSink", layer, pattern, hidden)
             require_rows_sum_to_one("NoSink", layer, pattern)

@@ -10,16 +10,13 @@ from ostools.paper.behaviour import (
     figure_4_of,
     figure_prompts,
 )
-from ostools.paper.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.figure5 import Figure5, figure_5
 from ostools.paper.reproduction.reproduce import reproduce
 from ostools.paper.retrieval import Retrieval, retrieval
 from ostools.paper.synthetic import Figure8, Figure9, figure_8, figure_9
-from ostools.paper.windows import WindowStudy, windows
 
 __all__ = [
-    "ChainOfThought",
     "Figure2",
     "Figure3",
     "Figure4",
@@ -28,8 +25,6 @@ __all__ = [
     "Figure9",
     "Reproduction",
     "Retrieval",
-    "WindowStudy",
-    "chain_of_thought",
     "figure_2",
     "figure_3",
     "figure_4",
@@ -40,5 +35,4 @@ __all__ = [
     "figure_prompts",
     "reproduce",
     "retrieval",
-    "windows",
 ]

@@ -30,7 +30,7 @@ from ostools.models import EncodingOptions
 from ostools.paper.drawn_result import PaperResult
 from ostools.results import Column, Frame, Provenance
 from ostools.results.table_head import TableHead
-from ostools.tasks.retrieve import RetrieveTask
+from ostools.tasks.retrieve import Records, RetrieveTask
 from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
 
 SEEDS = tuple(range(6))
@@ -97,10 +97,6 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
-def _first_task(records: str) -> RetrieveTask:
-    return RetrieveTask(position="first", records=records)
-
-
 @ost.measure.measurement(
     command="evaluate retrieval",
     examples=(
@@ -110,7 +106,7 @@ def _first_task(records: str) -> RetrieveTask:
     lines_of=(ost.sensitivity,),
     memory=["rows"],
     sizes={"task": "retrieve-at-position"},
-    checks=(_checked_positions, _first_task),
+    checks=(_checked_positions,),
 )
 def retrieval(
     model: TransformerBridge,
@@ -118,7 +114,7 @@ def retrieval(
     length: int = 9,
     seeds: Sequence[int] = SEEDS,
     *,
-    records: str = "words",
+    records: Records = "words",
     linearisation: Linearisation = "full",
     method: Method = "auto",
     progress: Progress | None = None,
@@ -132,7 +128,7 @@ def retrieval(
             ones.
         length: number of records, at least two.
         seeds: seeds of the records and of which of them is wanted.
-        records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
+        records: "words" or "uuid" (Liu et al.): see `tasks.retrieve.RetrieveTask`.
         linearisation: what the sensitivity holds constant, as in `sensitivity`.
         method: how norms are taken, as in `sensitivity`. The norm is the operator norm where it is
             measured, and else the Frobenius norm, which a sketch estimates.

@@ -23,21 +23,12 @@ from ostools.tasks.pairs import (
     theorem_pair,
 )
 from ostools.tasks.questions import Question, prompts_jsonl, questions
-from ostools.tasks.repeats import (
-    REPEATS,
-    PairsOfIds,
-    RepeatedIds,
-    RepeatTask,
-    last_token,
-    letters,
-    words,
-)
+from ostools.tasks.repeats import PairsOfIds, RepeatedIds, RepeatTask, letters
 
 __all__ = [
     "APPENDIX_NAMES",
     "FIGURE_5",
     "REPEATING_TASKS",
-    "REPEATS",
     "AppendixTask",
     "CollapseTask",
     "Encoder",
@@ -54,7 +45,6 @@ __all__ = [
     "figure_5c",
     "figure_5d",
     "label",
-    "last_token",
     "letters",
     "names",
     "pairs_or_task",
@@ -62,5 +52,4 @@ __all__ = [
     "questions",
     "task",
     "theorem_pair",
-    "words",
 ]

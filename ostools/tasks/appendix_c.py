@@ -105,7 +105,6 @@ _INTERLEAVED_NAMES = (*_COPY_NAMES, "count-ones")
 Mode = Literal["none", "answer-only", "cot-zero-shot", "cot-few-shot"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
-Place = Literal["before", "after"]
 _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
     "hint": (("copy-last", "copy-first"), "true"),
     "separator_every": (_DIGIT_NAMES, "3"),
@@ -114,7 +113,6 @@ _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
     "base": (_COPY_NAMES, "2"),
     "p": (("count-ones-bernoulli",), "0.5"),
     "mode": (_REASONING_NAMES, "|".join(MODES[1:])),
-    "examples": (_REASONING_NAMES, "after"),
     "tidy": (SLIPPED, "true"),
     "corrupt": (("copy-last", "copy-first", "count-ones", "count-ones-bernoulli"), "true"),
 }
@@ -147,9 +145,7 @@ class AppendixTask(Task):
     p: probability of a one (`count-ones-bernoulli`).
     mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2
         speaks and C.1 prints nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no
-        examples or with worked ones (`few_shot`; sums and counts).
-    examples: whether the worked examples stand "before" the question or "after" it, which the paper
-        leaves open.
+        examples or with worked ones before the question (`few_shot`; sums and counts).
     tidy: without the paper's slips of the pen (`sum-ones`, `count-ones`, `count-ones-bernoulli`).
     corrupt: with one digit flipped: the one to copy, or of a count the middle one. A drawn digit d
         becomes d + 1.
@@ -165,7 +161,6 @@ class AppendixTask(Task):
     base: int = 10
     p: float = 0.7
     mode: Mode = "none"
-    examples: Place = "before"
     tidy: bool = False
     corrupt: bool = False
 
@@ -185,19 +180,16 @@ class AppendixTask(Task):
         if self.separator_every is not None:
             whole_number("separator_every", self.separator_every, 1)
         whole_number("base", self.base, 2, len(_DIGITS))
-        problems = {
-            "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave "
-            "examples out": (self.examples != "before" and self.mode != "cot-few-shot"),
-            "interleave and uniform exclude each other: choose one way of making the sequence": (
-                self.interleave and self.uniform
-            ),
-            "base: expected digits that are drawn, found none: write "
-            f"uniform=true,base={self.base}": (self.base != len(_DIGITS) and not self.uniform),
-            f"p: expected a probability above 0 and below 1, found {self.p}": not 0 < self.p < 1,
-        }
-        for problem, is_there in problems.items():
-            if is_there:
-                raise InputError(problem)
+        if self.interleave and self.uniform:
+            raise InputError(
+                "interleave and uniform exclude each other: choose one way of making the sequence"
+            )
+        if not 0 < self.p < 1:
+            raise InputError(f"p: expected a probability above 0 and below 1, found {self.p}")
+        if self.base != len(_DIGITS) and not self.uniform:
+            raise InputError(
+                f"base: expected digits that are drawn: write uniform=true,base={self.base}"
+            )
 
     @property
     def random(self) -> bool:
@@ -291,9 +283,7 @@ class AppendixTask(Task):
         before, after = form.split("{seq}")
         after += _APPENDED.get(self.mode, "") + (HINT if self.hint else "")
         if self.mode == "cot-few-shot":
-            examples = few_shot(self.name, self.tidy)
-            before = f"{examples}\n{before}" if self.examples == "before" else before
-            after = f"{after} {examples}" if self.examples == "after" else after
+            before = f"{few_shot(self.name, self.tidy)}\n{before}"
         return before, self.sequence(pieces), after
 
     def key(self, pieces: Sequence[str]) -> str:
@@ -303,7 +293,7 @@ class AppendixTask(Task):
         if self.name == "copy":
             return self.sequence(pieces)
         if self.name == "sum-ones":
-            return str(sum(map(int, pieces)))
+            return str(sum(int(piece) for piece in pieces if piece.isdigit()))
         if self.name in COUNTING:
             return str(list(pieces).count(self._counted_item))
         return pieces[0 if self.name == "copy-first" else -1]

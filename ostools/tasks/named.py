@@ -12,7 +12,7 @@ from ostools.mitigations.registry import Listed, Registry
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import AnyTask, Task
 from ostools.tasks.pairs import FIGURE_5, CollapseTask, ItemsAs
-from ostools.tasks.repeats import REPEATS, last_token
+from ostools.tasks.repeats import letters
 
 GROUP = "ostools.tasks"
 BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
@@ -20,8 +20,8 @@ BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
     "copy-beside": "ostools.tasks.beside:CopyBeside",
 }
 """Where each built-in task is found."""
-_ENDING_IN_ITEMS = {**FIGURE_5, **REPEATS}
-REPEATING_TASKS = (*_ENDING_IN_ITEMS, "text")
+_ENDING_IN_ITEMS = {**FIGURE_5, "letters": letters}
+REPEATING_TASKS = tuple(_ENDING_IN_ITEMS)
 """The names of pairs of which v* is v with its last token once more."""
 
 _REGISTRY = Registry("task", Task, BUILT_IN, GROUP, InputError)
@@ -79,13 +79,9 @@ def pairs_or_task(spec: str) -> CollapseTask | Task:
 
 def _pairs(spec: str, known_names: Sequence[str]) -> CollapseTask:
     name, _, items = spec.partition(":items=")
-    if name in _ENDING_IN_ITEMS:
-        return _ENDING_IN_ITEMS[name](cast(ItemsAs, items or "text"))
-    if name != "text":
+    if name not in _ENDING_IN_ITEMS:
         raise unknown_name("task", name, known_names)
-    if items not in ("", "text"):
-        raise InputError("text has one way of putting its items in: leave items out")
-    return last_token()
+    return _ENDING_IN_ITEMS[name](cast(ItemsAs, items or "text"))
 
 
 def label(task: Task) -> str:

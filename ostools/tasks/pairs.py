@@ -69,8 +69,7 @@ class Pair:
         if self.kind == "theorem" and not repeats_last(self.ids, self.extended):
             raise InputError(
                 f"no theorem pair at length {self.length}: expected v* = v with its last token "
-                f"{self.ids[-1]} once more, found v of {len(self.ids)} tokens and v* of "
-                f"{len(self.extended)} ending in {self.extended[-2:]}"
+                f"{self.ids[-1]} once more, found v* that ends in {self.extended[-2:]}"
             )
 
 
@@ -124,7 +123,15 @@ def ids_of_text(
     distinct = list(dict.fromkeys([*texts.values(), *repeated.values()]))
     ids = dict(zip(distinct, encoder.ids(distinct), strict=True))
     for n in lengths:
-        _require_no_merge(encoder, task, n, pieces[n][-1], ids[texts[n]], ids[repeated[n]])
+        before, after = ids[texts[n]], ids[repeated[n]]
+        if not repeats_last(before, after):
+            raise InputError(
+                f"{task} at length {n}: expected {pieces[n][-1]!r} repeated at the end of the "
+                "prompt to be one more token of the same id, found that it ends in "
+                f"{[encoder.token(index) for index in after[-2:]]}: this tokenizer merges the "
+                "repeat; put the item in by its token, with the task's items='ids' "
+                f"('{task}:items=ids')"
+            )
     return {length: ids[text] for length, text in texts.items()}
 
 
@@ -152,38 +159,12 @@ def item_ids(encoder: Encoder, before: str, items: Iterable[str]) -> dict[str, i
     prefix, *encoded = encoder.ids([before, *(before + piece for piece in pieces)])
     for piece, ids in zip(pieces, encoded, strict=True):
         if ids[:-1] != prefix:
-            last_tokens = ", ".join(repr(encoder.token(index)) for index in ids[-2:])
             raise InputError(
-                f"expected {piece!r} to be one token of its own after {before[-12:]!r}, found the "
-                f"tokens ... {last_tokens}: this tokenizer has no token for it alone"
+                f"expected {piece!r} to be one token of its own after {before[-12:]!r}: this "
+                "tokenizer has no token for it alone"
             )
         id_by_item[piece] = ids[-1]
     return id_by_item
-
-
-def _require_no_merge(
-    encoder: Encoder, task: str, length: int, item: str, ids: Sequence[int], extended: Sequence[int]
-) -> None:
-    """Refuse a tokenizer that merges the repeated `item`, and say what became of it.
-
-    `ids` are the tokens of a prompt that ends in `item`, `extended` those of the same text with
-    `item` once more.
-    """
-    if repeats_last(ids, extended):
-        return
-    alike = (a == b for a, b in zip(ids, extended, strict=False))
-    common = next((place for place, same in enumerate(alike) if not same), len(ids))
-    # One token more to the left, so that a merge across the end of v shows whole.
-    start = max(0, min(common, len(ids) - 1))
-    before = [encoder.token(index) for index in ids[start:]]
-    after = [encoder.token(index) for index in extended[start:]]
-    raise InputError(
-        f"{task} at length {length}: expected {item!r} repeated at the end of the prompt to be one "
-        f"more token of the same id, found {''.join(before)!r} + {item!r} -> "
-        f"{'tokens' if len(after) > 1 else 'token'} {', '.join(map(repr, after))}: this tokenizer "
-        "merges the repeat; put the item in by its token, with the task's items='ids' "
-        f"('{task}:items=ids')"
-    )
 
 
 @typed_fields(InputError)

@@ -17,7 +17,7 @@ from typing import cast
 from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.mitigations import Bar, Label, Mitigation, insert, rewrite
+from ostools.mitigations import Bar, Mitigation, insert, rewrite
 from ostools.tasks.base import Task, seeds_of
 from ostools.tasks.named import label, task
 
@@ -100,15 +100,9 @@ def question(
     items = form.items(length, whole_number("seed", seed))
     pieces = items if mitigation is None else insert(mitigation, items, form.key)
     before, sequence, after = form.parts(pieces)
-    bare = "".join("".join(pieces).split())
-    if any(isinstance(piece, Label) for piece in pieces) and "".join(sequence.split()) != bare:
-        raise InputError(
-            f"{form.name}: expected every label next to its item, found that this task writes text "
-            "between them; choose a task or options that write none"
-        )
     plain = before + sequence + after
     text = plain if mitigation is None else rewrite(mitigation, plain)
-    key = form.key([piece for piece in pieces if not isinstance(piece, Label | Bar)])
+    key = form.key([piece for piece in pieces if not isinstance(piece, Bar)])
     line = form.answer_line(key)
     if len(line.splitlines()) != 1:
         raise InputError(
@@ -139,10 +133,9 @@ def _counts(form: Task, pieces: Sequence[str], mitigation: Mitigation | None) ->
     asking = next((part for part in mitigations.parts(mitigation) if part.counts_parts), None)
     if asking is None:
         return 0
-    kept_pieces = (piece for piece in pieces if not isinstance(piece, Label))
     parts = [
         tuple(group)
-        for is_bar, group in groupby(kept_pieces, lambda piece: isinstance(piece, Bar))
+        for is_bar, group in groupby(pieces, lambda piece: isinstance(piece, Bar))
         if not is_bar
     ]
     total = form.key([piece for part in parts for piece in part])

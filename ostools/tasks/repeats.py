@@ -1,5 +1,5 @@
-"""Prompts other than ones that end in one token again and again: letters, words, the last token of
-any text; and token ids.
+"""Prompts other than ones that end in one token again and again: letters, the last token of any
+text; and token ids.
 
 Theorem 4.2 speaks of every such sequence; Figure 5 shows ones. Length n is the number of copies at
 the end.
@@ -8,10 +8,10 @@ the end.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, TypeAlias
 
 from ostools.ground.arguments import typed_fields
 from ostools.ground.errors import InputError, short_repr
@@ -25,8 +25,6 @@ from ostools.tasks.pairs import (
     repeats_last,
     theorem_pair,
 )
-
-TEXT = "The farmer walked to the old mill by the river, and the wind turned the wheel"
 
 
 @typed_fields(InputError)
@@ -71,14 +69,8 @@ class RepeatTask(CollapseTask):
         yield from (theorem_pair(n, ids[n]) for n in lengths)
 
 
-@runtime_checkable
-class HasIds(Protocol):
-    """A `Prompt`, of which the token ids are taken."""
-
-    ids: Any
-
-
-Ids: TypeAlias = Iterable[int] | HasIds
+Ids: TypeAlias = Any
+"""A row of token ids, or a `Prompt`, of which they are taken."""
 
 
 class TaskOfIds(CollapseTask):
@@ -150,11 +142,6 @@ class PairsOfIds(TaskOfIds):
     name: str = "pairs"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.at, Mapping) or not self.at:
-            raise InputError(
-                f"{self.name}: expected pairs by their length, such as {{3: (ids, ids)}}, found "
-                f"{short_repr(self.at)}"
-            )
         for length, (first, second) in self.at.items():
             ends = _row(first)[-1:], _row(second)[-1:]
             if ends[0] != ends[1] or not ends[0]:
@@ -170,9 +157,8 @@ class PairsOfIds(TaskOfIds):
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         for n in lengths:
             if n not in self.at:
-                known_lengths = ", ".join(map(str, sorted(self.at)[:8]))
                 raise InputError(
-                    f"{self.name}: expected a length with a pair ({known_lengths}), found {n}"
+                    f"{self.name}: expected a length with a pair, one of {[*self.at][:8]}, found {n}"
                 )
             ids, extended = map(_row, self.at[n])
             yield Pair("theorem" if repeats_last(ids, extended) else "task", n, ids, extended)
@@ -181,7 +167,7 @@ class PairsOfIds(TaskOfIds):
 def _row(ids: Ids) -> tuple[int, ...]:
     """Token ids of a row, or of a `Prompt`, as whole numbers."""
     try:
-        row = tuple(map(index, ids.ids if isinstance(ids, HasIds) else ids))
+        row = tuple(map(index, getattr(ids, "ids", ids)))
     except TypeError:  # no row, or numbers that are not whole
         row = (-1,)
     if min(row, default=0) < 0:
@@ -194,18 +180,3 @@ def _row(ids: Ids) -> tuple[int, ...]:
 def letters(items: ItemsAs = "text") -> RepeatTask:
     """A question and the letter a, again and again."""
     return RepeatTask("letters", "How many letters are in the following sequence?", "a", items)
-
-
-def words(items: ItemsAs = "text") -> RepeatTask:
-    """A question and the word " and", again and again."""
-    return RepeatTask("words", "How many words are in the following sentence?", " and", items)
-
-
-def last_token(prompt: str = TEXT) -> RepeatTask:
-    """Any text, its last token repeated (by its id: the token's text could become another token
-    beside a copy).
-    """
-    return RepeatTask("text", prompt, None, "ids")
-
-
-REPEATS = {"letters": letters, "words": words}

@@ -50,7 +50,6 @@ BEFORE_A_MODEL = [
     ("reproduce figure 3 --panels count-one", ["did you mean 'count-ones'"]),
     ("collapse --task count-ones --position last", ["--position: expected answer", "did you mean 'last-item'"]),
     ("collapse --lengths 0:4 --dry-run", ["--lengths '0:4': expected numbers from 1 to", "found 0:4"]),
-    ("mitigate windows --windows 0:4", ["--windows '0:4': expected numbers from 1 to", "found 0:4"]),
     ("report --out x.pdf", [".html"]),
     ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["logit: expected one token or a pair"]),
     ("sensitivity --prompt a --logit 1 --method sketch", ["method 'auto' or 'exact' with logit=, found 'sketch'"]),
@@ -63,7 +62,7 @@ BEFORE_A_MODEL = [
     ("collapse --dtypes int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
     ("attention --task copy-last --length 2 --prompt 1", ["--prompt and --task exclude each other"]),
     ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
-    ("evaluate retrieval --records uids", ["expected uuid or words, or a file, found 'uids'"]),
+    ("evaluate retrieval --records uids", ["expected words, uuid, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("probe --lengths 1:3 --dry-run", ["expected at least 5 lengths", "found 3"]),
 ]  # fmt: skip

@@ -48,16 +48,8 @@ SHOWN = [
         "accuracy|None of 2 texts holds an answer",
     ),
     (
-        "evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning 1",
-        "begun answer line",
-    ),
-    (
         "ablate --task copy-first --lengths 2 --measures answers --targets 0.1 --targets 1.0",
         "predicted_effect|First order",
-    ),
-    (
-        "mitigate windows --lengths 3 --windows 5 --layers 1",
-        "Most answers are right with a window of 5",
     ),
     (
         "mitigate --mitigations separator:every=2 --lengths 3 --measures answers --elicitation zero-shot",
@@ -101,8 +93,8 @@ WITHOUT_A_MODEL = [
 
 
 WITHOUT_FORECAST = (
-    *("reproduce figure", "mitigate windows"),
-    *("evaluate chain-of-thought", "evaluate retrieval"),
+    "reproduce figure",
+    "evaluate retrieval",
 )
 
 
@@ -255,7 +247,7 @@ def test_listings_as_json(run, command: str) -> None:
         assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
         assert (
             listed["sum-ones"]["options"]
-            == "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
+            == "mode=answer-only|cot-zero-shot|cot-few-shot, tidy=true"
         )
 
 

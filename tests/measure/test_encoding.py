@@ -47,7 +47,6 @@ OF_A_TASK: dict[Any, dict[str, Any]] = {
     ost.collapse: {**SOME, "dtypes": ["float32"]},
     ost.probe: {**SOME, "random_weights": False},
     ost.measure.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
-    ost.paper.windows: {"lengths": [3], "windows": [4]},
     ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},
 }
 

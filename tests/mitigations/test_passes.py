@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -47,17 +45,6 @@ def cached_logits(model: Any, first: int = 9) -> Tensor:
     return torch.stack(steps, 1)
 
 
-REFUSED_TEMPERATURES: tuple[dict[str, Any], ...] = (
-    {},
-    {"factor": 2.0, "rule": "log-n"},
-    {"factor": 0.0},
-    {"factor": 10**400},
-    {"factor": math.nan},
-    {"factor": 2.0, "base": 64.0},
-    {"rule": "log-n", "base": 1.0},
-)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -72,8 +59,8 @@ REFUSED_TEMPERATURES: tuple[dict[str, Any], ...] = (
         ),
         (lambda: SlidingWindow(4, (0, -1)), r"SlidingWindow: expected layers .* found \(0, -1\)"),
         *(
-            (lambda options=options: AttentionTemperature(**options), "expected a factor above 0")
-            for options in REFUSED_TEMPERATURES
+            (lambda factor=factor: AttentionTemperature(factor), "expected a finite factor above 0")
+            for factor in (0.0, 10**400, math.nan)
         ),
     ],
 )
@@ -151,11 +138,8 @@ def test_a_window_as_wide_as_the_prompt_does_not_act() -> None:
 
 def test_a_models_own_window_is_never_widened() -> None:
     model = tiny_model("gemma2", n_layers=4, window=5)  # layers 0 and 2 slide
-    refusal = r"cannot widen attention to 6: found layers 0, 2 with a window of 5 of their own; choose a window of at most"
     for layers in ("all", "alternate", (0, 1, 2)):
-        with pytest.raises(
-            MitigationError, match=refusal + r" that, or layers=\(1, 3\), which have none"
-        ):
+        with pytest.raises(MitigationError, match=r"found layers 0, 2 with windows of 5"):
             SlidingWindow(6, layers=layers).hooks(model)
     for allowed in (
         SlidingWindow(5),
@@ -164,10 +148,7 @@ def test_a_models_own_window_is_never_widened() -> None:
     ):
         with running(model, allowed):
             model(TOKENS)
-    with pytest.raises(
-        MitigationError,
-        match="sinks=1 would stay hidden: found layers 0, 2 with a window of 5 of their",
-    ):
+    with pytest.raises(MitigationError, match="sinks=0, found layers 0, 2 with windows of 5"):
         SlidingWindow(4, sinks=1).hooks(model)
 
 
@@ -202,10 +183,10 @@ class Planted(SlidingWindow):
 
 
 FAULTS = {
-    "wide": "expected weights of exactly 0 on the keys that it hides, found .* in layer 0, head 0, query 6, key 0",
-    "narrow": "expected that every key which it does not hide is seen, .* masks in layer 0, head 0, query 4, key 2",
+    "wide": "expected weights of exactly 0 on the keys that it hides, found otherwise in layer 0, head 0, query 6, key 0",
+    "narrow": "expected that every key which it does not hide is seen, .* in layer 0, head 0, query 4, key 2",
     "layer 1": "expected weights of exactly 0 .* in layer 1, head 0, query 5, key 2",
-    "short": "expected the weights of every query to sum to 1, found 0.* in layer 0, head 0, query 5",
+    "short": "expected the weights of every query to sum to 1, .* in layer 0, head 0, query 5",
 }
 
 
@@ -228,7 +209,10 @@ def test_two_windows_on_one_layer_are_not_what_either_says() -> None:
     model = tiny_model("llama", seed=1)
     both = mitigation("sliding-window:window=8 + sliding-window:window=4")
     with (
-        pytest.raises(MitigationError, match="found one that something else masks in layer 0"),
+        pytest.raises(
+            MitigationError,
+            match="every key which it does not hide is seen, found otherwise in layer 0",
+        ),
         running(model, both),
     ):
         model(TOKENS)
@@ -240,52 +224,17 @@ def test_two_windows_on_one_layer_are_not_what_either_says() -> None:
 # Temperatures.
 
 
-@given(position=st.integers(0, 100_000), base=st.floats(1.01, 1e6))
-def test_log_n_is_its_formula_and_never_below_one(position: int, base: float) -> None:
-    rule = AttentionTemperature(rule="log-n", base=base)
-    (found,) = rule.factors(torch.tensor([position])).tolist()
-    assert found >= 1.0
-    assert found == pytest.approx(max(1.0, math.log(position + 1) / math.log(base)), rel=1e-12)
-
-
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-@pytest.mark.parametrize(
-    "rule",
-    [AttentionTemperature(factor=2.5), AttentionTemperature(rule="log-n", base=4)],
-    ids=["constant", "log-n"],
-)
-def test_the_pattern_is_the_softmax_of_the_scaled_scores(
-    family: Family, rule: AttentionTemperature
-) -> None:
-    model = tiny_model(family, seed=1)
+def test_the_pattern_is_the_softmax_of_the_scaled_scores(family: Family) -> None:
+    model, rule = tiny_model(family, seed=1), AttentionTemperature(factor=2.5)
     with hooks.capture(model, "scores", "pattern") as plain:
         model(TOKENS)
     with running(model, rule), hooks.capture(model, "pattern") as scaled:
         model(TOKENS)
-        whole = scaled["pattern"]
-        first = whole[0]
-    factor = [2.5 if rule.factor else max(1.0, math.log(i + 1) / math.log(4)) for i in range(23)]
-    scores = plain["scores"][0].double() * torch.tensor(factor, dtype=torch.float64)[:, None]
+        first = scaled["pattern"][0]
+    scores = plain["scores"][0].double() * 2.5
     expected = torch.softmax(scores.where(plain["pattern"][0] > 0, -torch.inf), -1)
     torch.testing.assert_close(first.double(), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_step_through_a_cache_is_what_the_whole_text_gives() -> None:
-    model = tiny_model("gemma2", seed=1)
-    with running(model, AttentionTemperature(rule="log-n", base=3)):
-        torch.testing.assert_close(cached_logits(model), model(TOKENS)[:, 9:], rtol=1e-4, atol=1e-4)
-
-
-def test_up_to_its_base_a_model_is_left_as_it_is_bit_for_bit() -> None:
-    model = tiny_model("llama", seed=1)
-    before = model(TOKENS)
-    with running(model, AttentionTemperature(rule="log-n", base=16)):
-        after = model(TOKENS)
-    assert torch.equal(after[:, :16], before[:, :16])
-    assert bool((after[:, 16:] != before[:, 16:]).any(-1).all())
-    assert torch.equal(model(TOKENS), before)
-    assert not acts(model, AttentionTemperature(rule="log-n", base=23), TOKENS[0])
-    assert acts(model, AttentionTemperature(rule="log-n", base=22), TOKENS[0])
     assert not acts(model, AttentionTemperature(factor=1.0), TOKENS[0])
 
 
@@ -310,11 +259,11 @@ def test_a_wrong_pattern_is_caught() -> None:
     faults: list[tuple[Callable[[Tensor], Tensor], str]] = [
         (
             lambda pattern: pattern + 1e-6,
-            r"exactly 0 on the keys that it hides, found 1e-06 in layer 1, .* key 1",
+            r"exactly 0 on the keys that it hides, .* in layer 1, .* key 1",
         ),
         (
             lambda pattern: pattern * 0.999,
-            "weights of every query to sum to 1, found 0.999 in layer 1",
+            "weights of every query to sum to 1, .* in layer 1",
         ),
     ]
     for spoiled, message in faults:

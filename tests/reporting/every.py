@@ -121,15 +121,9 @@ EVERY: dict[str, Callable[[], Result]] = {
         dtypes=["bfloat16"],
         chat=False,
     ),
-    "WindowStudy": lambda: ost.paper.windows(
-        model(), "copy-last", lengths=[3], windows=[2, 400], chat=False
-    ),
     "Patching": lambda: ost.patch(model(), prompt(), corrupt(), logit=(7, 9)),
     "Ablation": lambda: ost.ablation(model(), "copy-first", lengths=[3]),
     "Retrieval": lambda: PAPER.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
-    "ChainOfThought": lambda: PAPER.chain_of_thought(
-        model(), "count-ones:mode=cot-zero-shot", 3, reasoning="1 + 1\n+ 1", chat=False
-    ),
     "Figure2": lambda: PAPER.figure_2(model(), [2, 3], chat=False),
     "Figure3": _figure_3,
     "Figure4": lambda: PAPER.figure_4_of(_figure_3()),

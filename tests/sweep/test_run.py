@@ -21,7 +21,6 @@ from ostools.measure.probes.failure_stage import COLUMNS
 from ostools.reporting.sweep.report import sweep_report
 from ostools.sweep import plan, results, run, sweep_of
 from ostools.sweep.cells import sources
-from ostools.sweep.executor import ThisProcess
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.reading import read
 
@@ -104,25 +103,6 @@ def test_the_file_of_a_plugin_is_in_the_key(
     assert len(before[0]) == 1
     file.write_text(file.read_text() + "# changed\n")
     assert sources([mine]) != before
-
-
-def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(
-    written: Path, tmp_path: Path
-) -> None:
-    """Changed, and gone, between the plan and the measurement."""
-    files = [tmp_path / "changed.jsonl", tmp_path / "gone.jsonl"]
-    for file in files:
-        file.write_text(json.dumps({"ordered_kv_records": [["a", "b"]], "key": "a", "value": "b"}))
-    tasks = [f"retrieve-at-position:records={file}" for file in files]
-    found = plan(sweep_of(asked(written, tasks=tasks, lengths=1)), tmp_path / "out")
-    files[0].write_text("{}")
-    files[1].unlink()
-    changed, gone = (said for _, said in ThisProcess().measure(found.pending, found.terms))
-    assert (
-        "expected the plugins and files that the sweep was planned with, found others on "
-        in str(changed)
-    )
-    assert f"or a file, found '{files[1]}'" in str(gone)
 
 
 def test_the_commands(

@@ -161,19 +161,6 @@ def test_a_plugin_without_an_equal_is_asked_by_the_text_that_names_it(
     assert keys(sweep) == keys(sweep) != keys(sweep_of(SMALL))
 
 
-def test_the_file_that_a_task_reads_is_in_its_key(tmp_path: Path) -> None:
-    file = tmp_path / "records.jsonl"
-    file.write_text("{}")
-    sweep = sweep_of({**SMALL, "tasks": f"retrieve-at-position:records={file}"})
-    before = keys(sweep)
-    file.write_text("{ }")
-    assert keys(sweep) != before
-    assert keys(sweep_of({**SMALL, "tasks": "retrieve-at-position:records=words"})) not in (
-        before,
-        keys(sweep),
-    )
-
-
 def test_each_model_is_loaded_once_in_a_dtype() -> None:
     several = {"models": ["a", "b"], "dtypes": ["float32", "bfloat16"]}
     sweep = sweep_of({**SMALL, **several, "measurements": ["evaluate", "collapse", "sensitivity"]})

@@ -38,13 +38,9 @@ def test_tidy_adds_the_question_that_the_first_example_lacks() -> None:
 
 
 @pytest.mark.parametrize("name", REASONING)
-def test_examples_stand_before_the_question_or_after_it(name: str) -> None:
+def test_examples_stand_before_the_question(name: str) -> None:
     plain = AppendixTask(name).prompt(9, 2)
     assert AppendixTask(name, mode="cot-few-shot").prompt(9, 2) == f"{few_shot(name)}\n{plain}"
-    assert (
-        AppendixTask(name, mode="cot-few-shot", examples="after").prompt(9, 2)
-        == f"{plain} {few_shot(name)}"
-    )
 
 
 def test_without_examples_only_the_request_follows() -> None:

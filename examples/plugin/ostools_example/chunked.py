@@ -49,7 +49,7 @@ class ChunkedAttention(Mitigation):
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """The weights outside the chunk are exactly 0, and what is left sums to 1."""
-        for layer, pattern, _ in layers_of(record, "ChunkedAttention"):
+        for layer, pattern, _ in layers_of(record):
             seen = causal(pattern) & self.sees(*positions(pattern))
             require_unseen("ChunkedAttention", layer, pattern, ~seen)
             require_rows_sum_to_one("ChunkedAttention", layer, pattern)

@@ -216,9 +216,8 @@ def attention_variation(
     head, at every length; in float64.
 
     Args:
-        task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`,
-            `words`, `text`, a `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has
-            some) are left out.
+        task: pairs of the theorem, as in `collapse`: `figure-5a` to `figure-5d`, `letters`, a
+            `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has some) are left out.
         lengths: numbers of items in the sequence.
         seeds: one digit stream for each, if the task draws digits.
         bos: whether the tokenizer's BOS stands before every prompt; None: as the tokenizer does by

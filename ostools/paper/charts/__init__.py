@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ostools.paper import behaviour as answer_figures
-from ostools.paper.chain_of_thought import ChainOfThought
-from ostools.paper.charts import behaviour, decay, figure5, positions
+from ostools.paper.charts import behaviour, decay, figure5
+from ostools.paper.charts import retrieval as retrieval_charts
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.figure5 import Figure5
 from ostools.paper.retrieval import Retrieval
 from ostools.paper.synthetic import Figure8, Figure9
-from ostools.paper.windows import WindowStudy
 from ostools.results import Chart, Result
 
 
@@ -30,10 +29,8 @@ VIEWS: dict[type[Result], ChartAndFindings] = {
     Figure5: ChartAndFindings(figure5.figure_5_chart, figure5.figure_5_findings),
     Figure8: ChartAndFindings(decay.figure_8_chart, decay.figure_8_findings),
     Figure9: ChartAndFindings(decay.figure_9_chart, decay.figure_9_findings),
-    ChainOfThought: ChartAndFindings(
-        positions.chain_of_thought_chart, positions.chain_of_thought_findings
+    Retrieval: ChartAndFindings(
+        retrieval_charts.retrieval_chart, retrieval_charts.retrieval_findings
     ),
-    Retrieval: ChartAndFindings(positions.retrieval_chart, positions.retrieval_notes),
-    WindowStudy: ChartAndFindings(positions.windows_chart, positions.windows_findings),
     Reproduction: ChartAndFindings(behaviour.claims_chart, behaviour.reproduction_findings),
 }

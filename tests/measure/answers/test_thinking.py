@@ -105,11 +105,3 @@ def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
         InputError, match="with which the model thinks first: ask without it, chat=False"
     ):
         ost.ablation(model, task="copy-first", lengths=[3], what="layers")
-    with pytest.raises(
-        InputError, match="expected thoughts that are closed before the answer line"
-    ):
-        ost.paper.chain_of_thought(model, "count-ones", 3, reasoning="one")
-    closed = ost.paper.chain_of_thought(
-        model, "count-ones", 3, reasoning="one\n</think>\n", chat=True
-    )
-    assert closed.provenance.parameters["thinking"] == "no switch"

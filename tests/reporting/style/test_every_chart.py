@@ -27,7 +27,7 @@ KNOWN = {
 """The theme's, black on cells, and the middle of a scale with two ends."""
 
 DEAR = {
-    "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy",
+    "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study",
     "PositionEffect",
 }  # fmt: skip
 """Measured or drawn in seconds."""

@@ -19,7 +19,7 @@ from ostools.reporting.style import theme
 from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
 
-DEAR = ("Study", "WindowStudy")
+DEAR = ("Study",)
 """Laid out in ten seconds, or measured in seconds."""
 SVG = "http://www.w3.org/2000/svg"
 SMALLEST = 1.9
