@@ -43,7 +43,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -54,16 +53,13 @@ from torch import Tensor
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.names import distinct
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.paper.drawn_result import PaperResult
 from ostools.results import Frame, Provenance
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
 from ostools.theory.statistics.fits import Law, fit_decay, over_seeds
-
-Copies = Float[Tensor, "copy pos d"]
 
 
 def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
@@ -74,8 +70,11 @@ def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
 
 LENGTHS_8, LENGTHS_9 = spread_lengths(2, 4096, 56), spread_lengths(10, 100_000, 61)
 SEEDS = tuple(range(5))
-Reading = Literal["vectors", "weights"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
+READINGS = ("vectors", "weights")
+D, N_HEADS = 64, 8
+"""Width and heads of Figure 8's layer."""
+NOISY, NOISE = 200, 0.1
+"""How many entries of Figure 9 are moved, and how far at most."""
 QUANTITIES = ("l1", "relative", "total_variation")
 """Quantities of Figure 8 that are fitted and drawn."""
 _NORMS = ("l1", "l2", "linf")
@@ -111,85 +110,74 @@ class Figure9(PaperResult):
 
 
 @checked_arguments(InputError)
-def figure_8(
-    lengths: Sequence[int] = LENGTHS_8,
-    seeds: Sequence[int] = SEEDS,
-    *,
-    readings: Reading | Sequence[Reading] = READINGS,
-    d: int = 64,
-    n_heads: int = 8,
-) -> Figure8:
+def figure_8(lengths: Sequence[int] = LENGTHS_8, seeds: Sequence[int] = SEEDS) -> Figure8:
     """Distances ||v_n - v*_(n+1)|| after one attention layer at every n of `lengths`, for each
     reading and seed (Figure 8).
 
     Args:
         lengths: numbers of tokens.
         seeds: seeds of the Gaussian numbers.
-        readings: what is Gaussian: "vectors" (queries, keys, values) or "weights".
-        d: width of the layer.
-        n_heads: number of heads, of width d / n_heads.
 
     Attention is causal, so one pass over the longest sequence holds every n. Only the rows that are
     asked for are computed: O(lengths * longest * d) for each seed. Raises `InputError` for lengths
-    below 1, seeds below 0, an odd or too small d, heads that do not divide it, and unknown
-    readings.
+    below 1 and seeds below 0.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
-    if whole_number("d", d, 2) % 2:
-        raise InputError(
-            f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}"
-        )
-    if d % whole_number("n_heads", n_heads, 1):
-        raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
-    reading_list = distinct("readings", readings)
     tables = [
-        pd.DataFrame(
-            _pairs(_layer(reading, length_list[-1], d, seed), n_heads, length_list)
-        ).assign(reading=reading, seed=seed, rounding=_ROUNDING)
-        for reading in reading_list
+        pd.DataFrame(_pairs(reading, seed, length_list)).assign(
+            reading=reading, seed=seed, rounding=_ROUNDING
+        )
+        for reading in READINGS
         for seed in seed_list
     ]
     frame = pd.concat(tables, ignore_index=True)
-    settings = {"lengths": length_list, "seeds": seed_list, "readings": list(reading_list)}
-    provenance = Provenance.without_model(**settings, d=d, n_heads=n_heads)
+    provenance = Provenance.without_model(
+        lengths=length_list, seeds=seed_list, readings=list(READINGS), d=D, n_heads=N_HEADS
+    )
     return Figure8(frame, provenance, decay_fits(frame, QUANTITIES, 16, by=["reading"]))
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One layer's weights; and the stream, query, key and value of every token, first at its place,
-    then of its copy one place later.
+def _pairs(reading: str, seed: int, lengths: Sequence[int]) -> dict[str, list[int] | list[float]]:
+    """Distances of the last token of every prefix and of the prefix with that token copied, after
+    one layer. Stream x, queries, keys and values are [copy, pos, d]: every token at its place, and
+    its copy one place later.
     """
-
-    x: Copies
-    q: Copies
-    k: Copies
-    v: Copies
-    W_O: Float[Tensor, "d d"]
-    W_1: Float[Tensor, "d inner"]
-    W_2: Float[Tensor, "inner d"]
-
-    def after(self, stream: Copies, attended: Copies) -> Copies:
-        """Output of the block, given the stream and what attention returns for it."""
-        z = _normed(stream + attended)
-        return _normed(z + (z @ self.W_1).relu() @ self.W_2)
-
-
-def _layer(reading: str, n: int, d: int, seed: int) -> _Layer:
-    generator = torch.Generator().manual_seed(seed)
-    W_Q, W_K, W_V, W_O = torch.randn(4, d, d, generator=generator, dtype=torch.float64) / d**0.5
-    W_1 = torch.randn(d, 4 * d, generator=generator, dtype=torch.float64) / d**0.5
-    W_2 = torch.randn(4 * d, d, generator=generator, dtype=torch.float64) / (4 * d) ** 0.5
-    places = sinusoidal(n + 1, d)
+    n, generator = lengths[-1], torch.Generator().manual_seed(seed)
+    W_Q, W_K, W_V, W_O = torch.randn(4, D, D, generator=generator, dtype=torch.float64) / D**0.5
+    W_1 = torch.randn(D, 4 * D, generator=generator, dtype=torch.float64) / D**0.5
+    W_2 = torch.randn(4 * D, D, generator=generator, dtype=torch.float64) / (4 * D) ** 0.5
+    places = sinusoidal(n + 1, D)
     places = torch.stack([places[:-1], places[1:]])
     if reading == "vectors":
-        vectors = _gaussian(n, 3 * d, generator) / d**0.5
-        q, k, x = (part.expand(2, n, d) for part in vectors.chunk(3, dim=-1))
-        W_O = torch.eye(d, dtype=torch.float64)
-        return _Layer(x, q + places, k + places, x, W_O, W_1, W_2)
-    x = _gaussian(n, d, generator) + places
-    q, k, v = (x @ W for W in (W_Q, W_K, W_V))
-    return _Layer(x, q, k, v, W_O, W_1, W_2)
+        vectors = _gaussian(n, 3 * D, generator) / D**0.5
+        q, k, x = (part.expand(2, n, D) for part in vectors.chunk(3, dim=-1))
+        q, k, v, W_O = q + places, k + places, x, torch.eye(D, dtype=torch.float64)
+    else:
+        x = _gaussian(n, D, generator) + places
+        q, k, v = (x @ W for W in (W_Q, W_K, W_V))
+    rows = torch.tensor(lengths) - 1
+    q, k, v = (
+        rearrange(tensor, "copy pos (head d_head) -> copy head pos d_head", head=N_HEADS)
+        for tensor in (q[:, rows], k, v)
+    )
+    scale, hidden = q.shape[-1] ** -0.5, torch.arange(n) > rows[:, None]
+    scores = (scale * q @ k[:1].mT).masked_fill(hidden, -torch.inf)
+    # The copy sees all that the last token saw, and itself in one place more: the last column.
+    itself = scale * (q[1] * k[1][:, rows]).sum(-1, keepdim=True)
+    alpha, alpha_star = scores[0].softmax(-1), torch.cat([scores[1], itself], -1).softmax(-1)
+    heads = torch.stack(
+        [alpha @ v[0], alpha_star[..., :-1] @ v[0] + alpha_star[..., -1:] * v[1][:, rows]]
+    )
+    attended = rearrange(heads, "copy head length d_head -> copy length (head d_head)") @ W_O
+    z = _normed(x[:, rows] + attended)
+    y, y_star = _normed(z + (z @ W_1).relu() @ W_2)
+    weights = torch.cat([alpha, torch.zeros_like(itself)], dim=-1)
+    return {
+        "length": list(lengths),
+        **{norm: distance(y, y_star, norm).tolist() for norm in _NORMS},
+        "relative": (distance(y, y_star, "l2") / y.norm(dim=-1)).tolist(),
+        "total_variation": total_variation(weights, alpha_star).mean(0).tolist(),
+    }
 
 
 def _normed(x: Float[Tensor, "*pos d"]) -> Float[Tensor, "*pos d"]:
@@ -204,83 +192,41 @@ def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "
     return torch.randn(-(-n // 16) * 16, width, generator=generator, dtype=torch.float64)[:n]
 
 
-def _pairs(
-    layer: _Layer, n_heads: int, lengths: Sequence[int]
-) -> dict[str, list[int] | list[float]]:
-    """Distances of the last token of every prefix and of the prefix with that token copied."""
-    rows = torch.tensor(lengths) - 1
-    q, k, v = (
-        rearrange(tensor, "copy pos (head d_head) -> copy head pos d_head", head=n_heads)
-        for tensor in (layer.q[:, rows], layer.k, layer.v)
-    )
-    scale, hidden = q.shape[-1] ** -0.5, torch.arange(k.shape[2]) > rows[:, None]
-    scores = (scale * q @ k[:1].mT).masked_fill(hidden, -torch.inf)
-    # The copy sees all that the last token saw, and itself in one place more: the last column.
-    itself = scale * (q[1] * k[1][:, rows]).sum(-1, keepdim=True)
-    alpha, alpha_star = scores[0].softmax(-1), torch.cat([scores[1], itself], -1).softmax(-1)
-    heads = torch.stack(
-        [alpha @ v[0], alpha_star[..., :-1] @ v[0] + alpha_star[..., -1:] * v[1][:, rows]]
-    )
-    attended = rearrange(heads, "copy head length d_head -> copy length (head d_head)") @ layer.W_O
-    y, y_star = layer.after(layer.x[:, rows], attended)
-    weights = torch.cat([alpha, torch.zeros_like(itself)], dim=-1)
-    return {
-        "length": list(lengths),
-        **{norm: distance(y, y_star, norm).tolist() for norm in _NORMS},
-        "relative": (distance(y, y_star, "l2") / y.norm(dim=-1)).tolist(),
-        "total_variation": total_variation(weights, alpha_star).mean(0).tolist(),
-    }
-
-
 @checked_arguments(InputError)
-def figure_9(
-    lengths: Sequence[int] = LENGTHS_9,
-    seeds: Sequence[int] = SEEDS,
-    *,
-    noisy: int = 200,
-    noise: float = 0.1,
-) -> Figure9:
-    """Total variation delta of softmax(x) and softmax(x + noise on the first `noisy` entries)
-    at every n, for each seed (Figure 9).
+def figure_9(lengths: Sequence[int] = LENGTHS_9, seeds: Sequence[int] = SEEDS) -> Figure9:
+    """Total variation delta of softmax(x) and softmax(x + noise on the first k = 200 entries) at
+    every n, for each seed (Figure 9).
 
     Args:
         lengths: numbers of entries.
         seeds: seeds of the uniform numbers.
-        noisy: how many entries are moved.
-        noise: how far they are moved at most.
 
-    Cost: O(longest + lengths * noisy) for each seed. Raises `InputError` for lengths or `noisy`
-    below 1, for seeds below 0, and for `noise` outside of 0 to 100.
+    Cost: O(longest + lengths * k) for each seed. Raises `InputError` for lengths below 1 and seeds
+    below 0.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
-    whole_number("noisy", noisy, 1)
-    if not isinstance(noise, int | float) or not 0.0 < noise < 100.0:
-        raise InputError(f"figure 9: expected 0 < noise < 100, found {noise!r}")
-    bound = [first_places_bound(noisy, noise, 1.0, n) for n in length_list]
+    bound = [first_places_bound(NOISY, NOISE, 1.0, n) for n in length_list]
     tables = []
     for seed in seed_list:
         generator = torch.Generator().manual_seed(seed)
         # The noise first: a longer sequence then begins with the same numbers.
-        added = noise * torch.rand(noisy, generator=generator, dtype=torch.float64)
+        added = NOISE * torch.rand(NOISY, generator=generator, dtype=torch.float64)
         x = torch.rand(length_list[-1], generator=generator, dtype=torch.float64)
         x_star = x.clone()
-        x_star[:noisy] += added[: len(x)]
+        x_star[:NOISY] += added[: len(x)]
         delta = prefix_total_variation(x, x_star, length_list).tolist()
         tables.append(
             pd.DataFrame({"length": length_list, "seed": seed, "delta": delta, "bound": bound})
         )
     frame = pd.concat(tables, ignore_index=True)
-    sizes = {"lengths": length_list, "seeds": seed_list, "noisy": noisy, "noise": noise}
-    fits = decay_fits(frame, ["delta"], 100 * noisy)
-    return Figure9(frame, Provenance.without_model(**sizes), fits)
+    provenance = Provenance.without_model(
+        lengths=length_list, seeds=seed_list, noisy=NOISY, noise=NOISE
+    )
+    return Figure9(frame, provenance, decay_fits(frame, ["delta"], 100 * NOISY))
 
 
 def decay_fits(
-    frame: Frame,
-    quantities: Sequence[str],
-    fitted_from: int,
-    by: Sequence[str] = (),
-    floor: float = 0.0,
+    frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Fit how the mean over seeds falls, a row for each quantity and each value of the columns
     `by`.
@@ -288,38 +234,35 @@ def decay_fits(
     Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict
     (of `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of
     e^(-r n); NaN without a law), low, high (its 95% interval: of noise along the mean curve, not of
-    the spread between seeds), seeds_low, seeds_high (95%, Student, of the same plain law's rate
-    over seeds; NaN for one seed, and for a law to a level, whose rate a plain law does not have),
-    log_amplitude, level (of the same law), falls_to (the law at the last fitted length, as a part
-    of the law at the first: a rate above 0 may still leave nearly all), used (how many lengths). A
-    curve is fitted until it falls to `floor`.
+    the spread between seeds), log_amplitude, level (of the same law), seeds_low, seeds_high (95%,
+    Student, of the same plain law's rate over seeds; NaN for one seed, and for a law to a level,
+    whose rate a plain law does not have), falls_to (the law at the last fitted length, as a part of
+    the law at the first: a rate above 0 may still leave nearly all), used (how many lengths).
     """
     groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
     rows = [
         dict(zip(by, key, strict=True))
         | {"quantity": quantity, "fitted_from": fitted_from}
-        | _fit(group[group["length"] >= fitted_from], quantity, floor)
+        | _fit(group[group["length"] >= fitted_from], quantity)
         for key, group in groups
         for quantity in quantities
     ]
     return pd.DataFrame(rows)
 
 
-def _fit(curve: Frame, quantity: str, floor: float) -> dict[str, object]:
+def _fit(curve: Frame, quantity: str) -> dict[str, object]:
     mean = curve.groupby("length")[quantity].mean()
     lengths = mean.index.to_numpy(float)
-    fitted = fit_decay(lengths, mean.to_numpy(), floor=floor)
+    fitted = fit_decay(lengths, mean.to_numpy())
     law, used = fitted.law, lengths[: fitted.used]
-    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(used)], quantity, law)
     numbers = ("rate", "low", "high", "log_amplitude", "level")
-    values = {name: getattr(law, name) if law else math.nan for name in numbers}
+    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(used)], quantity, law)
     return {
         "verdict": fitted.verdict,
         "law": law.name if law else "none",
-        **{name: values[name] for name in numbers[:3]},
+        **{name: getattr(law, name, math.nan) for name in numbers},
         "seeds_low": seeds_low,
         "seeds_high": seeds_high,
-        **{name: values[name] for name in numbers[3:]},
         "falls_to": float(np.divide(*law(used[[-1, 0]]))) if law else math.nan,
         "used": fitted.used,
     }
@@ -327,7 +270,7 @@ def _fit(curve: Frame, quantity: str, floor: float) -> dict[str, object]:
 
 def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, float]:
     """Interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
-    if law is None or law.name not in ("power", "exponential") or "seed" not in fitted:
+    if law is None or law.name not in ("power", "exponential"):
         return math.nan, math.nan
     curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()
     # A zero has no log, a missing length no part in a common mean.

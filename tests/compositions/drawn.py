@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.mitigations import AttentionTemperature, MitigationError, SlidingWindow
+from ostools.mitigations import MitigationError, SlidingWindow
 from tests.checkpoints import TEXT_FAMILIES, _fill, tiny_model
 from tests.families import OTHERS
 
@@ -232,7 +232,9 @@ KINDS: dict[str, Callable[[TransformerBridge, Tensor, Change], AbstractContextMa
     "sliding-window": lambda model, ids, c: SlidingWindow(
         1 + int(c.amount), sinks=int(10 * c.amount) % 2
     ).hooks(model),
-    "log-n": lambda model, ids, c: AttentionTemperature(rule="log-n").hooks(model),
+    "log-n": lambda model, ids, c: hooks.scale_scores(
+        model, lambda query: (query + 1).double().log().clamp(min=1.0)
+    ),
     "frozen": lambda model, ids, c: hooks.frozen(model),
     "exact": lambda model, ids, c: hooks.exact_arithmetic(model),
     "foreign": _foreign,

@@ -19,7 +19,6 @@ GIVEN = (
     None,
     "sliding-window:window=3",
     "attention-temperature:factor=1.7",
-    "attention-temperature:rule=log-n",
     "sliding-window:window=4 + attention-temperature:factor=0.5",
 )
 """Mitigations that act in the forward pass, and leave the prompt as it is."""

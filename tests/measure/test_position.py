@@ -217,7 +217,7 @@ def test_a_sensitivity_at_an_index_of_a_question_is_that_of_its_beginning(
         ost.sensitivity(model, question, position=999, **options)
 
 
-@pytest.mark.parametrize("spec", ["none", "hint", "separator", "repeat-prompt", "numbered"])
+@pytest.mark.parametrize("spec", ["none", "hint", "separator", "repeat-prompt"])
 @pytest.mark.parametrize("form", ["copy-last:uniform=true", "count-word"])
 def test_the_last_item_is_found_in_a_rewritten_prompt(
     model: TransformerBridge, form: str, spec: str
