@@ -13,14 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths
 from ostools.ground.names import checked_names
-from ostools.ground.progress import Progress, name_part
-from ostools.ground.whole_numbers import checked_lengths, in_a_row
-from ostools.measure.measurement import measurement
+from ostools.ground.progress import name_part
+from ostools.ground.whole_numbers import in_a_row
+from ostools.measure import Unloaded, measurement
 from ostools.measure.prompts import as_prompt
-from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.models.untrained import shared_untrained_models

@@ -6,15 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
-from ostools.measure import Study, evaluate, failure_stage, study
-from ostools.measure.answers.result import Evaluation
-from ostools.measure.memory import bytes_of
+from ostools.ground import InputError, Progress
+from ostools.measure import Evaluation, Study, Unloaded, bytes_of, evaluate, failure_stage, study
 from ostools.measure.probes.wrong_answers import HIDDEN, NONE_WRONG, UNTOLD, WRONG_APART
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
-from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.effects import measured_answers
 from ostools.reporting.findings.probes import error_verdict

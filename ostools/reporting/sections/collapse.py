@@ -11,12 +11,10 @@ from functools import partial
 import pandas as pd
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground import InputError, Progress
 from ostools.hooks import HookError
-from ostools.measure import Collapse, collapse
+from ostools.measure import Collapse, bytes_of, collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
-from ostools.measure.memory import bytes_of
 from ostools.mitigations.passes import own_windows
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (

@@ -12,14 +12,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, name_part, part_of, tell
+from ostools.ground import InputError, Progress, part_of, tell
+from ostools.ground.progress import name_part
 from ostools.hooks import HookError
-from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
-from ostools.measure.answers.result import Evaluation
-from ostools.measure.attention.attention import Attention
-from ostools.measure.profiles.position_effect import PositionEffect
-from ostools.measure.study.study import Study
+from ostools.measure import (
+    Attention,
+    Collapse,
+    Comparison,
+    Evaluation,
+    FailureStage,
+    PositionEffect,
+    Profile,
+    Sensitivity,
+    Study,
+)
 from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -28,8 +34,8 @@ from ostools.reporting.sections.extent import Extent
 from ostools.results import Provenance, Result
 
 if TYPE_CHECKING:
-    from ostools.ground.lens import TransformerBridge
-    from ostools.measure.unloaded import Unloaded
+    from ostools.ground import TransformerBridge
+    from ostools.measure import Unloaded
 
 Outcome = TypeVar("Outcome")
 

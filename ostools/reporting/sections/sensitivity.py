@@ -11,16 +11,16 @@ from functools import partial
 from ostools.measure import (
     Comparison,
     Sensitivity,
+    Unloaded,
+    attention,
     bounds,
+    bytes_of,
     compare,
     position_effect,
     profile,
     sensitivity,
 )
-from ostools.measure.attention.attention import attention
 from ostools.measure.bounds.variants import undescribed
-from ostools.measure.memory import bytes_of
-from ostools.measure.unloaded import Unloaded
 from ostools.models.untrained import bytes_with_untrained
 from ostools.reporting.findings import SHAPES
 from ostools.reporting.findings.effects import contrast_words

@@ -97,7 +97,7 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
             "float16 | not finite" if in_table else "float16 overflows on this model: not measured"
         )
         assert (words in text) == bool(overflow), place
-    drawn = words_of(collapse_chart(result, ("y",)))
+    drawn = words_of(collapse_chart(result))
     assert ("float16 overflows on this model: not measured" in drawn) == bool(overflow)
     for first, last in spans:
         assert f"hidden from n = {first}" + ("" if last == 128 else f" to {last}") in drawn
