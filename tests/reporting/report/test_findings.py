@@ -247,5 +247,5 @@ def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_th
     rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
     assert task_with_room([always, often, never]) == "sum-ones"
     assert task_with_room([always, rarer, never, unread]) == "count-ones"
-    with pytest.raises(InputError, match="100% right on copy"):
+    with pytest.raises(InputError, match="all are right, or none was read"):
         task_with_room([always, unread])
