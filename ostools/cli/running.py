@@ -159,9 +159,7 @@ def give(result: Result) -> None:
     """The result to the file of --out, and as JSON if asked for; shown where neither was."""
     file = None
     if (out := GLOBALS.out) is not None:
-        # The page of an attention has the pattern of every head, to click through.
-        view = getattr(result, "view", None) if out.suffix.lower() == ".html" else None
-        file = view().save(out) if view else result.save(out, size=GLOBALS.size)
+        file = result.save(out, size=GLOBALS.size)
     if GLOBALS.json:
         terminal.print_json(result.as_json())
     elif file is not None:

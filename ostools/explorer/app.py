@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ostools.explorer.answer import answer
 from ostools.explorer.recipe import RecipeResult, Runs, Stopped
 from ostools.explorer.views import ViewRequest, described
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground import InputError, checked_name
 from ostools.hooks import HookError
 from ostools.mitigations import MitigationError
 from ostools.reporting.page import page

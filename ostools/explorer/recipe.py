@@ -18,9 +18,8 @@ from typing import Any, TypeVar, cast
 import ostools
 from ostools import mitigations
 from ostools.explorer.views import ViewRequest
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, part_of
-from ostools.measure.measurement import RECORDS
+from ostools.ground import Progress, TransformerBridge, part_of
+from ostools.measure import RECORDS
 from ostools.measure.mitigated_prompts import InactiveMitigationError, rewriting
 from ostools.reporting.page.page import stored_at
 from ostools.results import Result

@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ostools.explorer.recipe import Runs
+from ostools.ground import InputError, TransformerBridge
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
 from ostools.models.describe import IN_WORDS
 
 if TYPE_CHECKING:

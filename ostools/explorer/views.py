@@ -11,11 +11,9 @@ import ostools.measure
 import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import mitigations
-from ostools.ground.errors import InputError, short_repr
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
+from ostools.ground import InputError, TransformerBridge, checked_name, short_repr
 from ostools.ground.words import title_of
-from ostools.measure.measurement import RECORDS
+from ostools.measure import RECORDS
 from ostools.measure.mitigated_prompts import rewrites
 from ostools.models.describe import metadata_of
 

@@ -17,8 +17,7 @@ import pandas as pd
 
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import mark_template, template_positions
-from ostools.reporting.style.theme import Looks
-from ostools.results import Column, Frame
+from ostools.results import Column, Frame, Looks
 
 Marks: TypeAlias = list[alt.Chart]
 Encoding: TypeAlias = Any

@@ -21,23 +21,43 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.files import checked_path
 from ostools.ground.words import title_of
 from ostools.mitigations.named import NONE
-from ostools.results.files import FIXED as FIXED
-from ostools.results.files import PICTURES as PICTURES
-from ostools.results.files import TABLES as TABLES
-from ostools.results.files import checked_output as checked_output
-from ostools.results.files import decoded_fields, encoded_fields
-from ostools.results.files import save_table as save_table
-from ostools.results.files import table_as_json as table_as_json
-from ostools.results.files import write_atomically as write_atomically
-from ostools.results.frames import Chart as Chart
-from ostools.results.frames import Column as Column
-from ostools.results.frames import Frame as Frame
-from ostools.results.frames import Row as Row
-from ostools.results.table_head import TableHead as TableHead
+from ostools.results.files import (
+    FIXED,
+    PICTURES,
+    TABLES,
+    checked_output,
+    decoded_fields,
+    encoded_fields,
+    save_table,
+    table_as_json,
+    write_atomically,
+)
+from ostools.results.frames import Chart, Column, Frame, Looks, Row
+from ostools.results.table_head import TableHead
 
 if TYPE_CHECKING:
     from ostools.ground.lens import TransformerBridge
 
+__all__ = [
+    "AGREES_WITHIN",
+    "FIXED",
+    "PICTURES",
+    "TABLES",
+    "Chart",
+    "Column",
+    "Frame",
+    "Looks",
+    "Provenance",
+    "Result",
+    "Row",
+    "TableHead",
+    "checked_output",
+    "frame_of",
+    "load_result",
+    "of_earlier_version",
+    "save_table",
+    "write_atomically",
+]
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
 """How far a measured number may move under another number of threads or other CPU kernels, which

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import altair as alt
 
     # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type
@@ -21,3 +19,7 @@ if TYPE_CHECKING:
 else:
     Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
     Chart = object  # Altair is imported when something is drawn
+Looks: TypeAlias = dict[str, Any]
+"""Properties of an Altair object by name, and parts of a specification: what Altair itself types as
+anything.
+"""

@@ -68,16 +68,6 @@ class Attention(Result):
         weights = torch.tensor(self.frame["weight"].to_numpy())
         return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
 
-    def view(self) -> Any:
-        """The patterns of all heads to click through.
-
-        Shows itself in a notebook (about 2.3 MB that are stored with it) and has `.save("x.html")`;
-        neither asks the network for anything.
-        """
-        from ostools.reporting.charts.heads_view import AttentionView
-
-        return AttentionView(self)
-
     def chart(self) -> Chart:
         from ostools.reporting.charts.attention import attention_chart
 

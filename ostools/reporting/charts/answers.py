@@ -8,9 +8,8 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.words import title_of
-from ostools.measure.answers.paired import AnswerDifference
+from ostools.measure import AnswerDifference, Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
-from ostools.measure.answers.result import Evaluation
 from ostools.reporting.findings.answers import (
     constant_answer,
     constant_words,
@@ -19,8 +18,7 @@ from ostools.reporting.findings.answers import (
 )
 from ostools.reporting.forms import BAND, Encoding, Marks, curve, looks_by_name, rules
 from ostools.reporting.style import axes, draw, notebook, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Column, Frame, frame_of
+from ostools.results import Chart, Column, Frame, Looks, frame_of
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
 NOTHING_CAME = "nothing came"

@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.pooling import bins_of, max_pool, pooling_rule
-from ostools.measure.attention.attention import Attention
-from ostools.measure.attention.heads import HeadScores
-from ostools.models.chat import TEMPLATE, TEXT
+from ostools.measure import Attention, HeadScores
+from ostools.models.chat import TEXT
 from ostools.reporting.findings import present
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.forms import gradient, heat, layers_by
@@ -31,36 +30,25 @@ ROWS = 128
 
 def attention_findings(attention: Attention) -> list[str]:
     """Where the last token looks, measured: on the first token, on itself, how widely, and the
-    sharpest head.
+    sharpest head; in a chat how much of it is on the text.
     """
     last = attention.last.double()
-    n = last.shape[-1]
     entropy = torch.special.entr(last).sum(-1)
-    first, itself = float(last[..., 0].mean()), float(last[..., -1].mean())
     layer, head = divmod(int(entropy.argmin()), last.shape[1])
     target = int(last[layer, head].argmax())
-    origins = attention.origins or ("",) * n
-    frames = [", one of the chat template's" * (origin == TEMPLATE) for origin in origins]
-    of_text = torch.tensor([origin == TEXT for origin in origins])
-    on_text = float(last[..., of_text].sum(-1).mean())
+    on_tokens = last.flatten(0, 1).mean(0)
+    of_text = torch.tensor([origin == TEXT for origin in attention.origins or ()])
     return present(
         where_read(attention.provenance.parameters),
-        f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on "
-        f"the first token and {itself:.1%} on itself (even attention over the {n} tokens would "
-        f"put {1 / n:.1%} on each); a head spreads over {float(entropy.exp().median()):.1f} "
-        "tokens in the median (exponential of the entropy).",
+        f"Measured over all layers and heads, the last token puts {float(on_tokens[0]):.1%} of its "
+        f"attention on the first token and {float(on_tokens[-1]):.1%} on itself (even attention "
+        f"would put {1 / len(on_tokens):.1%} on each); a head spreads over "
+        f"{float(entropy.exp().median()):.1f} tokens in the median (exponential of the entropy).",
         f"The most concentrated head is layer {layer}, head {head}: "
         f"{float(last[layer, head, target]):.0%} on token {target} "
-        f"“{display_token(attention.tokens[target])}”{frames[target]}.",
-        (
-            f"So much on the first token{frames[0]}, whatever stands there, is known as an "
-            "attention sink."
-        )
-        if first >= 0.3
-        else "",
-        f"Of the last token's attention {on_text:.1%} is on the {int(of_text.sum())} tokens of "
-        f"the text, the rest on the {int((~of_text).sum())} others: a sink among those is no "
-        "finding about the text."
+        f"“{display_token(attention.tokens[target])}”.",
+        f"Of the last token's attention {float(on_tokens[of_text].sum()):.1%} is on the "
+        f"{int(of_text.sum())} tokens of the text, the rest on the others."
         if template_positions(attention.frame)
         else "",
     )
@@ -167,7 +155,6 @@ def heads_chart(result: HeadScores) -> Chart:
     prompts.
     """
     summary: Frame = result.summary
-    prompts: Frame = result.frame
     heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
     size = (min(30 * heads, 260), min(24 * layers, 420))
     scale = alt.Scale(scheme="viridis", domain=[0, 1])
@@ -178,10 +165,5 @@ def heads_chart(result: HeadScores) -> Chart:
         if len(scores):
             marks = layers_by(scores, "head", scale, digits=digits)
             panels.append(draw.panel(marks, *size, title))
-    count = int(prompts["prompt"].nunique())
-    prompt = f"one prompt of {prompts['tokens'].iloc[0]} tokens"
-    title = (
-        f"Where the attention heads look, {f'mean over {count} prompts' if count > 1 else prompt}"
-    )
     chart = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
-    return draw.figure([[chart]], title)
+    return draw.figure([[chart]], "Where the attention heads look, mean over queries and prompts")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import chain, count
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
-from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import CurveVerdict, HiddenRange, Reading
+from ostools.ground import InputError
+from ostools.measure import Collapse, Reading
+from ostools.measure.collapse.verdicts import HiddenRange
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
@@ -22,8 +22,7 @@ from ostools.reporting.findings.collapse import (
 )
 from ostools.reporting.forms import BAND, Marks, curve, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, notebook, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Column, Frame, frame_of
+from ostools.results import Chart, Column, Frame, Looks, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
 ONE_WIDTH, ONE_HEIGHT = 520, 280
@@ -47,9 +46,9 @@ line would only fill a band.
 """
 
 
-def collapse_chart(result: Collapse, sites: Sequence[str] = ("y",)) -> Chart:
-    """L2 distance between the two last-token representations against length, a panel per site (y,
-    of which the verdict is told; "residual", "logits"), dtype and kind of pair.
+def collapse_chart(result: Collapse) -> Chart:
+    """L2 distance between the two last-token representations y against length, a panel a dtype and
+    kind of pair.
 
     Each panel holds the measured distance, the rounding noise of the difference in that dtype and
     its machine line, the float64 distance beside them, and pale the ranges of lengths at which the
@@ -60,12 +59,10 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("y",)) -> Chart:
     table = result.measured()
     if table.empty:
         raise InputError(f"a collapse chart: {overflow_sentence(result.overflowing())}")
-    frame = pd.concat([Reading(site).of(table) for site in sites])
-    rows, y = log_rows(_collapse_rows(frame), "L2 distance", ("low", "high"))
-    dtypes = list(dict.fromkeys(frame["dtype"]))
-    ranges = hidden_ranges(result.verdicts_over_seeds(), sites, dtypes)
-    names = [_panel(site, dtype, pair) for pair in PAIRS for site in sites for dtype in dtypes]
-    limits = model_limits(result)
+    rows, y = log_rows(_collapse_rows(Reading("y").of(table)), "L2 distance", ("low", "high"))
+    ranges, limits = hidden_ranges(result), model_limits(result)
+    dtypes = list(dict.fromkeys(table["dtype"]))
+    names = [_panel(dtype, pair) for pair in PAIRS for dtype in dtypes]
     panels = {
         name: _curves(rows, name, [span for span in ranges if span["panel"] == name], limits)
         for name in names
@@ -78,15 +75,15 @@ def collapse_chart(result: Collapse, sites: Sequence[str] = ("y",)) -> Chart:
     return draw.figure(grid, title, notes, color="shared", strokeDash="shared")
 
 
-def _panel(site: str, dtype: str, pair: str) -> str:
-    return f"{site}, {dtype}{PAIRS.get(pair, f': {pair}')}"
+def _panel(dtype: str, pair: str) -> str:
+    return f"y, {dtype}{PAIRS[pair]}"
 
 
 def _collapse_rows(frame: Frame) -> Frame:
     """One row per point drawn: panel, length, quantity, series (the dtype that gives the colour),
     value, and its band.
     """
-    keys = ["pair", "length", "dtype", "site"]
+    keys = ["pair", "length", "dtype"]
     measured = frame.groupby(keys, as_index=False, sort=False, observed=True).agg(
         distance=("mean", "mean"),
         low=("minimum", "min"),
@@ -95,13 +92,12 @@ def _collapse_rows(frame: Frame) -> Frame:
         machine_line=("machine_line", "mean"),
         reference=("float64_distance", "mean"),
     )
-    panel_keys = zip(measured["site"], measured["dtype"], measured["pair"], strict=True)
-    panels = [_panel(*map(str, key)) for key in panel_keys]
     # A band is drawn where there is one, if its lower end can stand on the log axis.
     wide = (measured["high"] > measured["low"]) & (measured["low"] > 0)
     measured[["low", "high"]] = measured[["low", "high"]].where(wide)
+    panels = map(_panel, measured["dtype"], measured["pair"])
+    measured = measured.assign(panel=list(panels), series=measured["dtype"])
     ids = ["panel", "length", "series", "low", "high"]
-    measured = measured.assign(panel=panels, series=measured["dtype"])
     rows: Frame = measured.melt(ids, list(QUANTITIES), "quantity")
     distance, reference = rows["quantity"] == "distance", rows["quantity"] == "reference"
     rows.loc[~distance, ["low", "high"]] = np.nan
@@ -117,28 +113,20 @@ def jumps(values: Column) -> bool:
     return len(steps) > 30 and float(np.median(steps)) > JUMPS
 
 
-def hidden_ranges(
-    verdicts: Mapping[tuple[str, str, str, int], CurveVerdict],
-    sites: Sequence[str],
-    dtypes: Sequence[str],
-) -> list[Looks]:
-    """Each range of every panel: where it begins and ends, its dtype, its words. Of v^(l) after the
-    last block.
-    """
-    last = {site: layer for *_, site, layer in sorted(verdicts, key=lambda key: key[-1])}
+def hidden_ranges(result: Collapse) -> list[Looks]:
+    """Each range of every panel: where it begins and ends, its dtype, its words."""
     return [
-        {"panel": _panel(site, dtype, pair), "pair": pair, "series": dtype}
+        {"panel": _panel(dtype, pair), "pair": pair, "series": dtype}
         | {"length": span.first, "end": span.last, "words": _range_words(span)}
-        for (pair, dtype, site, layer), verdict in verdicts.items()
-        if site in sites and dtype in dtypes and layer == last[site]
+        for (pair, dtype, site, _), verdict in result.verdicts_over_seeds().items()
+        if site == "y"
         for span in verdict.ranges
     ]
 
 
 def _range_words(span: HiddenRange) -> str:
-    holes = span.lengths_tried - span.hidden
-    words = f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}")
-    return f"{words}, {holes} holes" if holes else words
+    end = "" if span.open else f" to {span.last}"
+    return f"hidden from n = {span.first}{end} ({span.lengths_tried - span.hidden} holes)"
 
 
 def model_limits(result: Collapse) -> list[Looks]:
@@ -164,26 +152,27 @@ def _curves(
 ) -> Callable[[alt.X, Looks], Marks]:
     """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
     names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
-    measured = panel_data[panel_data["quantity"] == "distance"]
-    measured_rows = rows["quantity"] == "distance"
-    dotted = jumps(measured.sort_values("length")["value"])
+    of_quantity = {str(name): part for name, part in panel_data.groupby("quantity")}
+    dtypes = rows.loc[rows["quantity"] == "distance", "series"].unique().tolist()
+    looks: Looks = {"columns": len(names), "symbolStrokeWidth": 4, "values": dtypes}
+    hue, dash = (
+        draw.hue("series", names, title="dtype", **looks),
+        draw.dashes(QUANTITIES, rows["quantity"]),
+    )
+    dotted = jumps(of_quantity["distance"].sort_values("length")["value"])
+    middle = np.sqrt(rows["length"].min() * rows["length"].max())
 
     def marks(x: alt.X, y: Looks) -> Marks:
-        dtypes = [str(name) for name in names if ((rows["series"] == name) & measured_rows).any()]
-        hue = draw.hue(
-            "series", names, title="dtype", columns=len(names), symbolStrokeWidth=4, values=dtypes
-        )
-        looks: Looks = {"bands": [BAND], "dash": draw.dashes(QUANTITIES, rows["quantity"])}
         panel_marks = strips(ranges, hue)
-        for quantities, width, size in (
-            (["reference"], 1.0, 4),
-            (["noise", "machine_line"], 1.5, 0),
-            (["distance"], 1.5, 9),
+        for quantity, width, size in (
+            ("reference", 1.0, 4),
+            ("noise", 1.5, 0),
+            ("machine_line", 1.5, 0),
+            ("distance", 1.5, 9),
         ):
-            part = panel_data[panel_data["quantity"].isin(quantities)]
             dots: Looks = {"width": 0, "points": size} if dotted and size else {"width": width}
-            panel_marks += curve(part, x, y, hue, **looks, **dots)
-        middle = np.sqrt(rows["length"].min() * rows["length"].max())
+            part = of_quantity.get(quantity, panel_data[:0])
+            panel_marks += curve(part, x, y, hue, dash=dash, bands=[BAND], **dots)
         return [*panel_marks, *marked_ranges(ranges, middle), *marked_limits(limits)]
 
     return marks
@@ -235,8 +224,8 @@ def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> Cha
     rows, y = log_rows(means.melt("length", var_name="series"), "L2 distance")
     hues = {"distance": theme.INK, noise: theme.colour(dtype)}
     hue = draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60)
-    spans = hidden_ranges(result.verdicts_over_seeds(), ["y"], [dtype])
-    ranges = [span | {"series": noise} for span in spans if span["pair"] == pair]
+    spans = [span for span in hidden_ranges(result) if span["panel"] == _panel(dtype, pair)]
+    ranges = [span | {"series": noise} for span in spans]
     x = axes.length_axis(rows["length"], "items of the sequence")
     marks = strips(ranges, hue) + marked_limits(model_limits(result))
     marks += curve(rows, x, y, hue, width=0, points=6)

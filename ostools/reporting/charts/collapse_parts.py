@@ -8,19 +8,22 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.ground.errors import InputError
-from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import Reading
+from ostools.ground import InputError
+from ostools.measure import Collapse, Reading
 from ostools.measure.passes.precisions import Precision
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.charts.effects.all_tokens import growth_chart
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import task_of
-from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
+from ostools.reporting.findings.collapse import (
+    main_pair,
+    overflow_sentence,
+    vectors_at,
+    verdicts_at_y,
+)
 from ostools.reporting.forms import Marks, curve, gradient, heat, log_rows, panel_grid
 from ostools.reporting.style import axes, draw
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Frame, frame_of
+from ostools.results import Chart, Frame, Looks, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
@@ -124,20 +127,17 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
 }
 
 
-def precision_chart(result: Collapse, site: str = "y") -> Chart:
-    """Above, a panel a part: the pair's float64 distance, and each format's noise of the
+def precision_chart(result: Collapse) -> Chart:
+    """Above, a panel a part: the pair's float64 distance at y, and each format's noise of the
     difference. Below, the hidden ranges.
 
     Where the noise of the difference is above the distance, that precision hides the pair.
     """
-    frame, pair = vectors_at(result.measured(), site), main_pair(result)
+    frame, pair = vectors_at(result.measured(), "y"), main_pair(result)
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
     if frame.empty:
-        raise InputError(
-            f"a chart of precisions needs rows of site {site!r} in another dtype than float64, "
-            "found none"
-        )
-    exact = result.reference[(result.reference[["pair", "site"]] == [pair, site]).all(axis=1)]
+        raise InputError("a chart of precisions: expected another dtype than float64, found none")
+    exact = result.reference[(result.reference[["pair", "site"]] == [pair, "y"]).all(axis=1)]
     rows, y = log_rows(_precision_rows(frame, exact), "L2 distance")
     formats = sorted(set(rows["series"]))
     hue = draw.hue("series", formats, title="format", columns=len(formats), symbolStrokeWidth=4)
@@ -149,14 +149,10 @@ def precision_chart(result: Collapse, site: str = "y") -> Chart:
     grid = panel_grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
     curves = [alt.hconcat(*row, spacing=22) for row in grid]
     above = alt.vconcat(*curves, spacing=22).resolve_scale(color="shared", strokeDash="shared")
-    notes = present(
-        f"L2 distance at {site} against the noise of each way of storing numbers",
-        overflow_sentence(result.overflowing()),
-    )
+    notes = present(overflow_sentence(result.overflowing()))
     title = f"Which part of low precision hides the pair, {task_of(result)}"
     scales: Looks = {"color": "shared", "strokeDash": "independent"}
-    below = _ranges(result, pair, site, hue)
-    return draw.figure([[above], [below]], title, notes, between=26, **scales)
+    return draw.figure([[above], [_ranges(result, hue)]], title, notes, between=26, **scales)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -196,26 +192,24 @@ def _noise_curves(
     return marks + curve(rows[~thick], x, y, hue, dash=dash, width=1.3)
 
 
-def _ranges(result: Collapse, pair: str, site: str, hue: alt.Color) -> alt.LayerChart:
+def _ranges(result: Collapse, hue: alt.Color) -> alt.LayerChart:
     """The ranges of lengths at which each precision hides the pair; its row is empty where there is
     none.
     """
-    verdicts = {
-        " ".join(_split(name)): verdict
-        for (kind, name, verdict_site, _), verdict in result.verdicts_over_seeds().items()
-        if (kind, verdict_site) == (pair, site)
-    }
+    verdicts = verdicts_at_y(result)
     spans = [
-        (name, name.split()[0], verdict.words, span.first, span.last)
+        (" ".join(_split(name)), _split(name)[0], verdict.words, span.first, span.last)
         for name, verdict in verdicts.items()
         for span in verdict.ranges
     ]
     data: Frame = pd.DataFrame(spans, columns=["precision", "series", "status", "length", "to"])
-    title = f"lengths n at which the pair is hidden at {site} (empty: in no range)"
+    title = "lengths n at which the pair is hidden at y (empty: in no range)"
     ends = pd.Series([1, frame_of(result)["length"].max()])
     places: Looks = {
         "x": axes.length_axis(ends, title, log=True, grid=True),
-        "y": axes.names(list(verdicts), field="precision", grid=True),
+        "y": axes.names(
+            [" ".join(_split(name)) for name in verdicts], field="precision", grid=True
+        ),
     }
     rule = draw.rows(data).mark_rule(strokeWidth=5, strokeCap="square")
     marks = rule.encode(x2="to:Q", color=hue, tooltip=draw.tooltips(data), **places)

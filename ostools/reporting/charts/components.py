@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from ostools.measure.probes.failure_stage import NOT_READ, READ, UNDECODABLE, FailureStage
-from ostools.measure.probes.probe import Decodability
+from ostools.measure import Decodability, FailureStage
+from ostools.measure.probes.failure_stage import NOT_READ, READ, UNDECODABLE
 from ostools.measure.probes.scores import TESTS
 from ostools.mitigations.named import NONE
 from ostools.reporting.forms import SQUARE, bars

@@ -9,61 +9,21 @@ at most 32 heads of 64 x 64 weights, to three digits (0.8 MB).
 
 from __future__ import annotations
 
-import html
 import re
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from ostools.ground.pooling import pooling_rule
-from ostools.measure.attention.attention import Attention
+from ostools.measure import Attention
 from ostools.reporting.charts.attention import bin_label, heads_rule, sharpest
 from ostools.reporting.page.page import Script
-from ostools.reporting.page.section import Part, ScriptView, Section, block, render_sections
+from ostools.reporting.page.section import Part, ScriptView
 from ostools.reporting.style import theme
-from ostools.results import checked_output, write_atomically
 
 HEADS = 32
 """How many heads circuitsvis gets; of a model with more, those whose last row is the most
 concentrated.
 """
-HEIGHT = 900
-"""Pixels of a notebook's cell that the view takes; longer ones scroll."""
-
-
-@dataclass(frozen=True)
-class AttentionView:
-    """Heads to click through: shows itself in a notebook, and is saved as a page."""
-
-    attention: Attention
-
-    @cached_property
-    def html(self) -> str:
-        """The page: the last token's rows first, then the heads; no request is possible from it."""
-        caption = "Attention of the last token, a row per layer and head"
-        rows = block(self.attention, "attention-chart", caption, in_detail=False)
-        parts = [rows, interactive_view(self.attention, "heads-0")]
-        return render_sections("Attention", "", [Section("findings", "Heads", "Heads", "", parts)])
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The page in a frame of its own, which may run its own script and reach nothing else, the
-        notebook included.
-        """
-        frame = (
-            '<iframe sandbox="allow-scripts" title="Attention" style="width: 100%; height: '
-            f'{HEIGHT}px; border: 0" srcdoc="{html.escape(self.html)}"></iframe>'
-        )
-        words = "Attention (needs a notebook that runs scripts; or .save('x.html'))"
-        return {"text/html": frame, "text/plain": words}
-
-    def save(self, path: str | Path) -> Path:
-        """Write the page (.html). Raises `InputError` for another ending and a path that cannot be
-        written.
-        """
-        target = checked_output(path, (".html",))
-        return write_atomically(target, lambda part: part.write_text(self.html, encoding="utf-8"))
 
 
 def interactive_view(attention: Attention, element: str) -> Part:

@@ -10,11 +10,10 @@ import pandas as pd
 
 from ostools.ground.names import known_norm
 from ostools.ground.words import number
+from ostools.measure import Faithfulness, LinearRange, Profile, Sensitivity
 from ostools.measure.faithfulness.deletion import EFFECTS, MASKED, REMOVED, REPLACED, WAYS
-from ostools.measure.faithfulness.faithfulness import BETWEEN, Faithfulness
-from ostools.measure.faithfulness.linear_range import LinearRange
-from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, Profile, places
+from ostools.measure.faithfulness.faithfulness import BETWEEN
+from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
 from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
 from ostools.reporting.findings.effects import answer_finding
 from ostools.reporting.forms import (
@@ -29,8 +28,7 @@ from ostools.reporting.forms import (
 )
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import mark_template, template_note, template_positions
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Frame, frame_of
+from ostools.results import Chart, Frame, Looks, frame_of
 
 
 def profile_chart(result: Profile) -> Chart:
@@ -56,29 +54,8 @@ def profile_chart(result: Profile) -> Chart:
         ends: Looks = {"x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": hue}
         segments = [thick.encode(x=x, tooltip=draw.tooltips(thirds), **ends)]
     panel = profile(rows, frame, y, hue, title=heading, height=240, further_marks=segments)
-    narrowed = {"position", "logit_norm"} & result.provenance.parameters.keys()
-    title = f"Which tokens matter to {words if narrowed else 'the last one'}"
-    notes = [*_verdicts(result, shapes.set_index("linearisation"), of), *template_note(aside)]
-    return draw.figure([[panel]], title, notes)
-
-
-def _verdicts(result: Profile, shapes: Frame, of: str) -> list[str]:
-    """A line a linearisation: the sink's share, in a chat the text's; the verdict on the tokens
-    that are tested and the two contrasts it stands on."""
-    shares, lines = result.summary.set_index("linearisation")["sink_share"], []
-    for name, row in shapes.loc[shares.index].iterrows():
-        line = f"{name}: the first token has {shares[name]:.1%} of the sum; {of}: {row['verdict']}"
-        if np.isfinite(row["middle"]):
-            ends = ", ".join(
-                (
-                    f"{end} {row[f'{end}_contrast']:+.2f} [{row[f'{end}_contrast_low']:.2f}, "
-                    f"{row[f'{end}_contrast_high']:.2f}]"
-                )
-                for end in ("start", "end")
-            )
-            line += f" ({ends} decades against the middle third)"
-        lines.append(line)
-    return lines
+    notes = [*result.findings(), *template_note(aside)]
+    return draw.figure([[panel]], f"Which tokens matter to {words}", notes)
 
 
 def _thirds(shapes: Frame, first: Frame, tested: str) -> Frame:

@@ -6,8 +6,8 @@ import altair as alt
 import numpy as np
 
 from ostools.ground.words import number, title_of
-from ostools.measure.collapse.variation import AttentionVariation
-from ostools.measure.jacobian.hops import ALL, MORE, Hops
+from ostools.measure import AttentionVariation, Hops
+from ostools.measure.jacobian.hops import ALL, MORE
 from ostools.reporting.forms import SQUARE, curve, log_rows, token_bars, token_labels, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Chart, Frame, frame_of

@@ -13,22 +13,24 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import MINUS
-from ostools.measure.attention.baselines import AttentionBaselines
-from ostools.measure.bounds.bounds import Bounds
-from ostools.measure.jacobian.attribution import Attribution
-from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity
-from ostools.measure.profiles.change import Change
-from ostools.measure.profiles.compare import Comparison
+from ostools.measure import (
+    AttentionBaselines,
+    Attribution,
+    Bounds,
+    Change,
+    Comparison,
+    Sensitivities,
+    Sensitivity,
+)
 from ostools.measure.prompts import named_by
 from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
 from ostools.reporting.forms import BAND, SQUARE, curve, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Frame, frame_of
+from ostools.results import Chart, Frame, Looks, frame_of
 
 SHAPE = "shape"
 NORMS = {

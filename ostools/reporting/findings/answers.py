@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
-
-from ostools.measure.answers.paired import (
-    FIRST_BETTER,
-    NO_DIFFERENCE,
-    SECOND_BETTER,
-    SMALL,
-    AnswerDifference,
-)
+from ostools.ground.words import number
+from ostools.measure import AnswerDifference, Evaluation
+from ostools.measure.answers.paired import FIRST_BETTER, NO_DIFFERENCE, SECOND_BETTER, SMALL
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
-from ostools.measure.answers.result import Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
 from ostools.reporting.findings import as_one_finding, present
 from ostools.reporting.style import theme
@@ -25,6 +18,8 @@ _ELICITED = {
     "few-shot": "few-shot: after worked examples, with the answer line begun",
     "zero-shot": "zero-shot: the prompt alone",
 }
+_DRAWN = "Intervals: Wilson's, 95%, over prompts."
+_NOT_DRAWN = "Nothing was drawn, so there is no interval."
 _EXAMPLES, _CHARACTERS = 3, 80
 _FAVOURITES, _FEWEST_WRONG = 3, 6
 
@@ -48,21 +43,17 @@ def evaluation_findings(result: Evaluation) -> list[str]:
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
-    """The prompts, what the intervals are of, what could not be read, the right line, and where a
-    mitigation did nothing.
-    """
+    """The prompts, what could not be read, the right line, and where a mitigation did nothing."""
     frame, settings = frame_of(result), result.provenance.parameters
     summary: Frame = result.summary
     how = f"greedy, {_ELICITED[settings['elicitation']]}" if not settings.get("hosted") else ""
     is_drawn = summary["wilson_low"].notna().any()
-    intervals = "Intervals: Wilson's, 95%, over prompts." if is_drawn else ""
     inactive = int((frame["status"] == "inactive").sum())
     return present(
         f"{int(summary['asked'].sum())} answers to {int(summary['prompts'].sum())} prompts, "
-        f"{how or asked_elsewhere(result)}. "
-        f"{intervals or 'Nothing was drawn, so there is no interval.'}",
+        f"{how or asked_elsewhere(result)}. {_DRAWN if is_drawn else _NOT_DRAWN}",
         *unanswered(result),
-        *_unread_notes(summary, settings["max_new_tokens"], settings.get("grade")),
+        *_unread_notes(summary, settings.get("grade")),
         _right_line(frame),
         f"The mitigation did not change the prompt or the logits of {inactive} answers."
         if inactive
@@ -75,39 +66,32 @@ def _right_line(frame: Frame) -> str:
     1/2.
     """
     lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
-    values = lines["log_probability"].to_numpy(dtype=float)
-    if not len(values):
+    values = lines["log_probability"].astype(float)
+    if values.empty:
         return ""
-    low, high = (
-        f"{values[place]:.3g} (n = {lines['length'].iloc[place]})"
-        for place in (values.argmin(), values.argmax())
-    )
     return (
-        f"log p of the right answer line: mean {values.mean():.3g} nats, from {low} to {high}; "
-        f"above log 1/2 at {int((values > math.log(0.5)).sum())} of {len(values)} prompts."
+        f"log p of the right answer line: mean {values.mean():.3g} nats, from {values.min():.3g} "
+        f"to {values.max():.3g}; above log 1/2 at {int((values > math.log(0.5)).sum())} of "
+        f"{len(values)} prompts."
     )
 
 
-def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[str]:
+def _unread_notes(summary: Frame, grade: str | None) -> list[str]:
     """How many texts hold no answer line, and the content reading where it differs from the strict
     one.
     """
-    names = ["something_else", "cut_off", "right", "wrong", "content_right", "content_read"]
-    something_else, cut, right, wrong, content_right, read = map(int, summary[names].sum())
-    where = "by the server" if limit is None else f"at {limit} tokens"
-    parts = present(
-        f"{something_else} wrote something that is not an answer" if something_else else "",
-        f"{cut} cut off {where} before an answer" if cut else "",
+    names = ["something_else", "cut_off", "right", "content_right", "content_read"]
+    something_else, cut, right, content_right, read = map(int, summary[names].sum())
+    by = "In the form or else by the last number" if grade is None else f"By {theme.inert(grade)}"
+    return present(
+        f"{something_else} wrote something that is not an answer, {cut} were cut off before one. "
+        "These do not count as right, and their error cannot be measured."
+        if something_else + cut
+        else "",
+        f"{by}, {content_right} of {read} answers that hold a value are right."
+        if content_right != right
+        else "",
     )
-    content = (
-        f"In the form or else by the last number, {read} answers hold a value, {content_right} of "
-        "them the right one."
-    )
-    if grade is not None:
-        content = f"Of {read} answers {content_right} are right by the rule {theme.inert(grade)}."
-    not_right = "These do not count as right, and their error cannot be measured."
-    differs = grade is not None or (content_right, read) != (right, right + wrong)
-    return present(f"{', '.join(parts)}. {not_right}" if parts else "", content * differs)
 
 
 def _unread_texts(result: Evaluation) -> list[str]:
@@ -127,18 +111,15 @@ def _training_words(result: Evaluation) -> str:
     """How many are right within the lengths of training and beyond: the task's, of the text without
     a mitigation.
     """
-    frame = frame_of(result).dropna(subset="correct")
-    within = frame["within_training"].fillna(False).astype(bool)
-    if within.nunique() < 2:
+    frame = frame_of(result).dropna(subset=["correct", "within_training"])
+    groups = frame.groupby("within_training")["correct"]
+    right, asked = groups.sum(), groups.size()
+    if len(asked) < 2:
         return ""
-    of = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
-    inside, outside = (
-        f"{int(frame['correct'][rows].sum())} of {int(rows.sum())} answers are right."
-        for rows in (within, ~within)
-    )
     return (
-        f"Within the lengths of training{of}: {inside} Beyond: {outside} Errors beyond say little "
-        "about over-squashing, because such lengths were never trained."
+        f"Within the lengths of training {right.loc[True]} of {asked.loc[True]} answers are right, beyond "
+        f"{right.loc[False]} of {asked.loc[False]}. Errors beyond say little about over-squashing, because "
+        "such lengths were never trained."
     )
 
 
@@ -146,9 +127,8 @@ def _favourite_numbers(result: Evaluation) -> str:
     """The wrong numbers that were answered most often; empty where no wrong number came twice."""
     counts = result.wrong_numbers["number"].value_counts()
     frequent = counts[counts > 1].head(_FAVOURITES)
-    words = [f"{number} for {count}" for number, count in frequent.items()]
-    words[:1] = [f"{first} of {int(counts.sum())} wrong answers" for first in words[:1]]
-    return f"Favourite wrong numbers: {', '.join(words)}." if words else ""
+    words = ", ".join(f"{number} ({count} times)" for number, count in frequent.items())
+    return f"Favourites of {counts.sum()} wrong numbers: {words}." if words else ""
 
 
 def _heaping_sentence(result: Evaluation) -> str:
@@ -207,25 +187,16 @@ def answers_sentence(result: Evaluation) -> str:
     differ, and by one answer to all."""
     summary: Frame = result.summary
     unread_count = answer_counts(result)[1] - result.read
-    differs = summary["accuracy"].nunique() > 1 and summary["asked"].max() > 1
-    return as_one_finding(
-        [
-            f"{unread_count} could not be read, and are neither right nor wrong."
-            if unread_count
-            else "",
-            _worst_words(summary.loc[summary["accuracy"].idxmin()]) if differs else "",
-            constant_words(result),
-        ]
-    )
-
-
-def _worst_words(row: Row) -> str:
-    interval = f", Wilson 95% {row['wilson_low']:.0%} to {row['wilson_high']:.0%}"
-    beyond = pd.notna(row["within_training"]) and not row["within_training"]
-    return (
-        f"Fewest right at {int(row['length'])} items{', a length never trained' * beyond}: "
-        f"{int(row['right'])} of {int(row['asked'])}{interval * bool(pd.notna(row['wilson_low']))}."
-    )
+    unread = f"{unread_count} could not be read, and are neither right nor wrong."
+    fewest = ""
+    if summary["accuracy"].nunique() > 1 and summary["asked"].max() > 1:
+        worst: Row = summary.loc[summary["accuracy"].idxmin()]
+        fewest = (
+            f"Fewest right at {int(worst['length'])} items: {int(worst['right'])} of "
+            f"{int(worst['asked'])}, Wilson 95% {number(worst['wilson_low'])} to "
+            f"{number(worst['wilson_high'])}."
+        )
+    return as_one_finding([unread * (unread_count > 0), fewest, constant_words(result)])
 
 
 def difference_findings(result: AnswerDifference) -> list[str]:

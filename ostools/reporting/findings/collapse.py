@@ -15,22 +15,19 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ostools.ground.words import number, ratio
-from ostools.measure import Collapse
+from ostools.measure import Collapse, Reading
 from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
 from ostools.measure.collapse.verdicts import (
     OVERFLOWS,
     UNDECIDED,
     CurveVerdict,
-    Reading,
     behind_all_blocks,
-    is_hidden,
     trained_length,
 )
 from ostools.reporting.findings import as_one_finding, present
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
-from ostools.theory.distances import IN_A_ROW
 from ostools.theory.statistics.fits import fit_decay
 
 HALVED, STEADY = 0.5, 0.8
@@ -41,7 +38,7 @@ FEW = 8
 """With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
 """Relative difference that a pass of its own may have: float32's rounding."""
-_NOT_SEEN = " What Theorem 4.2 describes is not seen on this prompt over these lengths."
+_BY_LAYER = ("noise", "pair_noise", "float64_distance", "mean", "relative")
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
     "task": (
@@ -87,29 +84,17 @@ def tails(result: Collapse) -> Frame:
     """One row a measured precision but float64, in their order: medians of L2 at y over the last
     quarter of the lengths.
 
-    exact, stored: the float64 distance with the weights as given, and as this precision stores
-        them.
-    weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
-    pair_noise: of y - y*. margin: stored over pair_noise.
+    float64_distance: with the weights as this precision stores them. weight_shift: how far storing
+        moves y and y* alike. noise: of running in this precision. pair_noise: of y - y*. margin:
+        float64_distance over pair_noise.
     """
-    pair = main_pair(result)
-    frame = vectors_at(result.measured(), "y")
-    frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
-    exact: Frame = result.reference
-    start = frame["length"].quantile(0.75)
-    exact = exact[(exact["pair"] == pair) & (exact["site"] == "y") & (exact["length"] >= start)]
-    medians = exact.groupby(["weights", "length"])["distance"].mean().groupby("weights").median()
-    columns = ["weight_shift", "noise", "pair_noise"]
-    table = frame[frame["length"] >= start].groupby("dtype", sort=False)[["weights", *columns]]
-    table = table.agg({"weights": "first", **dict.fromkeys(columns, "median")})
-    table = table.fillna({"weight_shift": 0.0}).reset_index()
-    stored = table["weights"].map(medians)
-    table = table.assign(
-        exact=medians.get("given"),
-        stored=stored,
-        margin=list(map(ratio, stored, table["pair_noise"])),
-    )
-    return table[["dtype", "exact", "stored", *columns, "margin"]]
+    rows = vectors_at(result.measured(), "y")
+    rows = rows[(rows["pair"] == main_pair(result)) & (rows["dtype"] != "float64")]
+    rows = rows[rows["length"] >= rows["length"].quantile(0.75)]
+    columns = ["float64_distance", "weight_shift", "noise", "pair_noise"]
+    table = rows.groupby("dtype", sort=False)[columns].median().reset_index()
+    margin = map(ratio, table["float64_distance"], table["pair_noise"])
+    return table.assign(margin=list(margin))
 
 
 def nearest_to_noise(results: Sequence[Collapse]) -> tuple[Collapse, Row] | None:
@@ -148,69 +133,37 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
 
 def collapse_findings(result: Collapse) -> list[str]:
     """The verdict, where y was read, whether the distance falls, each dtype's verdict (or what its
-    rounding becomes, layer by layer), and the likeliest next tokens; of few lengths the distances
-    alone.
+    rounding becomes, layer by layer), and the likeliest next tokens.
     """
-    by_layer = len(set(frame_of(result)["layer"])) > 1
-    growth = growth_findings(result) if by_layer else []
-    if len(set(frame_of(result)["length"])) < FEW:
-        read = where_read(result.provenance.parameters, next_tokens(result))
-        return present(_few_lengths(result), as_one_finding(growth), read)
-    logits = vectors_at(result.measured(), "logits")
+    by_layer = frame_of(result)["layer"].nunique() > 1
+    dtypes = growth_findings(result) if by_layer else _dtypes(result)
     return present(
         pair_verdict([result]),
         where_read(result.provenance.parameters, next_tokens(result)),
         _fall(result),
-        as_one_finding([*(growth or _dtypes(result)), _route_difference(result)]),
-        _answers(logits[logits["pair"] == main_pair(result)]) if len(logits) else "",
+        as_one_finding([*dtypes, _route_difference(result)]),
+        _answers(result),
     )
 
 
 def growth_findings(result: Collapse) -> list[str]:
     """Of the longest length: how much a rounding grew from the first layer that has one to the
-    last, and where it hides the pair."""
+    last, and at how many layers it hides the pair."""
     table: Frame = Reading("residual").of(result.measured(), every_layer=True)
     table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
     sentences = []
     for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):
-        means: Frame = rows.groupby("layer")[
-            ["noise", "pair_noise", "float64_distance", "mean", "relative"]
-        ].mean()
-        distinct: Frame = means[means["float64_distance"] > 0]
-        share = distinct["noise"] * distinct["relative"] / distinct["mean"]
-        hidden: list[int] = distinct.index[distinct["pair_noise"] > distinct["float64_distance"]]
-        side = (
-            f"above it at {len(hidden)} of {len(distinct)}, first at {hidden[0]}"
-            if len(hidden)
-            else "below it at each"
-        )
+        means: Frame = rows.groupby("layer")[[*_BY_LAYER]].mean()
+        means = means[means["float64_distance"] > 0]
+        share = means["noise"] * means["relative"] / means["mean"]
+        hidden = int((means["pair_noise"] > means["float64_distance"]).sum())
         sentences.append(
             f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is "
             f"{number(share.iloc[0])} of ||v^(l)|| at layer {share.index[0]} and "
-            f"{number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "
-            f"against the pair's distance at {len(distinct)} layers, is {side}."
+            f"{number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference is above "
+            f"the pair's distance at {hidden} of {len(means)} layers."
         )
     return sentences
-
-
-def _few_lengths(result: Collapse) -> str:
-    """The float64 distance at each length, and at which of them each dtype hides the pair."""
-    pair, rows = main_pair(result), vectors_at(result.measured(), "y")
-    rows = rows[rows["pair"] == pair]
-    exact: Column = result.reference_curve(pair)["distance"]
-    distances = ", ".join(f"{number(float(value))} at n = {n}" for n, value in exact.items())
-    parts, below = [f"The float64 L2 distance at y is {distances}"], False
-    for dtype, of_dtype in rows[rows["dtype"] != "float64"].groupby("dtype", sort=False):
-        hidden = is_hidden(of_dtype["float64_distance"], of_dtype["pair_noise"], of_dtype["mean"])
-        lengths = sorted(set(of_dtype.loc[hidden, "length"]))
-        where = f"below {dtype}'s noise at n = {', '.join(map(str, lengths))}"
-        parts.append(
-            f"{where if lengths else f'above the noise of {dtype} at each'} (noise of the "
-            f"difference up to {number(of_dtype['pair_noise'].max())})"
-        )
-        below = below or bool(lengths)
-    rule = f" A range that hides needs {IN_A_ROW} lengths in a row." if below else ""
-    return f"{'; '.join(parts)}.{rule} {overflow_sentence(result.overflowing())}".strip()
 
 
 def pair_verdict(results: Sequence[Collapse]) -> str:
@@ -218,21 +171,15 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
     the nearest is from that.
     """
     cases = by_first_hidden(results)
-    overflow = overflow_sentence(dtype for _, dtype, verdict in cases if verdict.kind == OVERFLOWS)
-    measured = [case for case in cases if case[2].kind != OVERFLOWS]
-    count = sum(bool(verdict.ranges) for *_, verdict in measured)
+    undecided = [case for case in cases if case[2].kind == UNDECIDED]
     nearest = nearest_to_noise(results)
     words = "Whether a precision hides the pair was not tested."
-    if count:
+    if cases and cases[0][2].ranges:
         task, dtype, verdict = cases[0]
         words = (
             f"{dtype} hides the difference between n and n + 1 items of {task}: {verdict.words}."
         )
-        if len(measured) > 1:
-            words += (
-                f" {count} of {len(measured)} cases (a prompt in a precision) have such a range."
-            )
-    elif undecided := [case for case in measured if case[2].kind == UNDECIDED]:
+    elif undecided:
         task, dtype, verdict = undecided[0]
         words = f"On {task} in {dtype} the pair is {verdict.words}."
     elif nearest is not None:
@@ -243,51 +190,43 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
             f"{number(tail['margin'])} times the rounding noise of the difference (last quarter "
             "of lengths)."
         )
+    overflow = overflow_sentence(dtype for _, dtype, verdict in cases if verdict.kind == OVERFLOWS)
     return f"{words} {overflow}".strip()
 
 
-def _trend(result: Collapse) -> tuple[Column, str, float | None, str]:
-    """The float64 L2 distance of y by length, mean over seeds, at the trained lengths alone where
-    they are enough for a trend, in words; the last quarter's median over the first quarter's, and
-    whether it falls. Of few lengths no trend is claimed.
+def _trend(result: Collapse) -> tuple[Column, float, str]:
+    """The float64 L2 distance of y by length, mean over seeds; the last quarter's median over the
+    first quarter's, and whether it falls: empty of few lengths, of which no trend is claimed.
     """
-    curve: Column = result.reference_curve(main_pair(result), "y")["distance"]
-    trained, words = longest_trained(result), ""
-    if trained is not None and int(curve.index[-1]) > trained:
-        many = len(inside := curve[curve.index <= trained]) >= FEW
-        curve, words = (
-            inside if many else curve,
-            f", {'up to' if many else 'beyond'} the trained {trained}",
-        )
+    curve: Column = result.reference_curve(main_pair(result))["distance"]
     if len(curve) < FEW:
-        return curve, words, None, ""
+        return curve, math.nan, ""
     quarter = len(curve) // 4
     change = ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
     falls = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
-    return curve, words, change, falls
+    return curve, change, falls
 
 
 def _fall(result: Collapse) -> str:
     """How the distance goes with the length, and by which law."""
-    curve, lengths_words, change, trend = _trend(result)
+    curve, change, trend = _trend(result)
     pair = main_pair(result)
     exact = exact_from(result.reference_curve(pair))
     span = (
         f"In exact arithmetic (float64) the L2 distance between y of {COMPARED[pair]} goes from "
         f"{number(float(curve.iloc[0]))} at n = {curve.index[0]} to "
-        f"{number(float(curve.iloc[-1]))} at n = {curve.index[-1]}{lengths_words}"
+        f"{number(float(curve.iloc[-1]))} at n = {curve.index[-1]}"
     )
     if exact is not None:
         return (
             f"{span}: from n = {exact} on it is the rounding of float64 itself. The two "
             "representations are the same."
         )
-    if change is None:
+    if not trend:
         return f"{span}; {len(curve)} lengths are too few to claim a trend."
-    not_seen = _NOT_SEEN if pair == "theorem" and trend == "does not fall" else ""
     return (
         f"{span}: it {trend}. The median of the last quarter of the lengths is {number(change)} "
-        f"times that of the first quarter{_rate(curve) if trend == 'falls' else ''}.{not_seen}"
+        f"times that of the first quarter{_rate(curve) if trend == 'falls' else ''}."
     )
 
 
@@ -307,53 +246,38 @@ def _rate(curve: Column) -> str:
 
 
 def _dtypes(result: Collapse) -> list[str]:
-    """Whether each dtype hides the pair, and the distance measured in it at the end, in its
-    representable steps.
+    """Whether each dtype hides the pair; of one the first sentence has the verdict."""
+    verdicts = verdicts_at_y(result)
+    words = [f"In {dtype} the pair is {verdict.words}." for dtype, verdict in verdicts.items()]
+    return words if len(words) > 1 else []
+
+
+def _answers(result: Collapse) -> str:
+    """At how many pairs the likeliest next token is the same for both sequences; empty where no
+    logits were compared.
     """
-    verdicts, rows = verdicts_at_y(result), vectors_at(result.measured(), "y")
+    rows = vectors_at(result.measured(), "logits")
     rows = rows[rows["pair"] == main_pair(result)]
-    ends = rows.groupby("dtype")["length"].transform(lambda lengths: lengths.quantile(0.75))
-    medians = rows[rows["length"] >= ends].groupby("dtype", sort=False)["ulps"].median()
-    verdicts = verdicts if len(verdicts) > 1 else {}  # of one the first sentence has the verdict
-    return [
-        f"In {dtype}{f' the pair is {verdicts[dtype].words};' if dtype in verdicts else ''} "
-        f"the median distance over the last quarter of the lengths, rounding included, is "
-        f"{number(steps)} representable steps of {dtype.partition('-')[0]}."
-        for dtype, steps in medians.items()
-    ]
-
-
-def _answers(rows: Frame) -> str:
-    """At how many lengths the likeliest next token is the same for both sequences."""
-    unit = "lengths" if rows["seed"].nunique() == 1 else "pairs (lengths and seeds)"
-    counts = rows.groupby("dtype", sort=False)[["same_top_token", "identical_logits"]].agg(
-        ["sum", "size"]
-    )
+    counts = rows.groupby("dtype", sort=False)["same_top_token"].agg(["sum", "size"])
     parts = ", ".join(
-        f"in {dtype} at {same} of {size} {unit}"
-        + (f" (bit-identical logits at {identical})" if identical else "")
-        for dtype, same, size, identical, _ in counts.itertuples()
+        f"in {dtype} at {same} of {size}" for dtype, same, size in counts.itertuples()
     )
-    return (
-        f"The most likely next token is the same for both sequences {parts}; their next-token "
-        f"distributions differ by at most {number(float(rows['total_variation'].max()))} in L1 (2 "
-        "would be disjoint)."
+    return bool(parts) * (
+        f"The most likely next token is the same for both sequences {parts} pairs; their "
+        f"next-token distributions differ by at most {number(float(rows['total_variation'].max()))}"
+        " in L1 (2 would be disjoint)."
     )
 
 
 def _route_difference(result: Collapse) -> str:
     """Distance of the shared pass from separate ones, where it is more than float32's rounding."""
     differences = result.provenance.parameters.get("difference_at_probed_lengths", {})
-    parts = ", ".join(
-        f"{number(value)} in {name}"
-        for name, value in differences.items()
-        if value > LENGTH_DEPENDENT
-    )
+    most = max(differences.values(), default=0.0)
     words = (
         "Kernels may round differently at another length. If a prompt has a pass of its own, its "
-        f"y differs from these rows by up to {parts} (relative L2, at the probed lengths)."
+        f"y differs from these rows by up to {number(most)} (relative L2, at the probed lengths)."
     )
-    return words if parts else ""
+    return words if most > LENGTH_DEPENDENT else ""
 
 
 # --- all prompts
@@ -361,14 +285,12 @@ def _route_difference(result: Collapse) -> str:
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     """One sentence over all tasks: on which of them the distance falls."""
-    tasks: dict[str, list[str]] = {}
-    for result in results:
-        _, lengths, change, trend = _trend(result)
-        if change is not None:
-            tasks.setdefault(trend, []).append(f"{task_of(result)} ({number(change)}{lengths})")
-    trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks.items())
-    words = (
-        f"The distance, measured in float64, {trends} (in brackets: median of the last quarter of "
+    trends = [(task_of(result), *_trend(result)[1:]) for result in results]
+    words = "; ".join(
+        f"{trend} on {task} ({number(change)})" for task, change, trend in trends if trend
+    )
+    sentence = (
+        f"The distance, measured in float64, {words} (in brackets: median of the last quarter of "
         "the lengths over that of the first)."
     )
-    return [words] if tasks else []
+    return [sentence] if words else []

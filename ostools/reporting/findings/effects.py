@@ -18,11 +18,7 @@ from ostools.measure.study.verdicts import (
     HELPS,
     HURTS,
     LARGER,
-    NO_EFFECT,
     SMALLER,
-    UNCHANGED,
-    UNDECIDED,
-    at_limit,
 )
 from ostools.measure.study.verdicts import in_words as effect_words
 from ostools.reporting.findings import MOST, as_one_finding, first_few, present, shape_sentence
@@ -31,10 +27,7 @@ from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row
 
 if TYPE_CHECKING:
-    from ostools.measure import Patching
-    from ostools.measure.ablation.ablation import Ablation
-    from ostools.measure.profiles.position_effect import PositionEffect
-    from ostools.measure.study.study import Study
+    from ostools.measure import Ablation, Patching, PositionEffect, Study
 
 QUANTITY_WORDS = {
     "frobenius_norm": "sensitivity (Frobenius)",
@@ -43,14 +36,13 @@ QUANTITY_WORDS = {
     "log_probability": "log p of the answer",
     "logit_difference": "difference of the two logits",
 }
-_RANGES = 3
-"""Ranges of layers in one sentence."""
 _SUBJECTS = {
     "model": "The model",
     "untrained": "The same architecture before training",
+    "model minus untrained": "The model over that before training",
     "shuffled": "With tokens shuffled",
 }
-"""By the names of `measure.profiles.position_effect.MODEL`, `UNTRAINED` and `SHUFFLED`."""
+"""By the sources of `measure.profiles.position_effect`."""
 
 
 # --- ablation
@@ -60,10 +52,14 @@ def ablation_findings(result: Ablation) -> list[str]:
     """Whether first order may be believed, on each prompt and quantity, what is not believed first;
     then the greatest real effects.
     """
-    rows = result.agreement.to_dict("records")
-    rows.sort(key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    rows = result.agreement.sort_values("believed", kind="stable").to_dict("records")
     beliefs = [f"First order of {_subject(row)} is {row['words']}." for row in rows]
-    effects = [_greatest_effect(row, result.frame) for row in rows]
+    top = result.top(1).to_dict("records")
+    effects = [
+        f"{_subject(row)}: {row['value']:.4g} with nothing taken out; the greatest real effect is "
+        f"that of {row['target']}, {row['effect']:+.3g} (predicted {row['predicted_effect']:+.3g})."
+        for row in top
+    ]
     half = MOST // 2 if len(rows) > 1 else 1
     note = (
         "Predicted effects are first order, from one backward pass. Real effects are measured "
@@ -77,18 +73,6 @@ def _subject(row: Mapping[Hashable, Any]) -> str:
     return f"{QUANTITY_WORDS[str(row['quantity'])]}{where}"
 
 
-def _greatest_effect(row: Mapping[Hashable, Any], frame: Frame) -> str:
-    rows = frame[(frame["quantity"] == row["quantity"]) & (frame["target"] == row["largest"])]
-    for column in ("task", "length", "seed"):
-        rows = rows[rows[column].isna() if pd.isna(row[column]) else rows[column] == row[column]]
-    greatest = rows.iloc[0]
-    return (
-        f"{_subject(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real "
-        f"effect is that of {row['largest']}, {greatest['effect']:+.3g} (predicted "
-        f"{greatest['predicted_effect']:+.3g})."
-    )
-
-
 # --- faithfulness
 
 
@@ -97,11 +81,11 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
     name = str(result.provenance.parameters["profiles"][0])
     ranks: Frame = result.correlations
     ranks = ranks[(ranks["profile"] == name) & (ranks["kept"] == BETWEEN)]
-    interval = ranks["low"].map(" [{:.2f}, ".format) + ranks["high"].map("{:.2f}]".format)
-    # Of fewer than four tokens there is no interval.
-    words = ranks["spearman"].map("{:.2f}".format) + interval.where(ranks["low"].notna(), "")
-    ranks = ranks.assign(words=words)
-    by_effect = ranks.pivot(index="way", columns="effect", values="words")
+    words = [
+        f"{number(row['spearman'])} [{number(row['low'])}, {number(row['high'])}]"
+        for row in ranks.to_dict("records")
+    ]
+    by_effect = ranks.assign(words=words).pivot(index="way", columns="effect", values="words")
     ways = [
         f"Tokens {way}: the rank correlation of {name} with the change of y is {row['y_change']}. "
         f"With the change of log p it is {row['log_prob_drop']}."
@@ -139,13 +123,12 @@ def contrast_words(result: PositionEffect) -> list[str]:
 
 def position_findings(result: PositionEffect) -> list[str]:
     """The shape of the model's profile, the two contrasts, and what the untrained model shows."""
-    rows: Frame = result.contrasts.set_index("source")
+    passages = int(result.contrasts.set_index("source").loc["model", "passages"])
     return [
         shape_sentence(result.verdict, "a text"),
-        f"Over {int(rows.loc['model', 'passages'])} passages of "
-        f"{result.provenance.parameters['tokens']} tokens, each in three rotations, so that every "
-        "token stands once in each third. Times the middle third's norm (95% interval over "
-        "passages): " + as_one_finding([*contrast_words(result), *_learnt(rows)]),
+        f"Over {passages} passages of {result.provenance.parameters['tokens']} tokens, each in "
+        "three rotations, so that every token stands once in each third. Times the middle third's "
+        f"norm (95% interval over passages): {as_one_finding(contrast_words(result))}",
     ]
 
 
@@ -156,21 +139,6 @@ def _times(row: Row, end: str) -> str:
     return f"{value}× [{low}, {high}]"
 
 
-def _learnt(rows: Frame) -> list[str]:
-    """The contrasts that training changed; none where no untrained model stands beside it."""
-    changed = [
-        words
-        for _, row in rows[rows.index == "model minus untrained"].iterrows()
-        for end, words in (("start", "the first third"), ("end", "the last third"))
-        if float(row[f"{end}_low"]) > 0 or float(row[f"{end}_high"]) < 0
-    ]
-    words = (
-        f"Training changed {' and '.join(changed)}: the interval of the difference excludes zero."
-    )
-    none = ["That training changed this is not shown."] if "untrained" in rows.index else []
-    return [words] if changed else none
-
-
 # --- patching
 
 
@@ -178,15 +146,13 @@ def patching_findings(result: Patching) -> list[str]:
     """Where the answer is carried in each direction, whether the two runs have the two answers, and
     whether first order may be believed."""
     table: Frame = result.frame[result.frame["quantity"] != "log_probability"]
-    carried = _ranges if result.provenance.parameters["what"] == "residual" else _greatest
     gap, have_both_answers = gap_words(table)
     if not have_both_answers:
         return [gap]
+    by_layer = result.provenance.parameters["what"] == "residual"
     sentences = [
-        (
-            f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: "
-            f"{carried(rows)}."
-        )
+        f"Measured, {direction}, share of the gap in the logit {patched_logit(table)}: the greatest "
+        f"of {len(rows)} parts is {_greatest(rows)}{_path(rows) * by_layer}."
         for direction, rows in table.groupby("direction", sort=False)
     ]
     sentences.append(gap)
@@ -194,7 +160,7 @@ def patching_findings(result: Patching) -> list[str]:
         agreement = result.agreement[result.agreement["quantity"] != "log_probability"]
         pairs = zip(agreement["direction"], agreement["words"], strict=True)
         sentences += [f"First order, {direction}, is {words}." for direction, words in pairs]
-    return present(*sentences)[:MOST]
+    return sentences[:MOST]
 
 
 def gap_words(table: Frame) -> tuple[str, bool]:
@@ -219,31 +185,20 @@ def _greatest(rows: Frame) -> str:
     """The part with the greatest share."""
     row = rows.loc[rows["share"].abs().idxmax()]
     token = f" (“{display_token(row['token'])}”)" if row["token"] else ""
-    return f"the greatest of {len(rows)} parts is {row['part']}{token}, {row['share']:.0%}"
+    return f"{row['part']}{token}, {row['share']:.0%}"
 
 
-def _ranges(rows: Frame) -> str:
-    """Which position has the greatest share, layers with the same one together; of more changes the
-    longest ranges.
-    """
+def _path(rows: Frame) -> str:
+    """Which position has the greatest share at which layers."""
     best = rows.loc[rows.groupby("layer")["share"].idxmax()]
-    changes = (best["positions"] != best["positions"].shift()).cumsum()
-    longest = sorted((group for _, group in best.groupby(changes)), key=len, reverse=True)[:_RANGES]
-    return "; ".join(
-        f"“{display_token(group['token'].iloc[0])}” (position {group['positions'].iloc[0]}), "
-        f"layer{'s' * (len(group) > 1)} {runs(group['layer'].tolist())}: "
-        f"{' to '.join(dict.fromkeys(f'{end:.0%}' for end in (group['share'].min(), group['share'].max())))}"
-        for group in sorted(longest, key=lambda group: group["layer"].iloc[0])
+    groups = best.groupby(["positions", "token"], sort=False)["layer"]
+    return "; by layer: " + ", ".join(
+        f"position {place} (“{display_token(token)}”) at {runs(layers.tolist())}"
+        for (place, token), layers in groups
     )
 
 
 # --- a study of mitigations
-
-_OUTCOMES = {
-    UNCHANGED: "inactive, it changed nothing",
-    UNDECIDED: "not decided",
-    NO_EFFECT: "no measurable effect",
-}
 
 
 def measured_answers(study: Study) -> Frame:
@@ -253,46 +208,34 @@ def measured_answers(study: Study) -> Frame:
 
 
 def study_findings(result: Study) -> list[str]:
-    """What helps or hurts by the study's verdicts, what was tried, where it was read, and a
-    sentence on each mitigation.
+    """What helps, hurts, raises or lowers by the study's verdicts, what was tried and how many
+    answers are right without it, where it was read, and a sentence on each mitigation.
     """
-    rows, answers = result.verdicts.to_dict("records"), measured_answers(result)
-    changes = [words for row in rows for words in _changes(row, result.effects)]
-    limit = baseline = ""
+    rows: Frame = result.verdicts
+    abouts = [about for about in ABOUT if about in rows]
+    shown = rows.melt(["mitigation"], abouts, "about", "verdict")
+    shown = shown[shown["verdict"].isin(_CHANGES)].merge(result.effects, on=["mitigation", "about"])
+    changes = [
+        f"{row['mitigation']} {_CHANGES[row['verdict']]} {ABOUT_WORDS[row['about']]}: "
+        f"{effect_words(row)}"
+        for row in shown.to_dict("records")
+    ]
+    answers = measured_answers(result)
+    baseline = ""
     if len(answers):
-        limit = at_limit(answers.iloc[0].to_dict()).replace("without it", "without a mitigation")
         baseline = (
             f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are "
             "right."
         )
-    outcomes = "; ".join(
-        f"{row['mitigation']} (answers: {_OUTCOMES.get(row['answers'], row['answers'])})"
-        for row in rows
-    )
+    outcomes = zip(rows["mitigation"], rows["answers"], strict=True)
+    tried = "; ".join(f"{mitigation} (answers: {outcome})" for mitigation, outcome in outcomes)
     sentences = present(
-        (f"Answers: {limit}. " if limit else "")
-        + ("; ".join(changes) or "No mitigation is shown to help or to hurt")
-        + ".",
-        f"Tried on {result.provenance.parameters['task']}: {outcomes}.{baseline}",
+        f"{'; '.join(changes) or 'No mitigation is shown to help or to hurt'}.",
+        f"Tried on {result.provenance.parameters['task']}: {tried}.{baseline}",
         where_read(result.provenance.parameters),
-        *(row.get("sentence", "") for row in rows),
+        *rows.get("sentence", ()),
     )
     return first_few(sentences)
 
 
-def _changes(row: Mapping[Hashable, object], effects: Frame) -> list[str]:
-    """What a mitigation changes, by its verdicts, with the effect and its interval."""
-    words = {
-        HELPS: "helps ({}: {})",
-        HURTS: "hurts ({}: {})",
-        LARGER: "raises {}: {}",
-        SMALLER: "lowers {}: {}",
-    }
-    sentences = []
-    for about in (about for about in ABOUT if row.get(about) in words):
-        effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)]
-        change = words[str(row[about])].format(
-            ABOUT_WORDS[about], effect_words(effect.iloc[0].to_dict())
-        )
-        sentences.append(f"{row['mitigation']} {change}")
-    return sentences
+_CHANGES = {HELPS: "helps", HURTS: "hurts", LARGER: "raises", SMALLER: "lowers"}

@@ -12,10 +12,9 @@ from ostools.measure.probes.failure_stage import (
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
-from ostools.mitigations.named import NONE
 from ostools.reporting.findings import MOST, as_one_finding, first_few, present
 from ostools.reporting.findings.position import where_read, which_token
-from ostools.results import Column, Frame, Row, frame_of
+from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {
     SAME: "the same lengths",
@@ -59,24 +58,21 @@ def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
 
 
 def failure_stage_findings(result: FailureStage) -> list[str]:
-    """Whether answers are wrong where the last token still tells n from n + 1; how it was asked;
-    then verdicts and probes of the first dtype."""
+    """Whether answers are wrong where the last token still tells n from n + 1, and how it was asked
+    (a sweep has no answers); then verdicts, and the probe of the first dtype."""
     frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
-    mitigation = str(frame["mitigation"].iloc[0])
-    has_answers = len(result.answers) > 0  # none of a sweep
-    under_it = "" if mitigation == NONE else f" under {mitigation}"
-    of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
     verdicts = [
-        f"{name}{under_it}: {_verdicts(group)}."
-        for name, group in frame.groupby("dtype", sort=False)
+        f"{name}, mitigation {mitigation}: {_verdicts(group)}."
+        for (mitigation, name), group in frame.groupby(["mitigation", "dtype"], sort=False)
     ]
-    undecodable = UNDECODABLE_WORDS if (frame["verdict"] == UNDECODABLE).any() else ""
-    return present(
-        f"{of_dtype}{error_verdict(result).sentence}" if has_answers else "",
-        _answer_counts(result, dtype) if has_answers else "",
-        as_one_finding([*verdicts, undecodable]),
-        "" if result.probes.frame.empty else _probe_words(result.probes, dtype, under_it),
-    )
+    if (frame["verdict"] == UNDECODABLE).any():
+        verdicts.append(UNDECODABLE_WORDS)
+    answers = len(result.answers) > 0
+    return [
+        *([error_verdict(result).sentence, _answer_counts(result, dtype)] if answers else []),
+        as_one_finding(verdicts),
+        *([] if result.probes.frame.empty else [_probe_words(result.probes, dtype)]),
+    ]
 
 
 def _answer_counts(result: FailureStage, dtype: str) -> str:
@@ -86,12 +82,12 @@ def _answer_counts(result: FailureStage, dtype: str) -> str:
     parameters = result.provenance.parameters
     answers, frame = (_of(table, dtype) for table in (result.answers, frame_of(result)))
     tested, decoded = frame["prompts"].sum(), (frame["decoded"] * frame["prompts"]).sum()
-    probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
     read_at = parameters.get("read_at")
     return (
-        f"{int(answers['correct'].sum())} of {len(answers)} answers are right{probed}. Asked in "
-        f"{dtype}: {parameters['task']}, {frame['length'].min()} to {frame['length'].max()} "
-        f"items. {which_token(read_at) if read_at else ''}"
+        f"{int(answers['correct'].sum())} of {len(answers)} answers are right; a linear probe says "
+        f"{decoded:.0f} of {tested} right. Asked in {dtype}: {parameters['task']}, "
+        f"{frame['length'].min()} to {frame['length'].max()} items. "
+        f"{which_token(read_at) if read_at else ''}"
     ).strip()
 
 
@@ -114,35 +110,31 @@ def probe_findings(result: Decodability) -> list[str]:
     return present(where_read(result.provenance.parameters), *first_few(places, MOST - 1))
 
 
-def _probe_words(probes: Decodability, dtype: str, under_it: str = "") -> str:
+def _probe_words(probes: Decodability, dtype: str) -> str:
     """The place where the probe is right most often, its share right by test, and those of its
     controls.
     """
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
+    alone = frame["site"] == "length"
     at_best = frame[["site", "layer", "dtype"]].eq([best["site"], best["layer"], dtype]).all(axis=1)
-    alone = frame[frame["site"] == "length"].set_index("test")["accuracy"]
+    rows = frame.assign(name=frame["control"].mask(alone, "length alone"))[at_best | alone]
     tests = [
-        _test_words(test, rows.set_index("control"), alone)
+        _test_words(test, rows[rows["test"] == test].set_index("name"))
         for test in TESTS
-        if len(rows := frame[at_best & (frame["test"] == test)])
+        if test in set(frame.loc[at_best, "test"])
     ]
-    return (
-        f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: "
-        f"{'; '.join(tests)}."
-    )
+    return f"{dtype}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
 
 
-def _test_words(test: str, rows: Frame, alone: Column) -> str:
+def _test_words(test: str, rows: Frame) -> str:
     """The share right by one test with its interval, and in brackets those of its controls."""
-    probe, shares = rows.loc["none"], rows.drop(index="none")["accuracy"].to_dict()
-    shares |= {"length alone": alone[test]} if test in alone else {}
+    probe, shares = rows.loc["none"], rows["accuracy"].drop("none")
     controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
-    if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
-        interval = "(too few to say within what interval)"
-    in_brackets = f" ({controls})" if controls else ""
-    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}{in_brackets}"
+    return (
+        f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} [{probe['low']:.0%}, "
+        f"{probe['high']:.0%}] ({controls or 'no controls'})"
+    )
 
 
 def _at(row: Row) -> str:

@@ -7,15 +7,18 @@ from __future__ import annotations
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.measure.attention.baselines import AttentionBaselines
-from ostools.measure.attention.heads import SINK, HeadScores
-from ostools.measure.bounds.bounds import Bounds
-from ostools.measure.collapse.variation import AttentionVariation
-from ostools.measure.jacobian.attribution import Attribution
-from ostools.measure.jacobian.sensitivity import Sensitivities
-from ostools.measure.profiles.change import Change
-from ostools.measure.profiles.profile import Profile
-from ostools.measure.prompts import of_text
+from ostools.measure import (
+    AttentionBaselines,
+    AttentionVariation,
+    Attribution,
+    Bounds,
+    Change,
+    HeadScores,
+    Profile,
+    Sensitivities,
+    of_text,
+)
+from ostools.measure.attention.heads import SINK
 from ostools.reporting.findings import MOST, first_few, present
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Frame, frame_of
@@ -43,24 +46,22 @@ def bounds_findings(result: Bounds) -> list[str]:
     """
     table = frame_of(result)
     verdicts = dict(zip(result.beliefs["variant"], result.beliefs["words"], strict=True))
+    longest = table[table["last"] == table["last"].max()]
     sentences = []
-    for variant, profile in table[table["last"] == table["last"].max()].groupby(
-        "variant", sort=False
-    ):
+    for variant, profile in longest.groupby("variant", sort=False):
         rows = of_text(profile)
         top, low = rows.loc[rows["value"].idxmax()], rows.loc[rows["value"].idxmin()]
-        span = (
-            f"from {number(low['value'])} at {named_token(low)} to {number(top['value'])} at "
-            f"{named_token(top)}"
-        )
-        verdict = f": {verdicts.get(variant, 'not held against a measurement here')}"
-        certified = (
+        kind = (
             f"Certified: the {top['linearisation']} {NORMS[str(top['norm'])]} of each token is at "
-            f"most its `{variant}`, which goes {span}. How much smaller it is, only a measurement "
-            "says: compare(sensitivity(...), bounds(...))."
+            f"most its `{variant}`, which"
+            if top["kind"] == "certified"
+            else f"The paper's form `{variant}` (no bound; "
+            f"{verdicts.get(variant, 'not held against a measurement here')})"
         )
-        paper = f"The paper's form `{variant}` (no bound) goes {span}{verdict}."
-        sentences.append(certified if top["kind"] == "certified" else paper)
+        sentences.append(
+            f"{kind} goes from {number(low['value'])} at {named_token(low)} to "
+            f"{number(top['value'])} at {named_token(top)}."
+        )
     return first_few(sentences)
 
 
@@ -69,26 +70,19 @@ def prompts_findings(result: Sensitivities) -> list[str]:
     source and norm.
     """
     table = result.over_position()
-    lowest = table[table["layer"] == table["layer"].min()]
-    return first_few(
-        [
-            (
-                f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, "
-                f"mean over {len(result)} prompts: "
-            )
-            + ", ".join(
-                f"{part} third {number(float(share.mean()))}"
-                for part, share in zip(
-                    ("first", "middle", "last"),
-                    np.array_split(rows["mean"].to_numpy(float), 3),
-                    strict=True,
-                )
-                if len(share)
-            )
-            + "."
-            for (source, norm), rows in lowest.groupby(["source", "norm"], sort=False)
+    sentences = []
+    for (source, norm), rows in table[table["layer"] == table["layer"].min()].groupby(
+        ["source", "norm"], sort=False
+    ):
+        thirds = [
+            part.mean() for part in np.array_split(rows["mean"].to_numpy(float), 3) if len(part)
         ]
-    )
+        sentences.append(
+            f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, mean "
+            f"over {len(result)} prompts, from the first to the last third: "
+            f"{', '.join(map(number, thirds))}."
+        )
+    return first_few(sentences)
 
 
 def attention_baselines_findings(result: AttentionBaselines) -> list[str]:

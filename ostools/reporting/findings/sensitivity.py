@@ -13,23 +13,21 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.names import METHOD_KINDS, known_norm
-from ostools.ground.words import factor, number
-from ostools.measure import Comparison, Profile, Sensitivity
+from ostools.ground.words import factor, number, ratio
+from ostools.measure import Comparison, Profile, Sensitivity, of_text
 from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.jacobian.norms import WIDE
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
-from ostools.measure.prompts import of_text
 from ostools.reporting.findings import present, shape_sentence
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.style import theme
-from ostools.reporting.style.prompt import template_positions, template_share
+from ostools.reporting.style.prompt import template_positions
 from ostools.results import Frame, Row, frame_of
 
 LOOSE = 3.0
 """A bound 10^LOOSE too large in the median says nothing of the size."""
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
-_MOST_NAMED = 5
-"""Tokens near another choice of experts that a sentence names."""
+_UNKNOWN = ("blocks", "no_softmax")
 
 
 # --- sensitivity
@@ -44,35 +42,36 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
     norm = known_norm(frame["method"])
     # A token of another layer is another input.
     rows = frame[frame["layer"] == frame["layer"].min()].assign(norm=frame[f"{norm}_norm"])
-    groups = rows.sort_values("position", kind="stable").groupby("linearisation", sort=False)
-    profiles = {name: groups.get_group(name) for name in rows["linearisation"].unique()}
-    words = "Measured" if norm == "operator" else "Estimated", NORMS[norm]
+    rows = rows.sort_values("position", kind="stable")
+    profiles = {
+        name: rows[rows["linearisation"] == name] for name in frame["linearisation"].unique()
+    }
+    kind = METHOD_KINDS[str(frame["method"].iloc[0])]
+    name = "full" if "full" in profiles else next(iter(profiles))
+    subject = f"{kind.capitalize()}, {name}: {theme.differentiated(parameters)[1]}"
     return present(
         where_read(parameters),
-        _largest_and_smallest(profiles, theme.differentiated(parameters)[1], *words),
-        _frozen_share(profiles, words[0].lower()),
-        _block_words(parameters, next(iter(profiles.values()))),
+        f"{subject} responds {_largest_and_smallest(profiles[name], NORMS[norm])}",
+        _frozen_share(profiles, kind),
+        _block_words(parameters),
         certificate_words(result),
     )
 
 
-def _largest_and_smallest(
-    profiles: Mapping[str, Frame], subject: str, kind: str, norm_words: str
-) -> str:
-    name = "full" if "full" in profiles else next(iter(profiles))
-    rows = of_text(profiles[name])
+def _largest_and_smallest(profile: Frame, norm_words: str) -> str:
+    """Of the text's tokens; with the share that those of a chat template have."""
+    rows, total = of_text(profile), float(profile["norm"].sum())
     top, low = rows.loc[rows["norm"].idxmax()], rows.loc[rows["norm"].idxmin()]
-    of = "" if len(rows) == len(profiles[name]) else f"of the text's {len(rows)} tokens "
-    zeros = int((rows["norm"] == 0).sum())
-    spread = (
-        f"the norms of {zeros} of {len(rows)} tokens are exactly 0"
-        if zeros
-        else f"these two norms are a factor of {number(top['norm'] / low['norm'])} apart"
+    words = (
+        f"most to {named_token(top)}, {norm_words} {number(top['norm'])}, and least to "
+        f"{named_token(low)}, {number(low['norm'])}; these two norms are a factor of "
+        f"{number(ratio(top['norm'], low['norm']))} apart."
     )
+    if len(rows) == len(profile):
+        return words
     return (
-        f"{kind}, {name}: {of}{subject} responds most to {named_token(top)}, {norm_words} "
-        f"{number(top['norm'])}, and least to {named_token(low)}, {number(low['norm'])}; "
-        f"{spread}.{template_share(profiles[name], rows, 'norm')}"
+        f"{words} Of the sum over all {len(profile)} tokens the {len(profile) - len(rows)} that are "
+        f"not the text's have {ratio(total - float(rows['norm'].sum()), total):.1%}."
     )
 
 
@@ -91,33 +90,30 @@ def _frozen_share(profiles: Mapping[str, Frame], kind: str) -> str:
     )
 
 
-def _block_words(parameters: Mapping[str, Any], profile: Frame) -> str:
+def _block_words(parameters: Mapping[str, Any]) -> str:
     """What is missing where nothing inside a block is known; of a mixture of experts what the
-    derivative holds, and which token is how near to another choice.
+    derivative holds, and which tokens are within rounding of another choice.
     """
-    names = [name for name in ("blocks", "no_softmax") if name in parameters]
-    notes = [f"{'Blocks are ' * (name == names[0])}{parameters[name]}." for name in names]
-    runs = [run for run in parameters.get("runs", {}).values() if "experts" in run]
-    for experts in [run["experts"] for run in runs][:1]:
-        rows, near = profile.set_index("position", drop=False), experts["within_rounding"]
-        tokens = ", ".join(named_token(rows.loc[position]) for position in near[:_MOST_NAMED])
-        rounding = (
-            " Within rounding of another choice of experts: "
-            f"{tokens}{', ...' * (len(near) > _MOST_NAMED)}. Another order of additions may "
-            "choose otherwise there, and give another derivative."
+    notes = [f"Blocks: {parameters[name]}." for name in _UNKNOWN if name in parameters]
+    for experts in [run["experts"] for run in _runs(parameters) if "experts" in run][:1]:
+        near = ", ".join(map(str, experts["within_rounding"])) or "none"
+        notes.append(
+            "Experts: the derivative holds every router's choice as it is at this prompt. "
+            "Positions within rounding of another choice, which another order of additions may "
+            f"make: {near if experts['nearest'] is not None else 'not measured'}."
         )
-        unknown = " How near a token is to another choice is not measured: no torch.topk makes it."
-        how_near = unknown if experts["nearest"] is None else rounding if near else ""
-        choices = "Experts: the derivative holds every router's choice as it is at this prompt."
-        notes.append(choices + how_near)
     return " ".join(notes)
+
+
+def _runs(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*parameters.get("runs", {}).values()]
 
 
 def certificate_words(result: Sensitivity) -> str:
     """The error of the arithmetic, the worst of the linearisations; and beside it that of sampling,
     where there is one.
     """
-    runs = result.provenance.parameters.get("runs", {}).values()
+    runs = _runs(result.provenance.parameters)
     certificates = [run["certificate"] for run in runs if "certificate" in run]
     if not certificates:
         return ""
@@ -158,15 +154,9 @@ def shape_findings(result: Profile) -> list[str]:
     part = OF_TEXT if template_positions(result.frame) else NO_SINK
     shapes = result.shapes[result.shapes["kept"] == part].set_index("linearisation")
     row = shapes.loc["full" if "full" in names else names[0]]
+    question = "whether the middle of the prompt counts for less than its ends"
     if pd.isna(row["middle"]):
-        reason = str(row["verdict"]).removeprefix("not tested: ")
-        return [
-            "Whether the middle of the prompt counts for less than its ends was not tested.",
-            (
-                f"The reason: {reason}. `ostools sensitivity profile --prompt TEXT` tests a "
-                "longer prompt."
-            ),
-        ]
+        return [f"{row['verdict'].capitalize()}: {question}."]
     start, end = (
         "{} times (95% interval {} to {})".format(
             *(number(10.0 ** row[f"{end}_contrast{suffix}"]) for suffix in ("", "_low", "_high"))
@@ -196,20 +186,19 @@ def comparison_findings(result: Comparison) -> list[str]:
 
 def _bounds_words(certified: Frame) -> str:
     row = certified.sort_values("median_log10_looseness").iloc[0]
-    median = float(row["median_log10_looseness"])
-    lower = "lower end of the " * (row["method"] != "exact" and row["norm"] == "operator")
     broken = certified.loc[certified["holds"].isin([False]), "variant"]
     if len(broken):
-        defect = (
-            "A certified bound that fails is a defect of this software or of the run: please "
-            "report it"
+        return (
+            f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}. A certified bound that fails is a defect "
+            "of this software or of the run: please report it."
         )
-        return f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}. {defect}."
     undecided = int(certified["holds"].isna().sum())
     hold = (
         f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds "
         "hold"
     )
+    lower = "lower end of the " * (row["method"] != "exact" and row["norm"] == "operator")
+    median = float(row["median_log10_looseness"])
     return (
         f"{hold if undecided else 'Every certified bound holds'}; the tightest, "
         f"`{row['variant']}`, is {factor(median)} times the "
@@ -221,16 +210,11 @@ def _bounds_words(certified: Frame) -> str:
 
 def _forms_words(forms: Frame) -> list[str]:
     tested = forms["believed"].dropna().astype(bool)
-    state = f"{tested.sum() or 'none'} of {len(tested)} can be believed on this prompt"
-    rows = sorted(
-        forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2)
-    )
+    rows = forms.sort_values("believed", kind="stable").to_dict("records")
     words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
-    rule = (
-        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over "
-        f"at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}."
-    )
     return [
-        f"Forms that are not bounds: {state if len(tested) else 'none was tested'}.",
-        f"{words} {rule}",
+        f"Forms that are not bounds: {tested.sum()} of {len(tested)} that were tested can be "
+        "believed on this prompt.",
+        f"{words} Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, "
+        f"over at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}.",
     ]

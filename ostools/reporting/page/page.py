@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from ostools.reporting.style import theme
-from ostools.reporting.style.theme import Looks
+from ostools.results import Looks
 
 if TYPE_CHECKING:
     import altair as alt

@@ -2,15 +2,15 @@
 
 The first section has a strip of verdicts, headlines with their figures, and small charts. The first
 headline says whether answers are wrong where the last token still tells n from n + 1, and how the
-model was asked. Without it the first headline is the first, in the report's order, that found
-something. No headline is picked after looking: the derivative is the first of the profile, and
-every prompt counts for collapse. What was not tested, or not decided, is said to be so.
+model was asked. Without it, or where it is not decided, the first headline is the first, in the
+report's order, that found something. No headline is picked after looking: the derivative is the
+first of the profile, and every prompt counts for collapse. What was not tested, or not decided, is
+said to be so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
@@ -18,16 +18,17 @@ from ostools.reporting.charts.answers import right_chart
 from ostools.reporting.charts.collapse import distance_chart
 from ostools.reporting.charts.effects.position import position_layers
 from ostools.reporting.findings.answers import answer_counts, task_of
-from ostools.reporting.findings.collapse import by_first_hidden, nearest_to_noise
+from ostools.reporting.findings.collapse import by_first_hidden, nearest_to_noise, pair_verdict
 from ostools.reporting.findings.effects import contrast_words
-from ostools.reporting.page.page import Figure, stored_at
+from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import (
     DETECTED,
+    NOT_DETECTED,
+    OPEN,
     OVER_SQUASHING,
     UNTESTED,
     Part,
     Section,
-    StripField,
     render_sections,
 )
 from ostools.reporting.sections import SECTIONS
@@ -37,7 +38,7 @@ from ostools.reporting.style import theme
 from ostools.results import Chart
 
 LEAD = "failure-stage"
-"""The section whose headline stands first."""
+"""The section whose headline stands first, where it is decided."""
 SMALL = 265, 104
 """Width and height of a chart of the first section."""
 _LEAD = (
@@ -68,87 +69,54 @@ def sections_of(measured: Measurements) -> dict[str, Section]:
 
 
 def first_screen(measured: Measurements, sections: Mapping[str, Section]) -> Part:
-    """Verdicts, headlines, small charts, and what has no finding; each leads to its section, where
-    that is present.
+    """Verdicts, headlines and small charts; each verdict leads to its section, where that is
+    present.
 
-    The headline of `LEAD` stands first, else the first of a section that found something.
+    What was decided stands before what was not; of that the headline of `LEAD` first, then what was
+    found.
     """
-    fields = verdicts(measured)
-    sections_with_findings = [
-        field.section for field in fields if field.state in (DETECTED, OVER_SQUASHING)
-    ]
+    asked = {name: record for name, record in SECTIONS.items() if record.question[0]}
+    strip = {name: record.verdict(measured, name in sections) for name, record in asked.items()}
+
+    def place(section: str) -> tuple[bool, bool, bool]:
+        state = strip[section].state if section in strip else NOT_DETECTED
+        found = state in (DETECTED, OVER_SQUASHING)
+        return state in (OPEN, UNTESTED), section != LEAD, not found
+
     lines = [line for section in sections.values() for line in section.headlines]
-    leading = [
-        line for name in (LEAD, *sections_with_findings) for line in lines if line.section == name
-    ][:1]
-    lines = sorted(lines, key=lambda line: line not in leading)
-    missing = _missing(measured, sections)
-    if not lines and not missing:
-        missing = [
-            "What was asked for has no headline of its own. Its findings stand in its section."
-        ]
-    first_chart = f"overview-{lines[0].section}" if lines else ""
-    charts = sorted(overview(measured), key=lambda figure: figure.name != first_chart)
-    strip = [field if field.section in sections else replace(field, section="") for field in fields]
-    return Part(strip=strip if lines else (), headlines=lines, findings=missing, overview=charts)
+    charts = overview(measured)
+    return Part(
+        strip=list(strip.values()),
+        headlines=sorted(lines, key=lambda line: place(line.section)),
+        overview=[charts[name] for name in sorted(charts, key=place)],
+    )
 
 
-def _missing(measured: Measurements, sections: Mapping[str, Section]) -> list[str]:
-    """Questions without an answer because something was refused, with the first reason."""
-    reasons: dict[str, str] = {}
-    for omission in measured.left_out:
-        reasons.setdefault(omission.section, omission.reason)
-    return [
-        f"There is no finding on {SECTIONS[name].nav.lower()}. The reason: {reasons[name]}."
-        for name in measured.provenance.parameters.get("sections", ())
-        if name in reasons and name not in sections
-    ]
-
-
-def verdicts(measured: Measurements) -> list[StripField]:
-    """A field for each question, in the report's order; what was left for another time stands with
-    its command.
-    """
-    by_name = {name for name, reason in measured.left_out if "--sections" in reason}
-    measured_names = {*measured.provenance.parameters.get("sections", ())} - by_name
-    fields = [section.verdict(measured) for section in SECTIONS.values() if section.question[0]]
-    command = f"ostools report --model {stored_at(measured.provenance.model)} --sections"
-    return [
-        replace(field, rule=f"{field.rule} `{command} {field.section}` tests it")
-        if field.state == UNTESTED and field.section not in measured_names
-        else field
-        for field in fields
-    ]
-
-
-def overview(measured: Measurements) -> list[Figure]:
-    """Small charts of what was measured: collapse with its noise, sensitivity by position, right
+def overview(measured: Measurements) -> dict[str, Figure]:
+    """Small charts of what was measured, by section: collapse with its noise, of the prompt and
+    precision that hides the pair first or comes nearest to it; sensitivity by position; right
     answers.
     """
-    figures: list[tuple[str, Chart, str, str]] = []
-    curves, answers = measured.casts or measured.collapses, measured.evaluations
+    figures: dict[str, Figure] = {}
+
+    def add(section: str, chart: Chart, caption: str, words: str) -> None:
+        alt_text = f"{caption}. {words}"
+        figures[section] = Figure(f"overview-{section}", chart, caption, alt_text)
+
+    curves, answers = measured.collapses, measured.evaluations
     if (nearest := nearest_to_noise(curves)) is not None:
-        task, dtype = task_of(nearest[0]), str(nearest[1]["dtype"])
-        why = "Of all prompts and precisions the one that comes nearest to the noise."
-        if (first := by_first_hidden(curves)[0])[2].ranges:
-            task, dtype, why = (
-                *first[:2],
-                "Of all ranges that are hidden the one that begins first.",
-            )
+        task, dtype, verdict = by_first_hidden(curves)[0]
+        if not verdict.ranges:
+            task, dtype = task_of(nearest[0]), str(nearest[1]["dtype"])
         (result,) = (result for result in curves if task_of(result) == task)
-        caption = f"Distance of the pair and noise, {task}"
-        figures.append(("collapse", distance_chart(result, dtype, *SMALL), caption, why))
+        chart = distance_chart(result, dtype, *SMALL)
+        add("collapse", chart, f"Distance of the pair and noise, {task}", pair_verdict(curves))
     if measured.position is not None:
-        chart = position_layers(measured.position, *SMALL)
         words = " ".join(contrast_words(measured.position))
-        figures.append(("position", chart, "Sensitivity by position in natural text", words))
+        chart = position_layers(measured.position, *SMALL)
+        add("position", chart, "Sensitivity by position in natural text", words)
     if answers:
-        words = "; ".join(
-            f"{task_of(result)}: {answer_counts(result)[0]} right" for result in answers
-        )
+        right = (f"{task_of(result)}: {answer_counts(result)[0]} right" for result in answers)
         caption = "Right answers by length (dotted: the best constant answer)"
-        figures.append(("evaluate", right_chart(answers, *SMALL), caption, f"{words}."))
-    return [
-        Figure(f"overview-{name}", chart, caption, f"{caption}. {words}")
-        for name, chart, caption, words in figures
-    ]
+        add("evaluate", right_chart(answers, *SMALL), caption, "; ".join(right))
+    return figures

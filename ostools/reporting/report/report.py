@@ -13,14 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths
 from ostools.ground.names import checked_names
-from ostools.ground.progress import Progress, name_part
-from ostools.ground.whole_numbers import checked_lengths, in_a_row
-from ostools.measure.measurement import measurement
+from ostools.ground.progress import name_part
+from ostools.measure import Unloaded, measurement
 from ostools.measure.prompts import as_prompt
-from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.models.untrained import shared_untrained_models
@@ -89,34 +86,22 @@ def report(
         raise InputError("report: expected a model, or run=DIRECTORY of a sweep; found neither")
     target = checked_output(out, (".html",), option="out")
     names = checked_sections(sections)
-    checked = None if lengths is None else checked_lengths(lengths)
-    measured = _measured(model, prompt, names, checked, quick, progress)
-    from ostools.reporting.report.rendering import render_report  # what draws is imported then
-
-    command = _command(measured.provenance.model, out, prompt, names, checked, quick)
-    html = render_report(measured, command)
-    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
-
-
-def _measured(
-    model: TransformerBridge,
-    prompt: str | Prompt | None,
-    sections: list[str] | None,
-    lengths: list[int] | None,
-    quick: bool,
-    progress: Progress | None,
-) -> Measurements:
-    """The measurements of one model; refused where nothing could be measured."""
     encoded = as_prompt(model, default_prompt() if prompt is None else prompt)
     if lengths is None:
         # Commas after every third digit and the question fit too.
         longest = max(1, min(LONGEST, (context_length(model) - 64) * 7 // 10))
-        lengths = extent_of(Shape.of(model), quick).lengths(longest)
-    measured = measure(model, encoded, lengths, sections, progress, quick)
+        of_sequences = extent_of(Shape.of(model), quick).lengths(longest)
+    else:
+        of_sequences = lengths = checked_lengths(lengths)
+    measured = measure(model, encoded, of_sequences, names, progress, quick)
     if measured.empty:
         reasons = "; ".join(": ".join(omission) for omission in measured.left_out[:1])
         raise InputError(f"nothing could be measured, so there is nothing to report: {reasons}")
-    return measured
+    from ostools.reporting.report.rendering import render_report  # what draws is imported then
+
+    command = _command(measured.provenance.model, out, prompt, names, lengths, quick)
+    html = render_report(measured, command)
+    return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 
 # --- what is measured
@@ -142,9 +127,7 @@ def measure(
     if sections is None:
         reasons = only_by_name(shape, len(ids), quick)
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
-    default_lengths = lengths == plan.extent.lengths(max(lengths))
-    has_curves = not {"collapse", "precision"}.isdisjoint(plan.names)
-    measured.reduced = plan.extent.words(has_curves and default_lengths, quick)
+    measured.reduced = plan.extent.words(quick)
     # What two sections share is measured once.
     steps = {SECTIONS[name].measure: SECTIONS[name].share for name in plan.names}
     run = Measuring(model, prompt, plan, measured, progress, total=100 * sum(steps.values()))
@@ -206,8 +189,8 @@ def _command(
     model: Mapping[str, object],
     out: str | Path,
     prompt: str | Prompt | None,
-    sections: list[str] | None,
-    lengths: list[int] | None,
+    sections: Iterable[str] | None,
+    lengths: Sequence[int] | None,
     quick: bool,
 ) -> str:
     """The command line that makes this report again, whatever the prompt."""
@@ -218,8 +201,7 @@ def _command(
         words += ["--prompt", prompt]
     words += [word for name in sections or () for word in ("--sections", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
-    words += ["--quick"] * quick
-    return shlex.join([*words, *loading(model), "--out", str(out)])
+    return shlex.join([*words, *["--quick"] * quick, *loading(model), "--out", str(out)])
 
 
 def lengths_text(lengths: Sequence[int]) -> str:

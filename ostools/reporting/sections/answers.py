@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
-from ostools.measure import Study, evaluate, failure_stage, study
-from ostools.measure.answers.result import Evaluation
-from ostools.measure.memory import bytes_of
+from ostools.ground import InputError, Progress
+from ostools.measure import Evaluation, Unloaded, bytes_of, evaluate, failure_stage, study
 from ostools.measure.probes.wrong_answers import HIDDEN, NONE_WRONG, UNTOLD, WRONG_APART
 from ostools.measure.study.verdicts import HELPS, UNCHANGED
 from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
-from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.effects import measured_answers
 from ostools.reporting.findings.probes import error_verdict
@@ -58,13 +53,14 @@ FAILURE_STAGE_LEAD = (
 # --- what the model answers
 
 
+def _answers(run: Measuring, task: str, part: Progress | None) -> Evaluation:
+    return evaluate(run.model, task, progress=part, **run.plan.extent.answers)
+
+
 def _measure_answers(run: Measuring) -> None:
     """Answers to each task, those that hold no answer in the form of the prompt among them."""
-    run.measured.evaluations += run.by_name(
-        "evaluate",
-        10,
-        extent.EVALUATION,
-        lambda name, part: evaluate(run.model, name, progress=part, **run.plan.extent.answers),
+    run.measured.evaluations = run.by_name(
+        "evaluate", 10, extent.EVALUATION, lambda name, part: _answers(run, name, part)
     )
 
 
@@ -114,15 +110,17 @@ EVALUATE = ReportSection(
 
 def _measure_study(run: Measuring) -> None:
     """The study, on the task that `task_with_room` names."""
-
-    def measured(progress: Progress | None) -> Study:
-        unmitigated = run.measured.evaluations or [
-            evaluate(run.model, name, **run.plan.extent.answers) for name in extent.EVALUATION
-        ]
-        task, options = task_with_room(unmitigated), _study_options(run.plan)
-        return study(run.model, task, dtypes=(), progress=progress, **options)
-
-    run.measured.study = run.measure("mitigations", 20, measured)
+    unmitigated = run.measured.evaluations or run.by_name(
+        "mitigations", 0, extent.EVALUATION, lambda name, part: _answers(run, name, part)
+    )
+    options = _study_options(run.plan)
+    run.measured.study = run.measure(
+        "mitigations",
+        20,
+        lambda part: study(
+            run.model, task_with_room(unmitigated), dtypes=(), progress=part, **options
+        ),
+    )
 
 
 def _study_options(plan: ReportPlan) -> dict[str, Any]:
@@ -136,28 +134,20 @@ def _study_options(plan: ReportPlan) -> dict[str, Any]:
 
 def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
     """The task whose share of right answers is nearest to one half, of answers without a
-    mitigation.
-
-    Where every share is 0 or 1, the never-right task whose right line is likeliest: its log
-    probability has room on both sides. Raises `InputError` where no answer was read, or all are
-    right.
+    mitigation; of two the one whose right line is likelier, as its log probability has room on both
+    sides. Raises `InputError` where no answer was read, or all are right.
     """
-    shares, likely = {}, {}
-    for result in (result for result in unmitigated if result.read):
+    rooms = {}
+    for result in unmitigated:
         right, total = answer_counts(result)
-        shares[task_of(result)] = right / total
-        mean = float(result.summary["log_probability"].to_numpy(dtype=float).mean())
-        if right == 0 and math.isfinite(mean):
-            likely[task_of(result)] = mean
-    if with_room := [name for name, share in shares.items() if 0 < share < 1]:
-        return min(with_room, key=lambda name: abs(shares[name] - 0.5))
-    if not likely:
-        words = ", ".join(f"{share:.0%} right on {name}" for name, share in shares.items())
+        if result.read and right < total:
+            likely = float(result.summary["log_probability"].mean())
+            rooms[task_of(result)] = abs(right / total - 0.5), -likely
+    if not rooms:
         raise InputError(
-            "nothing can help or hurt the answers to these tasks: "
-            f"{words or 'no answer could be read'}"
+            "nothing can help or hurt the answers to these tasks: all are right, or none was read"
         )
-    return max(likely, key=lambda name: likely[name])
+    return min(rooms, key=lambda task: rooms[task])
 
 
 def _study_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:

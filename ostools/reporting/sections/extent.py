@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ostools.ground.words import runs
 from ostools.measure.bounds.variants import VARIANTS, MlpNorm
 from ostools.measure.study.verdicts import About
 from ostools.models.shape import Shape
@@ -97,29 +96,17 @@ class Extent:
         steps = range(self.collapse_step, longest + 1, self.collapse_step)
         return sorted({*(n for n in self.collapse_first if n <= longest), *steps, longest})
 
-    def words(self, default_lengths: bool, quick: bool) -> str:
-        """What is less than on a small model, and how to have all of it; of collapse, where it has
-        its default lengths.
-        """
+    def words(self, quick: bool) -> str:
+        """What is less than on a small model, and how to have all of it."""
         if self.collapse_step == 1:
             return ""
-        alone = "" if self.untrained else " and no untrained model beside it"
-        forms = (
-            "Of the path sum's forms the report has Theorem 5.1's and one certified bound, which "
-            "bounds an MLP by the product of its matrices' norms. "
-        )
-        lengths = (
-            f" Collapse is measured{f' in {self.casts[0]} alone' if len(self.casts) == 1 else ''} "
-            f"at {runs(self.collapse_first)} items and at every {self.collapse_step}th length up "
-            f"to {self.collapse_longest}; `--lengths 1:256` measures all."
-        )
         return (
-            f"{QUICK_WORDS if quick else ''}Answers are measured at {len(self.answer_lengths)} "
-            f"lengths of {len(self.answer_seeds)} sequences each, mitigations on "
-            f"{len(self.study_seeds)} sequences a length by their answers and log p, and the "
-            f"position over {self.passages} passages with {self.cotangents} cotangents{alone}. "
-            f"{forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
-            f"`collapse` measure more.{lengths if default_lengths else ''}"
+            f"{QUICK_WORDS * quick}Answers are measured at {len(self.answer_lengths)} lengths of "
+            f"{len(self.answer_seeds)} sequences each, mitigations on {len(self.study_seeds)} "
+            f"sequences a length, the position over {self.passages} passages with {self.cotangents} "
+            f"cotangents, and collapse by default at every {self.collapse_step}th length; bounds "
+            "are fewer, or none. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure "
+            "more."
         )
 
 

@@ -12,14 +12,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, name_part, part_of, tell
+from ostools.ground import InputError, Progress, part_of, tell
+from ostools.ground.progress import name_part
 from ostools.hooks import HookError
-from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
-from ostools.measure.answers.result import Evaluation
-from ostools.measure.attention.attention import Attention
-from ostools.measure.profiles.position_effect import PositionEffect
-from ostools.measure.study.study import Study
+from ostools.measure import (
+    Attention,
+    Collapse,
+    Comparison,
+    Evaluation,
+    FailureStage,
+    PositionEffect,
+    Profile,
+    Sensitivity,
+    Study,
+)
 from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -28,8 +34,8 @@ from ostools.reporting.sections.extent import Extent
 from ostools.results import Provenance, Result
 
 if TYPE_CHECKING:
-    from ostools.ground.lens import TransformerBridge
-    from ostools.measure.unloaded import Unloaded
+    from ostools.ground import TransformerBridge
+    from ostools.measure import Unloaded
 
 Outcome = TypeVar("Outcome")
 
@@ -45,8 +51,8 @@ class LeftOut(NamedTuple):
 class Measurements:
     """Results of a run: a section of the report exists where its data do.
 
-    collapses: a result for each prompt of Figure 5, the model cast. casts: the same, for the
-    section on precision. precision: one of the prompts again, with parts stored in few bits.
+    collapses: a result for each prompt of Figure 5, the model cast. precision: one of the prompts
+    again, with parts stored in few bits.
     sensitivity: at the embeddings; layers: at every layer. reduced: words on what is less than on a
     small model.
     """
@@ -54,7 +60,6 @@ class Measurements:
     provenance: Provenance
     prompt: str
     collapses: list[Collapse] = field(default_factory=list)
-    casts: list[Collapse] = field(default_factory=list)
     precision: Collapse | None = None
     sensitivity: Sensitivity | None = None
     layers: Sensitivity | None = None
@@ -71,7 +76,7 @@ class Measurements:
     @property
     def empty(self) -> bool:
         """Whether nothing was measured on the model."""
-        lists = self.collapses or self.casts or self.evaluations
+        lists = self.collapses or self.evaluations
         return not lists and not any(isinstance(value, Result) for value in vars(self).values())
 
 
@@ -167,8 +172,8 @@ class ReportSection:
     sections may share one. share: of the time of a whole report on the embedded model, for the
     progress bar. memory: bytes that its parts hold beside the model, each at its time. parts: the
     blocks of its results, empty where there are none; those that lead have a headline on the first
-    screen. question: the name and the rule of its field of the strip there; state: its word, and
-    another rule, of what was measured. dear: why a model of that shape has the section only where
+    screen. question: the name and the rule of its field of the strip there; state: its word, of
+    what was measured. dear: why a model of that shape has the section only where
     it is named; empty where it has it always.
     """
 
@@ -181,7 +186,7 @@ class ReportSection:
     memory: Callable[[Unloaded, ReportPlan], Iterable[int]]
     parts: Callable[[Measurements], Sequence[Part]]
     question: tuple[str, str] = ("", "")
-    state: Callable[[Measurements], str | tuple[str, str]] = lambda measured: UNTESTED
+    state: Callable[[Measurements], str] = lambda measured: UNTESTED
     dear: Callable[[Shape, int], str] = lambda shape, pos: ""
 
     def section(self, measured: Measurements) -> Section | None:
@@ -189,9 +194,7 @@ class ReportSection:
         parts = self.parts(measured)
         return Section(self.name, self.title, self.nav, self.lead, parts) if parts else None
 
-    def verdict(self, measured: Measurements) -> StripField:
-        """Its field of the strip."""
-        name, rule = self.question
-        state = self.state(measured)
-        state, rule = (state, rule) if isinstance(state, str) else state
-        return StripField(name, state, rule, self.name, good_if_found=self.name == "mitigations")
+    def verdict(self, measured: Measurements, is_present: bool) -> StripField:
+        """Its field of the strip, which leads to the section where that is present."""
+        link, good = self.name if is_present else "", self.name == "mitigations"
+        return StripField(self.question[0], self.state(measured), self.question[1], link, good)

@@ -11,19 +11,18 @@ from functools import partial
 from ostools.measure import (
     Comparison,
     Sensitivity,
+    Unloaded,
+    attention,
     bounds,
+    bytes_of,
     compare,
     position_effect,
     profile,
     sensitivity,
 )
-from ostools.measure.attention.attention import attention
 from ostools.measure.bounds.variants import undescribed
-from ostools.measure.memory import bytes_of
-from ostools.measure.unloaded import Unloaded
 from ostools.models.untrained import bytes_with_untrained
 from ostools.reporting.findings import SHAPES
-from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.section import OVER_SQUASHING, UNTESTED, Part, block
 from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS
 from ostools.reporting.sections.records import (
@@ -72,22 +71,21 @@ POSITION_LEAD = (
 
 def _measure_profiles(run: Measuring) -> None:
     """Sensitivity at the embeddings and at every layer in one pass, with shape and path sums."""
-    measured, model, prompt = run.measured, run.model, run.prompt
-    norms: Sensitivity | None = None
-    if "layers" in run.plan.names:
-        norms = measured.layers = run.measure(
-            "layers", 12, lambda part: sensitivity(model, prompt, layers="all", progress=part)
-        )
-    if "sensitivity" not in run.plan.names:
+    measured, names = run.measured, run.plan.names
+    layers = "all" if "layers" in names else (0,)
+    section = "sensitivity" if "sensitivity" in names else "layers"
+    norms = run.measure(
+        section,
+        12,
+        lambda part: sensitivity(run.model, run.prompt, layers=layers, progress=part),
+    )
+    if norms is None:
         return
-    if norms is None:  # every layer may be too much where the embeddings alone are not
-        norms = run.measure(
-            "sensitivity", 12, lambda part: sensitivity(model, prompt, progress=part)
-        )
-    if norms is not None:
+    measured.layers = norms if "layers" in names else None
+    if section == "sensitivity":
         rows: Frame = frame_of(norms)
         measured.sensitivity = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
-        measured.profile = run.measure("sensitivity", 0, lambda part: profile(norms))
+        measured.profile = run.measure(section, 0, lambda part: profile(norms))
         _measure_bounds(run, measured.sensitivity)
 
 
@@ -98,21 +96,18 @@ def _measure_bounds(run: Measuring, norms: Sensitivity) -> None:
         left_out.append(LeftOut("sensitivity", NO_BOUNDS))
         return
     reasons = undescribed(run.model, list(extent.forms))
+    left_out += [LeftOut("sensitivity", f"{name}: {reason}") for name, reason in reasons.items()]
     variants = [name for name in extent.forms if name not in reasons]
     sums = partial(bounds, run.model, run.prompt, variants=variants, mlp_norm=extent.mlp_norm)
     # What is believed `compare` says, by the norms that are measured already.
     paths = run.measure("sensitivity", 23, lambda part: sums(believe=False, progress=part))
-    if paths is not None:
-        run.measured.comparison = compare(norms, paths)
-    for reason in dict.fromkeys(reasons.values()):
-        names = ", ".join(name for name in reasons if reasons[name] == reason)
-        left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
+    run.measured.comparison = compare(norms, paths) if paths is not None else None
 
 
 def _profiles_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
     layers = "all" if "layers" in plan.names else (0,)
     yield bytes_of(sensitivity, model, plan.pos, layers=layers)
-    if "sensitivity" in plan.names and plan.extent.forms:
+    if plan.extent.forms:
         yield bytes_of(bounds, model, plan.pos, variants=plan.extent.forms)
 
 
@@ -152,29 +147,27 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
     """The profile and its shape, then the norms, with bounds and forms beside them where there are
     some.
     """
-    parts, norms, comparison = [], measured.sensitivity, measured.comparison
-    if measured.profile is not None:
-        caption = (
-            "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
-        )
-        of_profile = block(
-            measured.profile,
-            "profile-chart",
-            caption,
-            title="Which tokens matter?",
-            notes=[SHAPE_NOTE],
-            leads="Sensitivity",
-        )
-        parts.append(of_profile)
-    if comparison is not None and norms is not None:
+    norms, comparison = measured.sensitivity, measured.comparison
+    if norms is None:
+        return []
+    beside = block(norms, "profile", "Sensitivity of y to every token")
+    if comparison is not None:
         caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
         sentences = [*comparison.findings(), *norms.findings()]
-        parts.append(
-            block(comparison, "profile", caption, sentences, chart=_chart_variants, leads="Bounds")
+        beside = block(
+            comparison, "profile", caption, sentences, chart=_chart_variants, leads="Bounds"
         )
-    elif norms is not None:
-        parts.append(block(norms, "profile", "Sensitivity of y to every token"))
-    return parts
+    if measured.profile is None:
+        return [beside]
+    of_profile = block(
+        measured.profile,
+        "profile-chart",
+        "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes",
+        title="Which tokens matter?",
+        notes=[SHAPE_NOTE],
+        leads="Sensitivity",
+    )
+    return [of_profile, beside]
 
 
 def _chart_variants(comparison: Comparison) -> Chart:
@@ -188,11 +181,8 @@ def _chart_variants(comparison: Comparison) -> Chart:
 def _layers_parts(measured: Measurements) -> list[Part]:
     """Every layer as a heat map; its table, of every layer times every token, is too long."""
     caption = "Sensitivity of y to every token at every layer"
-    return [
-        block(result, "layers-chart", caption, [], in_detail=False)
-        for result in [measured.layers]
-        if result is not None
-    ]
+    results = [measured.layers] if measured.layers is not None else []
+    return [block(result, "layers-chart", caption, [], in_detail=False) for result in results]
 
 
 def _attention_parts(measured: Measurements) -> list[Part]:
@@ -206,35 +196,23 @@ def _attention_parts(measured: Measurements) -> list[Part]:
     return [rows, interactive_view(measured.attention, "heads")]
 
 
-def _position_state(measured: Measurements) -> str | tuple[str, str]:
-    """The shape in a word, with its intervals. The paper's claim is a U: over-squashing is said of
-    it alone.
-    """
+def _position_state(measured: Measurements) -> str:
+    """The shape in a word. The paper's claim is a U: over-squashing is said of it alone."""
     if measured.position is None:
         return UNTESTED
     word = SHAPES[measured.position.verdict][0]
-    parameters = measured.position.provenance.parameters
-    rule = (
-        f"{contrast_words(measured.position)[0]} Times the middle third, over "
-        f"{parameters['passages']} passages of {parameters['tokens']} tokens; more texts show "
-        "shapes that fewer do not."
-    )
-    return OVER_SQUASHING if word == "U" else word, rule
+    return OVER_SQUASHING if word == "U" else word
 
 
 def _position_parts(measured: Measurements) -> list[Part]:
-    effect = measured.position
-    if effect is None:
+    if measured.position is None:
         return []
-    parameters = effect.provenance.parameters
-    caption = "Sensitivity by position over rotated passages"
-    caption += ", beside the same architecture before training" * bool(parameters["untrained"])
     note = (
-        f"Measured here: {parameters['passages']} passages of {parameters['tokens']} tokens. "
-        "`ost.measure.position_effect(model)` measures 15 of 48. More texts show shapes that "
-        "fewer do not."
+        "`ost.measure.position_effect(model)` measures 15 passages of 48 tokens. More texts show "
+        "shapes that fewer do not."
     )
-    return [block(effect, "position-chart", caption, notes=[note], leads="Position")]
+    caption = "Sensitivity by position over rotated passages"
+    return [block(measured.position, "position-chart", caption, notes=[note], leads="Position")]
 
 
 SENSITIVITY = ReportSection(

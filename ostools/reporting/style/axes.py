@@ -14,10 +14,9 @@ from typing import Any
 
 import altair as alt
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.reporting.style import theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Column, Frame
+from ostools.results import Column, Frame, Looks
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
 ROUNDING_NOTE = (

@@ -12,8 +12,7 @@ import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 from ostools.reporting.style import axes, notebook, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Frame
+from ostools.results import Frame, Looks
 
 Panel: TypeAlias = (
     alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart

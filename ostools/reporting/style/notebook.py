@@ -20,9 +20,9 @@ from altair.utils.save import write_file_or_filename
 from markupsafe import escape
 from PIL import Image
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.reporting.style import theme
-from ostools.reporting.style.theme import Looks
+from ostools.results import Looks
 
 if TYPE_CHECKING:
     from ostools.results import Result

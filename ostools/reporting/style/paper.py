@@ -12,11 +12,10 @@ import json
 
 import altair as alt
 
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground import InputError, checked_name
 from ostools.reporting.style import theme
 from ostools.reporting.style.notebook import PER_INCH, Finished, wrap_words
-from ostools.reporting.style.theme import Looks
+from ostools.results import Looks
 
 SIZES = {"column": 3.3, "page": 6.8, "slide": 5.8}
 """Width in inches by name: of one column of a paper in two, of its text over both, and of a picture

@@ -11,8 +11,7 @@ import pandas as pd
 from ostools.ground.whole_numbers import in_a_row
 from ostools.models.chat import SPECIAL, TEXT
 from ostools.reporting.style import draw, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Frame
+from ostools.results import Frame, Looks
 
 TEMPLATE_NOTE = "Grey: tokens that are not the text's (chat template, system prompt)."
 """What a chart with such tokens says."""

@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-Looks: TypeAlias = dict[str, Any]
-"""Properties of an Altair object by name, and parts of a specification: what Altair itself types as
-anything.
-"""
+from ostools.results import Looks
+
 KINDS: dict[str, str] = {
     "measured": "measured",
     "estimated": "estimated",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.ground.words import runs
 from ostools.reporting.page.section import (
     Headline,

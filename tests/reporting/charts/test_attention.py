@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
-import ostools as ost
 from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, Attention
 from ostools.reporting.charts.attention import (
@@ -23,7 +19,6 @@ from ostools.reporting.charts.attention import (
 from ostools.reporting.charts.heads_view import HEADS, interactive_view
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tokens_of
-from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
 
 MADE = Provenance(
     {"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {}
@@ -64,11 +59,9 @@ def test_findings_name_the_sharpest_head_and_a_sink() -> None:
     last[1, 2, 7] = 1.0
     sink = " ".join(attention_findings(made(tokens_of(10, ["<bos>"]), last=last)))
     assert "layer 1, head 2: 100% on token 7 “t7”" in sink
-    assert "attention sink" in sink
     none = " ".join(attention_findings(made(tokens_of(10), last=torch.full((2, 3, 10), 0.1))))
     assert "10.0% of its attention on the first token and 10.0% on itself" in none
     assert "10.0 tokens in the median" in none
-    assert "sink" not in none
 
 
 def test_the_heat_map_holds_the_greatest_weight_of_each_bin() -> None:
@@ -115,23 +108,3 @@ def test_hostile_tokens_cannot_leave_the_script() -> None:
     handed = handed_over(source)
     assert len(handed["tokens"]) == len(tokens)
     assert any("</script>" in token for token in handed["tokens"])
-
-
-def test_a_view_is_a_page_that_asks_for_nothing(tmp_path: Path) -> None:
-    view = made(list(HOSTILE)).view()
-    text = view.save(tmp_path / "x.html").read_text(encoding="utf-8")
-    assert_nothing_gets_out_or_in(text, scripts=3)
-    shown = handed_over(text, "heads-0")["attention"]
-    assert len(shown) == 6
-    with pytest.raises(ost.InputError, match=r"expected a name ending in \.html"):
-        view.save(tmp_path / "x.png")
-
-
-def test_in_a_notebook_it_stands_in_a_frame_that_may_run_scripts_and_nothing_else() -> None:
-    view = made(["<img src=x onerror=alert(1)>", '"</iframe><script>alert(2)</script>']).view()
-    data = view._repr_mimebundle_()
-    frame = r'<iframe sandbox="allow-scripts" title="[^"<>]*" style="[^"<>]*" srcdoc="([^"<>]*)"></iframe>'
-    found = re.fullmatch(frame, data["text/html"])
-    assert found is not None
-    assert html.unescape(found[1]) == view.html
-    assert len(data["text/html"]) < 3_500_000

@@ -78,10 +78,6 @@ def test_zeros_are_drawn_at_the_bottom_with_a_note(values: list[float]) -> None:
             lambda: collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"])),
             "float32 overflows on this model",
         ),
-        (
-            lambda: collapse_chart(made_collapse(lambda n: 1.0), ("attention",)),
-            "no rows of attention/vector/l2",
-        ),
     ],
 )
 def test_what_has_no_place_in_a_chart_is_refused(draw: Callable[[], Any], words: str) -> None:
@@ -109,7 +105,7 @@ def test_a_token_is_one_short_visible_word(token: str) -> None:
 
 def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
     result = made_collapse(lambda n: 4.0 / n, noise={"bfloat16": 0.2}, lengths=[4, 8])
-    rows = rows_of(collapse_chart(result, ("y",)), "panel")
+    rows = rows_of(collapse_chart(result), "panel")
     at_8 = {row["quantity"]: row["value"] for row in rows if row["length"] == 8}
     assert at_8 == {"distance": 0.5, "noise": 0.2, "machine_line": 0.1, "reference": 0.5}
 
@@ -117,7 +113,7 @@ def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
 def test_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> None:
     result = made_collapse(lambda n: 2.0, seeds=(0, 1), lengths=[2])
     result.frame.loc[result.frame["seed"] == 1, ["mean", "minimum", "maximum"]] = 4.0
-    rows = rows_of(collapse_chart(result, ("y",)), "low")
+    rows = rows_of(collapse_chart(result), "low")
     assert [
         (row["low"], row["value"], row["high"]) for row in rows if row["quantity"] == "distance"
     ] == [(2.0, 3.0, 4.0)]
@@ -153,5 +149,3 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     assert ranges == [("int8 kv", 31, 40)]
     assert "Which part" in words_of(result.plot())
     assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())
-    with pytest.raises(InputError, match="needs rows of site 'why'"):
-        precision_chart(result, "why")

@@ -69,7 +69,7 @@ def test_a_profile_chart_holds_every_token() -> None:
     )
     drawn = {(row["position"], row["series"], row["value"]) for row in rows_of(chart, "position")}
     assert {(0, "full", 2.0), (2, "frozen", 4.0), (1, "full", 6.0)} <= drawn
-    assert "not tested: 2 tokens, 12 needed" in words_of(chart)
+    assert "Not tested: 2 tokens, 12 needed: " in words_of(chart)
 
 
 def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() -> None:

@@ -21,8 +21,8 @@ from ostools.measure.collapse.verdicts import (
 )
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, pair_verdict, verdicts_at_y
-from ostools.reporting.report.rendering import verdicts
-from ostools.reporting.sections.collapse import PRECISION
+from ostools.reporting.report.rendering import first_screen
+from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.sections.records import Measurements
 from tests.reporting.made import made_collapse, words_of
 from tests.sets import quick
@@ -61,13 +61,13 @@ def spans_in(text: str) -> set[tuple[int, int]]:
 
 def told(result: Collapse) -> dict[str, str]:
     """Every text on the pair at y, by where it stands."""
-    section = PRECISION.section(Measurements(result.provenance, "", casts=[result]))
+    section = COLLAPSE.section(Measurements(result.provenance, "", collapses=[result]))
     assert section is not None
-    rows = [row for part in section.parts for table in part.tables for row in table.rows]
+    rows = section.parts[0].tables[0].rows
     return {
         "headline": pair_verdict([result]),
         "findings": " ".join(result.findings()),
-        "section on precision": " | ".join(cell for row in rows for cell in row),
+        "table": " | ".join(cell for row in rows for cell in row),
     }
 
 
@@ -85,19 +85,20 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
     spans = {(span.first, span.last) for span in verdict.ranges}
     assert verdict.kind == kind
     assert bool(spans) == (kind in (TO_THE_END, IN_A_RANGE))
-    assert verdicts(Measurements(result.provenance, "", casts=[result]))[0].state == STRIP[kind]
+    measured = Measurements(result.provenance, "", collapses=[result])
+    assert first_screen(measured, {}).strip[0].state == STRIP[kind]
     for place, text in told(result).items():
         assert spans_in(text) == spans, place
         assert ("not decided" in text) == (kind == UNDECIDED), place
         assert not (
             spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)
         ), place
-        in_table = place == "section on precision"
+        in_table = place == "table"
         words = (
             "float16 | not finite" if in_table else "float16 overflows on this model: not measured"
         )
         assert (words in text) == bool(overflow), place
-    drawn = words_of(collapse_chart(result, ("y",)))
+    drawn = words_of(collapse_chart(result))
     assert ("float16 overflows on this model: not measured" in drawn) == bool(overflow)
     for first, last in spans:
         assert f"hidden from n = {first}" + ("" if last == 128 else f" to {last}") in drawn
@@ -109,8 +110,6 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     result = made_collapse(lambda n: 1.0, overflow=["float16"], noise={})
     untested = "Whether a precision hides the pair was not tested. float16 overflows on this model: not measured."
     assert pair_verdict([result]) == untested
-    assert (
-        verdicts(Measurements(result.provenance, "", collapses=[result]))[0].state
-        == STRIP[OVERFLOWS]
-    )
+    measured = Measurements(result.provenance, "", collapses=[result])
+    assert first_screen(measured, {}).strip[0].state == STRIP[OVERFLOWS]
     assert not any(map(spans_in, collapse_findings(result)))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure import Collapse, collapse
 from ostools.models import encode
 from ostools.models.shape import Shape
 from ostools.reporting.report.rendering import render_report
@@ -184,21 +183,6 @@ def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     )
     shown = Parsed(render_report(found, "ostools report")).text
     assert all(one.reason.replace("`", "") in " ".join(shown.split()) for one in found.left_out)
-
-
-def test_formats_that_are_refused_leave_the_casts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_hooks(model: Any, name: str, *, dtypes: tuple[str, ...], **rest: Any) -> Collapse:
-        if len(dtypes) > 2:
-            raise InputError("no hook for int8-kv")
-        return collapse(model, name, dtypes=dtypes, **rest)
-
-    monkeypatch.setattr(CURVES, "collapse", without_hooks)
-    model = tiny_model("gemma")
-    found = measure(model, encode(model, "1110"), list(LENGTHS), ["precision"])
-    (omission,) = found.left_out
-    assert "no hook for int8-kv" in omission.reason
-    assert found.precision is not None
-    assert set(found.precision.frame["dtype"]) == {"float32", "bfloat16"}
 
 
 @pytest.mark.parametrize("name", ["missing/report.html", "report.pdf"])

@@ -8,10 +8,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
-from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import Reading
-from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
+from ostools.measure import Collapse, InfluenceByDistance, Reading, TokenHomogenization
+from ostools.measure.collapse.homogenization import MODEL, UNTRAINED
+from ostools.measure.jacobian.distance import TEXT
 from ostools.reporting.findings.all_tokens import (
     distance_findings,
     homogenization_findings,
@@ -19,8 +18,7 @@ from ostools.reporting.findings.all_tokens import (
 from ostools.reporting.findings.collapse import growth_findings, main_pair
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Frame, frame_of
+from ostools.results import Chart, Frame, Looks, frame_of
 
 _SUBJECTS = {TEXT: "text", "shuffled": "its tokens shuffled", "untrained": "random weights"}
 _HUES = {"text": "full", "its tokens shuffled": "frozen", "random weights": "none"}

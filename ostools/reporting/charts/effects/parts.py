@@ -9,14 +9,13 @@ import math
 import altair as alt
 import pandas as pd
 
-from ostools.measure.ablation.ablation import Ablation
-from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING, Patching
+from ostools.measure import Ablation, Patching
+from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING
 from ostools.measure.patching.runs import HEADS, RESIDUAL
 from ostools.reporting.findings.effects import QUANTITY_WORDS, gap_words, patched_logit
 from ostools.reporting.forms import TOKENS_WIDTH, gradient, heat, layers_by, layers_up
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Frame
+from ostools.results import Chart, Frame, Looks
 
 _QUANTITIES = {
     "frobenius_norm": "||J|| (Frobenius) of the tokens that carry the answer",

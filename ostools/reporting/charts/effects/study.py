@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import title_of
-from ostools.measure.study.study import Study
+from ostools.measure import Study
 from ostools.measure.study.verdicts import (
     HELPS,
     HURTS,
@@ -19,8 +19,7 @@ from ostools.measure.study.verdicts import (
 )
 from ostools.reporting.forms import bars, looks_by_name
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.theme import Looks
-from ostools.results import Chart, Frame
+from ostools.results import Chart, Frame, Looks
 
 _FOREST_WIDTH, _FOREST_ROW = 250, 24
 _FOREST_COLUMNS = 3
