@@ -232,18 +232,13 @@ def _pairs(curve: Collapse) -> Frame:
 def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, object]]:
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
-        as_good = untrained_as_good(probes, best)
-        joined = dtype_rows.merge(
-            tested[["length", "seed", "right", "test"]], on=["length", "seed"], how="left"
-        )
+        as_good, keys = untrained_as_good(probes, best), ["length", "seed"]
+        place = {"dtype": dtype} | best[["site", "layer", "trained"]].to_dict()
+        joined = dtype_rows.merge(tested[[*keys, "right", "test"]], on=keys, how="left")
         for length, prompts in joined.groupby("length"):
             pair = pairs.loc[(dtype, length)].to_dict()
-            row = (
-                {"dtype": dtype, "length": length}
-                | {name: best[name] for name in ("site", "layer", "trained")}
-                | pair
-            )
-            yield row | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
+            verdict = _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
+            yield place | {"length": length} | pair | verdict
 
 
 def best_probe(probes: Decodability, dtype: str) -> tuple[Row, Frame]:
@@ -275,11 +270,9 @@ def untrained_as_good(probes: Decodability, best: Row) -> str:
     table = frame_of(probes)
     keys = ["dtype", "site", "layer", "test"]
     same = (table[keys] == best[keys]).all(axis=1) & (table["control"] == "random weights")
-    if not same.any():
-        return ""
-    untrained = float(table.loc[same, "accuracy"].iloc[0])
+    untrained = float(table.loc[same, "accuracy"].max())  # NaN without one
     least = best["accuracy"] if pd.isna(best["low"]) else best["low"]
-    if untrained < least:
+    if not untrained >= least:
         return ""
     return (
         f"the probe of random weights is as good ({untrained:.0%} against {best['accuracy']:.0%})"
@@ -287,47 +280,44 @@ def untrained_as_good(probes: Decodability, best: Row) -> str:
 
 
 def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str, object]:
+    """The shares of a length and its verdict, with the reason where there is none. `as_good`: why
+    a probe shows nothing.
+    """
     tested = prompts[prompts["right"].notna()]
     is_tested = len(tested) > 0
-    counted_rows = tested if is_tested else prompts
-    correct = counted_rows["correct"].to_numpy(bool)
-    right = counted_rows["right"].eq(True).to_numpy(bool)
-    read, unread_share = float(correct.mean()), float((~correct & right).mean())
-    undecodable = float((~correct & ~right).mean())
-    decoded = float(right.mean()) if is_tested else np.nan
-    shares = read, unread_share, undecodable
-    verdict_name, reason = _verdict_name(shares, decoded, str(best["finding"]), hidden, as_good)
-    unread_share, undecodable = (unread_share, undecodable) if is_tested else (np.nan, np.nan)
+    rows = tested if is_tested else prompts
+    correct = rows["correct"].to_numpy(bool)
+    right = rows["right"].eq(True).to_numpy(bool)
+    shares = {
+        READ: float(correct.mean()),
+        NOT_READ: float((~correct & right).mean()),
+        UNDECODABLE: float((~correct & ~right).mean()),
+    }
+    decoded, most = float(right.mean()) if is_tested else np.nan, max(shares.values())
+    reason = ""
+    if shares[READ] == most:
+        verdict = READ
+    elif is_tested and best["finding"] == DECODABLE and shares[NOT_READ] == most:
+        verdict, reason = (UNDECIDED, as_good) if as_good else (NOT_READ, "")
+    elif hidden and decoded > 0.5:
+        share = f"{decoded:.0%} of the prompts"
+        verdict = UNDECIDED
+        reason = f"the pair is below the noise, but the probe is right on {share}"
+    elif hidden:
+        verdict = SAME_VECTOR
+    else:
+        verdict = UNDECODABLE if is_tested else UNTESTED
+    if not is_tested:
+        shares |= {NOT_READ: np.nan, UNDECODABLE: np.nan}
     return {
         "prompts": len(tested),
-        READ: read,
-        NOT_READ: unread_share,
-        UNDECODABLE: undecodable,
-        "answered": read,
+        **shares,
+        "answered": shares[READ],
         "decoded": decoded,
         "test": str(tested["test"].iloc[0]) if is_tested else UNTESTED,
-        "verdict": verdict_name,
+        "verdict": verdict,
         "reason": reason,
     }
-
-
-def _verdict_name(
-    shares: tuple[float, float, float], decoded: float, finding: str, hidden: bool, as_good: str
-) -> tuple[str, str]:
-    """The verdict of a length, and why where there is none. `shares`: read, unread, undecodable;
-    `decoded`: NaN where no probe was tested; `as_good`: why a probe shows nothing."""
-    read, unread_share, _ = shares
-    is_tested = not np.isnan(decoded)
-    if read == max(shares):
-        return READ, ""
-    if is_tested and finding == DECODABLE and unread_share == max(shares):
-        return (UNDECIDED, as_good) if as_good else (NOT_READ, "")
-    if hidden and decoded > 0.5:
-        share = f"{decoded:.0%} of the prompts"
-        return UNDECIDED, f"the pair is below the noise, but the probe is right on {share}"
-    if hidden:
-        return SAME_VECTOR, ""
-    return (UNDECODABLE if is_tested else UNTESTED), ""
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,6 @@ from ostools.measure.probes.scores import (
     said_by_probes,
     splits,
 )
-from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.mitigations import Mitigation
 from ostools.models import EncodingOptions
@@ -129,7 +128,6 @@ def probe(
     task: Task | str,
     *,
     lengths: Iterable[int],
-    layers: Literal["all"] | Iterable[int] = "all",
     dtypes: Sequence[str] = (FLOAT32,),
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
@@ -145,8 +143,6 @@ def probe(
             digits), and differ between prompts.
         lengths: numbers of items, at least five of them. Probes extrapolate to the upper third of
             them.
-        layers: layers at which v^(l) is probed: "all", or numbers from 0 to L. The place before the
-            block's MLP is probed too. So are y and the logits.
         dtypes: precisions by name, as in `collapse`, which round the representations.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by
             default. A probe is never tested on a sequence that it was trained on, or on the
@@ -166,10 +162,7 @@ def probe(
     probe_task = ProbeTask.of(
         model, task, lengths, seeds, mitigation, checked_position(position), **encoding
     )
-    precisions, layer_indices = (
-        checked_precisions(dtypes),
-        layers_up_to(int(model.cfg.n_layers), layers),
-    )
+    precisions = checked_precisions(dtypes)
     questions, is_random = probe_task.questions, probe_task.form.random
     n = questions["length"].to_numpy()
     probes = splits(n, questions["group"].to_numpy(), is_random)
@@ -185,7 +178,7 @@ def probe(
     for (weights, controls, columns, precision), part in with_progress(steps, progress):
         places = weights.captured(precision, part)
         next_tokens = next_tokens or probe_task.next_tokens(places)
-        predictions = said_by_probes(questions, probes, in_layers(places, layer_indices), controls)
+        predictions = said_by_probes(questions, probes, places, controls)
         tables.append(predictions.assign(dtype=precision.name, **columns))
     provenance = Provenance.collect(
         model,
@@ -194,7 +187,6 @@ def probe(
         **probe_task.described,
         next_tokens=next_tokens,
         dtypes=[precision.name for precision in precisions],
-        layers=list(layer_indices),
         random_weights=random_weights,
     )
     predictions = pd.concat(tables, ignore_index=True)
@@ -210,18 +202,6 @@ def of_predictions(
     """
     frame: Frame = rows_of(predictions, is_random).assign(**names)
     return Decodability(frame[list(COLUMNS)].astype(COLUMNS), provenance, predictions)
-
-
-def in_layers(representations: Captured, layers: Sequence[int]) -> Captured:
-    """Without the v^(l) that were not asked for, and without the places before the MLPs that write
-    them.
-    """
-    dropped = {"residual": 0, "embedding": 0, "residual_mid": 1}
-    return {
-        place: rows
-        for place, rows in representations.items()
-        if place.site not in dropped or place.layer + dropped[place.site] in layers
-    }
 
 
 @dataclass(frozen=True)

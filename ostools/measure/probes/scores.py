@@ -19,8 +19,9 @@ each prompt the last token alone is kept, d_model numbers a site and d_vocab log
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -75,11 +76,23 @@ def captured(
     `InputError` for numbers that are not finite.
     """
     sites = [name for name in _SITES if name in hooks.available_sites(model)]
+    last = int(model.cfg.n_layers)
     parts: dict[Place, list[Tensor]] = defaultdict(list)
     order: list[int] = []
     for batch in batches([len(prompt.ids) for prompt in prompts], False, chunk(TOKENS)):
-        for place, rows in _last(model, [prompts[index].ids for index in batch], sites):
-            parts[place].append(rows.cpu())
+        ids = [prompts[index].ids for index in batch]
+        record, logits = captured_pass(model, ids, *sites, reduce=last_position, logits=True)
+        for name in sites:
+            layer_rows = record[name] if hooks.SITES[name].per_layer else {0: record[name]}
+            for layer, rows in layer_rows.items():
+                depth, blocks = {
+                    EMBEDDING: (0, 0),
+                    MIDDLE: (2 * layer + 1, layer),
+                    RESIDUAL: (2 * layer + 2, layer + 1),
+                    FINAL: (2 * last + 1, last),
+                }[_SITES[name]]
+                parts[Place(depth, _SITES[name], blocks)].append(rows.cpu())
+        parts[Place(2 * last + 2, LOGITS, last)].append(logits[:, -1].cpu())
         order += batch
         tell(progress, len(order), len(prompts))
     back = torch.argsort(torch.tensor(order))
@@ -91,24 +104,6 @@ def captured(
                 f"{rows.dtype}: use another dtype"
             )
     return rows_by_place
-
-
-def _last(
-    model: TransformerBridge, ids: Sequence[Sequence[int]], sites: Sequence[str]
-) -> Iterator[tuple[Place, Float[Tensor, "batch _"]]]:
-    last = int(model.cfg.n_layers)
-    record, logits = captured_pass(model, ids, *sites, reduce=last_position, logits=True)
-    for name in sites:
-        rows = record[name] if hooks.SITES[name].per_layer else {0: record[name]}
-        for layer, values in rows.items():
-            depth, blocks = {
-                EMBEDDING: (0, 0),
-                MIDDLE: (2 * layer + 1, layer),
-                RESIDUAL: (2 * layer + 2, layer + 1),
-                FINAL: (2 * last + 1, last),
-            }[_SITES[name]]
-            yield Place(depth, _SITES[name], blocks), values
-    yield Place(2 * last + 2, LOGITS, last), logits[:, -1]
 
 
 SAME, BETWEEN, BEYOND = "same lengths", "interpolated", "extrapolated"
@@ -151,8 +146,7 @@ def splits(
 ) -> list[Split]:
     """Every probe's prompts, of as many as `require_enough` asks for."""
     distinct_lengths, rank = np.unique(lengths, return_inverse=True)
-    distinct_groups, group = np.unique(groups, return_inverse=True)
-    require_enough(distinct_lengths.tolist(), distinct_groups.tolist(), is_random)
+    _, group = np.unique(groups, return_inverse=True)
     inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
     upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
     masks: list[tuple[str, np.ndarray, np.ndarray]] = []
@@ -199,14 +193,12 @@ def said_by_probes(
     permuted = label[np.random.default_rng(_SHUFFLED).permutation(len(label))]
     by_control = {"none": prompts, "shuffled": prompts.assign(label=permuted)}
     tables = []
-    for place, rows in representations.items():
-        x, layer = rows.double().numpy(), pd.NA if place == LENGTH else place.layer
-        about = {"depth": place.depth, "site": place.site, "layer": layer}
-        for control in controls:
-            for split in probes:
-                predictions = _predictions(by_control[control], x, split)
-                table = predictions.assign(control=control, **about)
-                tables.append(table.astype({"layer": "Int64"}))
+    for (place, rows), control, split in product(representations.items(), controls, probes):
+        # The length alone lies in no layer.
+        layer = pd.NA if place == LENGTH else place.layer
+        about = {"depth": place.depth, "site": place.site, "layer": layer, "control": control}
+        table = _predictions(by_control[control], rows.double().numpy(), split).assign(**about)
+        tables.append(table.astype({"layer": "Int64"}))
     return pd.concat(tables, ignore_index=True)
 
 

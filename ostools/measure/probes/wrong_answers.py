@@ -39,11 +39,11 @@ class ErrorVerdict:
 
     @property
     def sentence(self) -> str:
-        if self.verdict == NONE_WRONG:
-            return f"{self.verdict[0].upper()}{self.verdict[1:]}."
         lengths = self.told_apart + self.hidden
-        where = f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer"
-        where += f" the pair is told apart at {self.told_apart}"
+        where = f"of {lengths} lengths with a wrong answer the pair is told apart at "
+        where += f"{self.told_apart}"
+        if self.verdict == NONE_WRONG:
+            return "No answer is wrong."
         if self.verdict == UNTOLD:
             question = "Whether wrong answers come from hidden pairs"
             return f"{question} cannot be told: {self.reason} ({where})."
@@ -80,26 +80,21 @@ def explain_errors(
             "explain_errors: expected lengths with answers and with a distance, found none"
         )
     with_errors = [n for n in lengths if wrong.get(n, 0)]
-    among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
-    told_apart = len(with_errors) - among
     if not with_errors:
         return ErrorVerdict(NONE_WRONG, 0, 0)
+    among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
+    told_apart = len(with_errors) - among
+    with_right = [hidden[n] for n in lengths if right.get(n, 0)] or [False]
     low, high = wilson(told_apart, len(with_errors))
+    verdict, reason = UNTOLD, ""
     if low > 0.5:
-        return ErrorVerdict(WRONG_APART, told_apart, among)
-    reason = ""
-    if high >= 0.5:
+        verdict = WRONG_APART
+    elif high >= 0.5:
         reason = "errors fall on both kinds of pairs, or on few lengths"
     elif probe_reads:
         reason = "the pairs are below the noise, and a probe still reads the count there"
-    elif _share_hidden(lengths, right, hidden) >= among / len(with_errors):
+    elif sum(with_right) / len(with_right) >= among / len(with_errors):
         reason = "right answers fall on hidden pairs as often"
-    return ErrorVerdict(UNTOLD if reason else HIDDEN, told_apart, among, reason)
-
-
-def _share_hidden(
-    lengths: list[int], answers: Mapping[int, int], hidden: Mapping[int, bool]
-) -> float:
-    """Share of the lengths with such an answer whose pair is hidden; 0 without any."""
-    lengths = [n for n in lengths if answers.get(n, 0)]
-    return sum(hidden[n] for n in lengths) / len(lengths) if lengths else 0.0
+    else:
+        verdict = HIDDEN
+    return ErrorVerdict(verdict, told_apart, among, reason)

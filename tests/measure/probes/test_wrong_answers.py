@@ -82,6 +82,6 @@ def test_the_sentences() -> None:
     )
     assert verdict_of("x", "h").sentence == (
         "Whether wrong answers come from hidden pairs cannot be told: errors fall on both kinds of pairs, or on few "
-        "lengths (of 1 length with a wrong answer the pair is told apart at 0)."
+        "lengths (of 1 lengths with a wrong answer the pair is told apart at 0)."
     )
     assert verdict_of("..", "..").sentence == "No answer is wrong."
