@@ -22,7 +22,6 @@ def test_a_view_of_attention_is_drawn_and_asks_for_nothing(
 ) -> None:
     path = ost.attention(model(), prompt()).view().save(tmp_path / "x.html")
     found = opened(path, 1200, scheme, wait=DRAWN)
-    found.look(f"attention-{scheme}")
     for width in (1200, 400):
         found.page.set_viewport_size({"width": width, "height": 900})
         assert found.width <= width
