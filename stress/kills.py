@@ -1,17 +1,15 @@
-"""kill -9 at random moments of a sweep, then the same run again: the table is the uninterrupted one
-to the bit.
+"""kill -9 at random changes on disk of a sweep, then the same run again: the table is the
+uninterrupted one to the bit.
 
-Half of the kills come at a random time, the others at a random change on disk, of which a run makes
-about nine a cell within milliseconds.
+A run makes about nine changes a cell within milliseconds; between two of them nothing on disk
+changes, so that a kill at another moment leaves what one of these leaves.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 import sys
 import tempfile
-import time
 from multiprocessing.context import ForkServerContext
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 from ostools import sweep
 from stress._runs import at_change, die, ready, strays, table
 
-CASES = 100
+CASES = 50
 SWEEP = {
     "tasks": ["copy-last", "count-ones"],
     "lengths": "3:4",
@@ -36,20 +34,12 @@ def run(cases: int, seed: int) -> int:
     changes: Any = context.Value("i", 0)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        _exit_code(context, home / "warm", _NEVER, changes)  # the first one waits for the imports
-        began = time.monotonic()
         _exit_code(context, home / "whole", _NEVER, changes)
-        seconds, expected = time.monotonic() - began, table(home / "whole")
-        for index in itertools.count():
-            if kills >= cases:
-                return failures
-            out, code = home / str(index), None
-            while code != 0:
-                by_time = chosen.random() < 0.5
-                place = _NEVER if by_time else chosen.randrange(changes.value)
-                within = chosen.uniform(0, seconds) if by_time else None
-                code = _exit_code(context, out, place, changes, within)
-                kills += code != 0
+        expected, whole = table(home / "whole"), changes.value
+        while kills < cases:
+            out = home / str(kills)
+            while _exit_code(context, out, chosen.randrange(whole), changes) != 0:
+                kills += 1
             if wrong := _wrong(out, expected):
                 failures += 1
                 print(f"kills: {out.name}: {wrong}", flush=True)
@@ -67,20 +57,13 @@ def _wrong(out: Path, expected: Any) -> str:
 
 
 def _exit_code(
-    context: ForkServerContext,
-    out: Path,
-    place: int,
-    changes: Synchronized[int],
-    within: float | None = None,
+    context: ForkServerContext, out: Path, place: int, changes: Synchronized[int]
 ) -> int | None:
     """The exit code of a run in a process of its own, which dies at the change on disk of this
-    number, or by kill -9 where it has not ended `within` seconds."""
+    number."""
     process = context.Process(target=_sweep, args=(out, place, changes))
     process.start()
-    process.join(within)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
+    process.join()
     if process.exitcode not in (0, -9):
         raise RuntimeError(f"a run in {out} ended with {process.exitcode}")
     return process.exitcode

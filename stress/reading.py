@@ -13,7 +13,7 @@ import random
 from tests.measure.answers.test_content import MATHS, seconds
 from tests.measure.answers.test_reading import PIECES
 
-CASES = 300
+CASES = 150
 _SHORT, _LONG, _TIMES = 4_000, 40_000, 30
 _SIGNS = (
     *"x1-<>(){}[]*#_$`'\"\\|.,;:!?=+/&~^%\t\v\f\u00a0\u2028\u200b\u201c\u00e9\u0661\u2212",

@@ -22,7 +22,7 @@ from ostools.measure.hosted.endpoint import ask_endpoint
 from tests.measure.hosted.server import completion
 from tests.measure.hosted.test_limits import ASKED, MARKER, PROXIES, raw_server, send_nothing
 
-CASES = 500
+CASES = 250
 _TIMEOUT, _AT_MOST = 0.5, 10.0
 """Seconds that an answer has, and that a case takes at most: it asks twice, and a slow machine is
 no hang.

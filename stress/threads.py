@@ -16,7 +16,7 @@ import torch
 from tests.measure.test_threads import FAST
 from tests.measure.test_torch_state import STATES, assert_equal, expected_tables, measure
 
-CASES = 200
+CASES = 100
 _OF_A_THREAD = {
     name: STATES[name] for name in ("autocast", "inference mode", "no gradients", "device block")
 }

@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 # `make test` tries a few examples of every property, `make test-slow` more: it runs pytest with
 # --hypothesis-profile full.
 settings.register_profile("project", deadline=None, derandomize=True, max_examples=8)
-settings.register_profile("full", settings.get_profile("project"), max_examples=100)
+settings.register_profile("full", settings.get_profile("project"), max_examples=25)
 settings.load_profile("project")
 
 LONGEST = (

@@ -79,10 +79,3 @@ def test_the_page_says_what_transformers_alone_gives(
         assert cell["routes_apart"] < 1e-5 * cell["norm"] < cell["own"]["bfloat16"]["noise"]
         assert f" | {cell['ones']} | {cell['norm']:.0f} | " in text
     assert text.count("not hidden at any of the 12 lengths tried") == 2
-
-
-def test_what_is_stored_is_not_measured_again(small: Any) -> None:
-    for cell in small.CELLS:
-        small.keep("embedded", cell, {"rows": [{}]})
-    small.CELLS = {cell: (models, None) for cell, (models, _) in small.CELLS.items()}
-    small.measure("embedded")

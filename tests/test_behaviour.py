@@ -36,36 +36,27 @@ def plant(
     form, rows = tasks.task(task), []
     for (length, seed), number in answered.items():
         key = int(form.answer(length, seed))
-        error = None if number is None else abs(number - key)
-        row: dict[str, Any] = dict.fromkeys(COLUMNS, pd.NA) | {
+        known = {
             "task": task,
             "mode": "none",
             "elicitation": "chat",
-        }
-        row |= {
             "mitigation": mitigation,
             "status": "none" if mitigation == "none" else "active",
-        }
-        row |= {
             "length": length,
             "seed": seed,
             "tokens": 9,
             "key": str(key),
             "answer": str(number),
             "text": str(number),
-        }
-        row |= {
             "ended": "eos",
             "kind": "something else" if number is None else "answered",
             "correct": number == key,
-        }
-        row |= {
             "number": number,
-            "absolute_error": error,
+            "absolute_error": None if number is None else abs(number - key),
             "content": "",
             "log_probability": float("nan"),
         }
-        rows.append(row)
+        rows.append(dict.fromkeys(COLUMNS, pd.NA) | known)
     frame: Any = pd.DataFrame(rows)[list(COLUMNS)].astype(COLUMNS)
     provenance = Provenance.without_model(measurement="evaluate", temperature=0.0)
     Evaluation(frame, provenance, summarise(frame, form.random)).save(store_of_cells.path_of(name))
@@ -77,6 +68,7 @@ def plant_states(name: str, distances: Mapping[Any, float], noise: float = 2.0) 
     """
     rows = []
     for length, distance in distances.items():
+        far = distance > 5
         row = {
             "length": length,
             "seed": 0,
@@ -84,22 +76,24 @@ def plant_states(name: str, distances: Mapping[Any, float], noise: float = 2.0) 
             "next_key": length + 1,
             "asked": True,
             "form": True,
-        }
-        row |= {
             "correct": None,
             "number": None,
             "given_bfloat16": True,
-            "given_float32": distance > 5,
+            "given_float32": far,
+            "right_bfloat16": far,
+            "right_float32": far,
+            "log_p_bfloat16": -length / 2,
+            "log_p_float32": -length / 2 - 0.25,
         }
-        row |= {f"right_{dtype}": distance > 5 for dtype in ("bfloat16", "float32")}
-        row |= {"log_p_bfloat16": -length / 2, "log_p_float32": -length / 2 - 0.25}
         for place in states.PLACES:
-            row |= {f"norm_{place}": 100.0, f"distance_{place}": distance, f"noise_{place}": noise}
             row |= {
-                f"distance_said_{place}": 3 * distance if distance < 5 else None,
+                f"norm_{place}": 100.0,
+                f"distance_{place}": distance,
+                f"noise_{place}": noise,
+                f"distance_said_{place}": None if far else 3 * distance,
                 f"noise_said_{place}": noise,
+                f"next_{place}_bfloat16": place,
             }
-            row[f"next_{place}_bfloat16"] = place
         rows.append(row)
     store_of_cells.store(f"{name}-states", pd.DataFrame(rows))
 
@@ -198,15 +192,8 @@ def test_states_of_a_model_are_those_of_its_own_passes(
     rows: Any = collapse.stored("ones-states").set_index("length")
     assert sorted(rows.index) == sorted({*lengths, *exact, 12})
     answered: Any = frame_of(store_of_cells.answers("ones")).set_index("length")
-    plain: Any = frame_of(ost.evaluate(model, cells.ONES, lengths=lengths, batch_size=1)).set_index(
-        "length"
-    )
-    assert answered["number"].equals(plain["number"])
-    assert (
-        answered["correct"].tolist()
-        == rows.loc[list(lengths), "right_bfloat16"].tolist()
-        == [True] * 6 + [False]
-    )
+    right = rows.loc[list(lengths), "right_bfloat16"].tolist()
+    assert answered["correct"].tolist() == right == [True] * 6 + [False]
     assert rows.loc[list(lengths), "given_bfloat16"].all()
     for position in POSITIONS:
         curve: Any = frame_of(

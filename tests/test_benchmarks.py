@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import gpu, scale
 from benchmarks.shapes import SHAPES
@@ -21,8 +20,6 @@ def test_every_shape_that_is_measured_is_one_that_can_be_written() -> None:
 def test_the_script_for_a_gpu_measures_every_part_of_a_tiny_shape_in_its_time(
     tmp_path: Path,
 ) -> None:
-    late = dict(gpu.run(tmp_path / "late", torch.device("cpu"), gpu.TINY, seconds=0.0))
-    assert late["machine"]["skipped"] == late["tiny-model"]["skipped"] == "0 s were over"
     gpu.main(["--out", str(tmp_path / "all"), "--device", "cpu", "--tiny"])
     parts = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -38,6 +35,4 @@ def test_the_script_for_a_gpu_measures_every_part_of_a_tiny_shape_in_its_time(
     for dtype in gpu.LIMITS:  # the CPU against itself
         rows = parts[f"parity-{dtype}"]["rows"]
         assert {row["difference"] for row in rows if "difference" in row} == {0.0}
-        compared = {(row["route"], row["what"]) for row in rows if "difference" in row}
-        assert compared >= {("auto", "exact, full"), ("auto", "answer"), ("generic", "exact, full")}
     assert parts["tiny-exact"]["whole"]

@@ -13,19 +13,11 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.cli import terminal
-from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
-from ostools.ground.progress import outermost
 from ostools.models import Prompt
 from tests.checkpoints import write_checkpoint
-from tests.sets import quick
 
 IDS = torch.tensor([[1, 5, 9, 4, 9]])
-
-
-def _observed(model: TransformerBridge) -> None:
-    model.original_model(IDS, output_hidden_states=True, output_attentions=True)
 
 
 def _added_and_removed(model: TransformerBridge) -> None:
@@ -36,12 +28,7 @@ def _added_and_removed(model: TransformerBridge) -> None:
 
 HABITS: dict[str, Callable[[TransformerBridge], object]] = {
     "run_with_cache": lambda model: model.run_with_cache(IDS),
-    "run_with_hooks": lambda model: model.run_with_hooks(
-        IDS, fwd_hooks=[("blocks.0.hook_resid_pre", lambda tensor, hook: tensor * 2)]
-    ),
-    "output_hidden_states": _observed,
     "generate": lambda model: model.generate(IDS, max_new_tokens=2, verbose=False),
-    "to_tokens": lambda model: model.to_tokens(["the", "the cat sat"]),
     "add_hook and reset_hooks": _added_and_removed,
 }
 
@@ -68,10 +55,7 @@ def before(own_model: TransformerBridge) -> str:
     return repr(_numbers(own_model))
 
 
-@pytest.mark.parametrize(
-    "habit",
-    quick(HABITS, "run_with_cache", "run_with_hooks", "generate", "add_hook and reset_hooks"),
-)
+@pytest.mark.parametrize("habit", HABITS)
 def test_a_habit_leaves_no_edit_and_every_number(
     own_model: TransformerBridge, before: str, habit: str
 ) -> None:
@@ -80,20 +64,20 @@ def test_a_habit_leaves_no_edit_and_every_number(
     assert repr(_numbers(own_model)) == before
 
 
+@pytest.mark.parametrize(
+    ("left", "measure"),
+    [
+        (lambda model: hooks.ablate_heads(model, [(0, 0)]), ost.bounds),
+        (hooks.frozen, ost.sensitivity),
+    ],
+)
 def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(
-    own_model: TransformerBridge, before: str
+    own_model: TransformerBridge, before: str, left: Any, measure: Any
 ) -> None:
-    prompt = Prompt.from_ids(own_model, IDS[0])
-    left: tuple[Any, ...] = (hooks.ablate_heads(own_model, [(0, 0)]), hooks.frozen(own_model))
-    for block, measures in zip(
-        left, ((ost.bounds,), (ost.sensitivity, ost.attribution)), strict=True
-    ):
-        block.__enter__()
-        for measure in measures:
-            with pytest.raises(
-                InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"
-            ):
-                measure(own_model, prompt)
+    block = left(own_model)
+    block.__enter__()
+    with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted"):
+        measure(own_model, Prompt.from_ids(own_model, IDS[0]))
     hooks.clear(own_model)
     assert repr(_numbers(own_model)) == before
 
@@ -121,33 +105,14 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
         torch.set_num_threads(before)
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_long_call_has_one_bar_in_a_terminal_unless_silenced(
-    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("progress", [None, False])
+def test_a_long_call_has_a_bar_unless_silenced(
+    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch, progress: bool | None
 ) -> None:
-    """None in a pipe, and none beside the command line's own."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-
-    def drawn(stream: io.StringIO, progress: bool | None = None) -> str:
-        monkeypatch.setattr(sys, "stderr", stream)
-        ost.bounds(
-            own_model, Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress
-        )
-        return stream.getvalue()
-
-    for progress in (None, True):
-        bar = drawn(_Terminal(), progress)
-        assert "bounds: " in bar
-        assert not "".join(bar.split("\r")[-2:]).strip()
-    with outermost():
-        assert drawn(_Terminal()) == ""
-    for quiet in (False, True):
-        monkeypatch.setattr(GLOBALS, "quiet", quiet)
-        with terminal.progress("work") as progress:
-            assert callable(progress) != quiet
-    assert drawn(_Terminal(), False) == drawn(io.StringIO()) == drawn(io.StringIO(), True) == ""
+    ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress)
+    assert ("bounds: " in terminal.getvalue()) == (progress is None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,6 @@ def test_a_result_is_what_was_saved(name: str, ending: str, tmp_path: Path) -> N
     assert_same(loaded, saved)
 
 
-def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) -> None:
-    measured: Any = EVERY["Sensitivity"]()
-    paths: Any = EVERY["Bounds"]()
-    loaded: Any = ost.load_result(measured.save(tmp_path / "x.json"))
-    other: Any = ost.load_result(paths.save(tmp_path / "x.parquet"))
-    assert loaded.plot().to_dict() == measured.plot().to_dict()
-    assert_same(ost.compare(loaded, other).frame, ost.compare(measured, paths).frame)
-
-
 CHANGES: tuple[dict[str, Any], ...] = (
     {"class": "Popen"},
     {"class": "Attention"},
@@ -80,53 +71,37 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_a_file_that_says_something_else_is_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_says_something_else_is_refused_in_one_line(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     path = EVERY["Comparison"]().save(tmp_path / "x.json")
     document = json.loads(path.read_text())
-    for change in CHANGES:
-        path.write_text(json.dumps(document | {"result": document["result"] | change}))
-        with pytest.raises(InputError, match=r"x\.json: (expected|unknown)") as refused:
-            ost.load_result(path)
-        assert "\n" not in str(refused.value), change
+    path.write_text(json.dumps(document | {"result": document["result"] | change}))
+    with pytest.raises(InputError, match=r"^[^\n]*x\.json: (expected|unknown)[^\n]*$"):
+        ost.load_result(path)
 
 
 def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "html.json").write_text("<html>")
     (tmp_path / "bytes.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
-    os.mkfifo(tmp_path / "fifo.json")
-    for name in (
-        "html.json",
-        "bytes.parquet",
-        "other.parquet",
-        "fifo.json",
-        "none.json",
-        "x.csv",
-        ".",
-    ):
-        with pytest.raises(InputError) as refused:
+    for name in ("html.json", "bytes.parquet", "other.parquet", "none.json", "x.csv", "."):
+        with pytest.raises(InputError, match=r"^[^\n]+$"):
             ost.load_result(tmp_path / name)
-        assert "\n" not in str(refused.value)
 
 
-def test_16_bit_numbers_of_before_scores_were_float32_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtypes", [["float32", "bfloat16"], ["float32"]])
+def test_16_bit_numbers_of_before_scores_were_float32_are_refused(
+    tmp_path: Path, dtypes: Any
+) -> None:
     """Today's names would take them for those of another arithmetic."""
-    pairs = ost.collapse(
-        tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32", "bfloat16"]
-    )
-    wide = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32"])
-    for result, refused in ((pairs, True), (wide, False)):
-        arithmetic = {
-            name: value
-            for name, value in result.provenance.arithmetic.items()
-            if name != "scores_in_16_bits"
-        }
-        old = dataclasses.replace(
-            result, provenance=dataclasses.replace(result.provenance, arithmetic=arithmetic)
-        )
-        old.save(tmp_path / "old.parquet")
-        if not refused:
-            ost.load_result(tmp_path / "old.parquet")
-            continue
-        with pytest.raises(InputError, match="found a result of an earlier ostools, which rounded"):
-            ost.load_result(tmp_path / "old.parquet")
+    result = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=dtypes)
+    arithmetic = {**result.provenance.arithmetic}
+    del arithmetic["scores_in_16_bits"]
+    provenance = dataclasses.replace(result.provenance, arithmetic=arithmetic)
+    old = dataclasses.replace(result, provenance=provenance).save(tmp_path / "old.parquet")
+    words = "found a result of an earlier ostools, which rounded"
+    refused = pytest.raises(InputError, match=words) if "bfloat16" in dtypes else nullcontext()
+    with refused:
+        ost.load_result(old)

@@ -64,19 +64,14 @@ def test_its_figures_are_those_of_the_findings(
 
 
 def test_its_words_are_those_of_the_findings() -> None:
-    """From states 3 to 25 times the noise away, in float32 alike; groups are counted; a U on Gemma;
-    the bound does not order the tokens.
+    """From states 3 to 25 times the noise away; separators hurt; a U on Gemma; the bound does not
+    order the tokens.
     """
     behaviour, real = BEHAVIOUR.read_text("utf-8"), REAL.read_text("utf-8")
-    said = re.search(r"states (\d+) to (\d+) times the noise", README)
-    away = re.search(r"\| 11 \| 12 to \d+ \(\d+\) \| [^|]+ \| ([\d.]+) to ([\d.]+) \|", behaviour)
-    assert said is not None
-    assert away is not None
-    for ours, theirs in zip(said.groups(), away.groups(), strict=True):
-        assert abs(float(ours) - float(theirs)) <= 0.5
-    same = re.search(r"ones in a row \| (\d+) \| (\d+) \| \d+ \| \d+ \| 0\.0", behaviour)
-    assert same is not None
-    assert int(same[2]) >= int(same[1]) - 1
+    away = r"\| 11 \| 12 to \d+ \(\d+\) \| [^|]+ \| ([\d.]+) to ([\d.]+) \|"
+    (ours,) = re.findall(r"states (\d+) to (\d+) times the noise", README)
+    (theirs,) = re.findall(away, behaviour)
+    assert [*map(float, ours)] == pytest.approx([*map(float, theirs)], abs=0.5)
     assert re.search(r"\| `separator:every=3` \| 0 of 24 .* hurts \|", behaviour)
     assert re.search(r"gemma-3-270m \| model \|.*\| U-shape \|", real)
     assert real.count(": no.** Rank correlation with the real norms") == 3

@@ -13,30 +13,16 @@ from scripts.behaviour.separation import separation
 RNG = np.random.default_rng
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_it_is_sklearns_area_ties_too(seed: int) -> None:
     rng = RNG(seed)
     scores, right = rng.integers(0, 6, 40).astype(float), rng.random(40) < 0.4
     found = separation(scores.tolist(), right.tolist())
     assert found.area == pytest.approx(roc_auc_score(right, scores), abs=1e-12)
     assert found.low < found.area < found.high
-    assert (found.right, found.wrong, found.pairs) == (
-        right.sum(),
-        (~right).sum(),
-        right.sum() * (~right).sum(),
-    )
-
-
-def test_other_answers_or_other_scores_mirror_it() -> None:
-    rng = RNG(1)
-    scores, right = rng.normal(size=30).tolist(), (rng.random(30) < 0.3).tolist()
-    found, turned = separation(scores, right), separation([-score for score in scores], right)
-    assert separation(scores, [not each for each in right]).area == pytest.approx(
-        turned.area, abs=1e-12
-    )
-    assert (turned.area, turned.low, turned.high) == pytest.approx(
-        (1 - found.area, 1 - found.high, 1 - found.low), abs=1e-9
-    )
+    turned = separation((-scores).tolist(), right.tolist())
+    ours = (turned.area, turned.low, turned.high)
+    assert ours == pytest.approx((1 - found.area, 1 - found.high, 1 - found.low), abs=1e-9)
 
 
 def test_within_strata_what_differs_between_them_separates_nothing() -> None:
@@ -46,29 +32,20 @@ def test_within_strata_what_differs_between_them_separates_nothing() -> None:
     assert separation(scores, right).area == pytest.approx(6 / 9)
     within = separation(scores, right, lengths)
     assert (within.area, within.pairs) == (0.5, 4)
-    shifted = [
-        score + 100.0 * length for score, length in zip([1, 2, 3, 1, 3, 2], lengths, strict=True)
-    ]
-    assert separation(shifted, right, lengths).area == (2 + 1.0) / 4
     alone = separation([*scores, 5.0, 6.0], [*right, True, True], [*lengths, 12, 12])
     assert alone == within
 
 
-def test_one_stratum_is_none() -> None:
-    scores, right = [1.0, 2.0, 3.0, 4.0], [False, True, False, True]
-    assert separation(scores, right) == separation(scores, right, ["a"] * 4)
-
-
 def test_a_perfect_separation_has_an_interval_that_narrows() -> None:
-    lows = []
-    for count in (2, 10, 50):
-        found = separation([float(k) for k in range(2 * count)], [False] * count + [True] * count)
-        assert (found.area, found.high) == (1.0, 1.0)
-        lows.append(found.low)
-    assert 0 < lows[0] < lows[1] < lows[2] < 1
+    found = [
+        separation([float(k) for k in range(2 * count)], [False] * count + [True] * count)
+        for count in (2, 10, 50)
+    ]
+    assert [(one.area, one.high) for one in found] == [(1.0, 1.0)] * 3
+    assert 0 < found[0].low < found[1].low < found[2].low < 1
 
 
-@pytest.mark.parametrize(("shift", "strata"), [(0.0, 1), (1.0, 1), (1.0, 4), (2.5, 4)])
+@pytest.mark.parametrize(("shift", "strata"), [(0.0, 1), (2.5, 4)])
 def test_the_interval_holds_the_true_area(shift: float, strata: int) -> None:
     """Normals `shift` apart, in strata far from each other: the area is Phi(shift / sqrt 2)."""
     rng, true, trials = RNG(0), float(ndtr(shift / 2**0.5)), 200

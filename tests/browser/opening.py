@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "artefacts" / "screenshots"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 """A function of the page: the least contrasts of text and of marks to what is too faint."""
 _DRAWN = """() => [...document.querySelectorAll('figure[data-chart]')]
@@ -45,13 +44,6 @@ class Opened:
         )
         self.page.set_viewport_size({"width": width, "height": 900})
         self.page.wait_for_function(_DRAWN)
-
-    def look(self, name: str) -> Path:
-        """Keep a picture of the whole page."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        target = SCREENSHOTS / f"{name}.png"
-        self.page.screenshot(path=target, full_page=True)
-        return target
 
     @property
     def drawn(self) -> int:

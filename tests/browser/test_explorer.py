@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.explorer import Explorer
-from tests.browser.opening import CONTRAST, SCREENSHOTS, open_page
+from tests.browser.opening import CONTRAST, open_page
 
 pytestmark = pytest.mark.slow
 STATES: dict[str, dict[str, Any]] = {
@@ -204,8 +204,4 @@ def test_it_can_be_read_at_every_width_and_in_the_dark(
         assert opened.page.evaluate("() => document.documentElement.scrollWidth") <= width, name
         assert opened.page.evaluate(CONTRAST, [4.5, 3])["texts"] == [], name
         assert opened.page.evaluate(NAMELESS) == [], name
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        opened.page.screenshot(
-            path=SCREENSHOTS / f"explorer-{name}-{width}-{scheme}.png", full_page=True
-        )
         opened.clean()

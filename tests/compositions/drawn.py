@@ -26,7 +26,7 @@ from tests.checkpoints import TEXT_FAMILIES, _fill, tiny_model
 from tests.families import OTHERS
 
 LOOKED_FOR = settings(
-    max_examples=4 if settings().max_examples <= 20 else 40,  # one takes a second
+    max_examples=4 if settings().max_examples <= 20 else 25,  # one takes a second
     phases=[phase for phase in Phase if phase is not Phase.explain],
 )
 """Which lines a failure goes through is traced for minutes in code as deep as this, and says

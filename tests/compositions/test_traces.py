@@ -31,7 +31,7 @@ from tests.compositions.drawn import (
     weights,
 )
 
-EXAMPLES = 2 if settings().max_examples <= 20 else 40
+EXAMPLES = 2 if settings().max_examples <= 20 else 25
 
 Measure = Callable[[TransformerBridge, list[int]], Result]
 

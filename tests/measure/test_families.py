@@ -34,15 +34,10 @@ experts = pytest.mark.parametrize("family", EXPERTS)
 
 
 def spoiled(model: TransformerBridge, how: str) -> None:
-    """Adversarial weights, in place: near-one-hot attention; nine weights of ten at 0; one
-    direction far above the others.
-    """
+    """Adversarial weights, in place: nine of ten at 0; or one direction far above the others."""
     for block in model.blocks:
         # The stored weights: GPT-J's hooked ones are reordered copies.
         q, k = block.attn.q.original_component, block.attn.k.original_component
-        if how == "sharp":
-            q.weight.mul_(20.0)
-            continue
         for part in (q, k, block.attn.v, block.attn.o, getattr(block.mlp, "in"), block.mlp.out):
             if how == "sparse":
                 part.weight.mul_(
@@ -112,15 +107,12 @@ def test_the_certified_chain_falls_to_the_measured_norm(family: str) -> None:
     # One model takes a second: each hard thing once. More of them, drawn, of five families:
     # paths/test_certified.py.
     cases = [
-        (0, 0.3, 50.0, None),
-        (1, 8.0, 1.0, None),
-        (2, 1.0, 1.0, "sparse"),
-        (3, 1.0, 1.0, "one-sided"),
+        (0, 0.3, 50.0, "sparse"),
+        (1, 8.0, 1.0, "one-sided"),
     ]
     for seed, scale, sharp, how in cases:
         model = chain.filled(family, seed, scale, sharp)
-        if how is not None:
-            spoiled(model, how)
+        spoiled(model, how)
         prompt = Prompt.from_ids(model, [2, 40, 50, 60, 60, 61])
         exact = chain.measured(model, prompt)
         bounds = chain.bounds(model, prompt, chain.FROZEN)

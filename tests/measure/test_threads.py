@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.measure.test_torch_state import NO_MODEL, assert_equal, expected_tables, measure
-from tests.reporting.every import EVERY
+from tests.measure.test_torch_state import assert_equal, expected_tables, measure
 
 FAST = [
     *(
@@ -20,11 +19,16 @@ FAST = [
         "HeadScores",
         "Evaluation",
     ),
-    *("AttentionVariation", "Faithfulness"),
+    *("AttentionVariation", "Faithfulness", "Patching"),
 ]
 
 
-def _at_once(threads: int, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("threads", "names"), [(2, FAST[:3]), pytest.param(3, FAST, marks=pytest.mark.slow)]
+)
+def test_measurements_at_once_give_the_numbers_of_one_after_the_other(
+    threads: int, names: list[str]
+) -> None:
     """Each thread measures every name once, and begins at another one."""
     for name in names:
         expected_tables(name)
@@ -38,17 +42,3 @@ def _at_once(threads: int, names: list[str]) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(run, len(names) * number // threads) for number in range(threads)]:
             done.result()
-
-
-@pytest.mark.parametrize(
-    ("threads", "names"), [(2, FAST[:3]), pytest.param(4, FAST, marks=pytest.mark.slow)]
-)
-def test_measurements_at_once_give_the_numbers_of_one_after_the_other(
-    threads: int, names: list[str]
-) -> None:
-    _at_once(threads, names)
-
-
-@pytest.mark.slow
-def test_every_measurement_at_once() -> None:
-    _at_once(2, [name for name in EVERY if name not in NO_MODEL | {"Decodability"}])

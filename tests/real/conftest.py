@@ -4,9 +4,12 @@ it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,3 +46,15 @@ def real(request: pytest.FixtureRequest) -> Real:
         return found.requires_grad_(False)
 
     return Real(name, model, plain)
+
+
+def joined(name: str, folder: Path) -> Path:
+    """The pieces of an installed model's file as one file in `folder`."""
+    from ostools.models.files.gguf_cache import PACKAGED_MODELS
+
+    whole = folder / PACKAGED_MODELS[name].file
+    with whole.open("wb") as target:
+        for package, piece in PACKAGED_MODELS[name].parts:
+            with Path(str(files(package) / piece)).open("rb") as part:
+                shutil.copyfileobj(part, target, 1 << 24)
+    return whole

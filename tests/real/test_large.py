@@ -4,8 +4,6 @@ its file, rounded once.
 
 from __future__ import annotations
 
-import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.models import describe, encode, load_model
 from ostools.models.describe import named_weights
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
+from tests.real.conftest import joined
 
 pytestmark = pytest.mark.slow
 NAME = "qwen2.5-coder-1.5b-instruct"
@@ -53,14 +52,8 @@ def test_its_weights_are_those_of_the_file_as_the_package_gguf_dequantises_them(
 ) -> None:
     from gguf import GGUFReader, dequantize
 
-    weights = dict(named_weights(qwen))
-    with (tmp_path / "whole.gguf").open("wb") as whole:
-        for package, part in PACKAGED_MODELS[NAME].parts:
-            with Path(str(files(package) / part)).open("rb") as piece:
-                shutil.copyfileobj(piece, whole)
-    tensors = {tensor.name: tensor for tensor in GGUFReader(tmp_path / "whole.gguf").tensors}
+    weights, reader = dict(named_weights(qwen)), GGUFReader(joined(NAME, tmp_path))
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
     for name, place in PLACES.items():
-        numbers = torch.from_numpy(
-            np.array(dequantize(tensors[name].data, tensors[name].tensor_type))
-        )
-        assert torch.equal(weights[place], numbers.bfloat16())
+        numbers = dequantize(tensors[name].data, tensors[name].tensor_type)
+        assert torch.equal(weights[place], torch.from_numpy(np.array(numbers)).bfloat16())

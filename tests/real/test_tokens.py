@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
 from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.gguf_format.tokenizer import read_gguf_tokenizer
+from tests.real.conftest import joined
 
 pytestmark = pytest.mark.slow
 
@@ -65,14 +64,6 @@ IDS: dict[str, dict[str, str]] = {
 def test_texts_become_the_ids_that_llama_cpp_gives(name: str, tmp_path: Path) -> None:
     if not is_installed(name):
         pytest.skip(f"needs {name}: {PACKAGED_MODELS[name].install}")
-    whole = tmp_path / PACKAGED_MODELS[name].file
-    with whole.open("wb") as joined:
-        for package, piece in PACKAGED_MODELS[name].parts:
-            spec = importlib.util.find_spec(package)
-            assert spec is not None
-            assert spec.submodule_search_locations is not None
-            with (Path(spec.submodule_search_locations[0]) / piece).open("rb") as part:
-                shutil.copyfileobj(part, joined, 1 << 24)
-    tokenizer = read_gguf_tokenizer(read_header(whole), whole.name)
+    tokenizer = read_gguf_tokenizer(read_header(joined(name, tmp_path)), name)
     got = {text: " ".join(map(str, tokenizer(text).input_ids)) for text in IDS[name]}
     assert got == IDS[name]

@@ -28,11 +28,9 @@ TINY: dict[str, Any] = {
 }
 TINY |= {"steps": 2, "batch": 4, "warmup_steps": 1, "decay_steps": 1}
 EVERY: list[dict[str, Any]] = [
-    {"positions": name} for name in ("none", "learned", "sinusoidal", "alibi", "rope")
-]
-EVERY += [
+    *({"positions": name} for name in ("none", "learned", "sinusoidal")),
     {"positions": "rope", "rope_base": 100.0},
-    *({"positions": name, "window": 3} for name in ("alibi", "rope")),
+    {"positions": "alibi", "window": 3},
 ]
 IDS = torch.tensor([[1, 4, 3, 4, 4, 3, 3, 4, 15]])
 
@@ -103,36 +101,24 @@ def test_it_computes_the_block_equation_alone_and_behind_the_bridge(
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("settings", [{}, {"positions": "learned"}], ids=["rope", "learned"])
-def test_post_norm_is_the_norm_of_the_sum(settings: dict[str, Any], attention: str) -> None:
-    model: Any = lab_decoder(LabConfig(**TINY, norm="post", **settings), attention).eval()
-    before: Any = lab_decoder(LabConfig(**TINY, **settings), attention).eval()
-    assert model.state_dict().keys() == before.state_dict().keys()
-    v: Any = model.model.embed_tokens(IDS)
-    if settings:
-        v = v + model.model.position_table[: IDS.shape[1]]
+def test_post_norm_is_the_norm_of_the_sum() -> None:
+    model: Any = lab_decoder(LabConfig(**TINY, norm="post", positions="learned"), "sdpa").eval()
+    v: Any = model.model.embed_tokens(IDS) + model.model.position_table[: IDS.shape[1]]
     angles = model.model.rotary_emb(v, torch.arange(IDS.shape[1])[None])
     mask = torch.full((IDS.shape[1],) * 2, -torch.inf).triu(1)[None, None]
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
     with torch.no_grad():
         for block in model.model.layers:
-            for part, gain in (
-                ("attention", "input_layernorm"),
-                ("mlp", "post_attention_layernorm"),
-            ):
-                out = block.mlp(v) if part == "mlp" else block.self_attn(v, angles, mask)[0]
-                total = v + out
-                v = (
-                    getattr(block, gain).weight
-                    * total
-                    / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-                )
-        y = v / (v.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+            v = block.input_layernorm.weight * normed(v + block.self_attn(v, angles, mask)[0])
+            v = block.post_attention_layernorm.weight * normed(v + block.mlp(v))
         found = model(IDS, use_cache=False).logits
-    torch.testing.assert_close(found, y @ model.lm_head.weight.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, normed(v) @ model.lm_head.weight.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("positions", ["rope", "none", "alibi"])
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
 def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) -> None:
     n = IDS.shape[1]
     config = LabConfig(**TINY, positions=positions, window=3, sinks=2)
@@ -156,13 +142,8 @@ def test_sinks_are_seen_beside_the_window_and_nothing_else_is(positions: str) ->
 
 def test_padding_and_unfinished_models_are_refused(tmp_path: Path) -> None:
     config = LabConfig(**TINY, positions="alibi")
-    model = untrained_lab(config)
-    mask = torch.ones_like(IDS)
-    mask[0, 0] = 0
     with pytest.raises(InputError, match="without padding"):
-        model(IDS, attention_mask=mask)
-    with pytest.raises(InputError, match=r"with its lab\.json"):
-        load_lab(tmp_path)
+        untrained_lab(config)(IDS, attention_mask=IDS > 1)
     (tmp_path / "lab.json").write_text(config.to_json())
     with pytest.raises(InputError, match="expected a finished model"):
         load_lab(tmp_path)

@@ -27,7 +27,7 @@ FROZEN = ("local", "windowed(1)", "windowed(2)", "windowed(4)")
 blocks.
 """
 
-EXAMPLES = 2 if settings().max_examples <= 20 else 8  # of each family: one takes two seconds
+EXAMPLES = 2 if settings().max_examples <= 20 else 6  # of each family: one takes two seconds
 every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
 
 
