@@ -296,7 +296,6 @@ def probes(model: TransformerBridge) -> Cell:
         "count-ones-bernoulli",
         lengths=(4, 6, 8, 12, 16, 24, 32),
         seeds=range(12),
-        layers=[0],
     )
     return {"rows": _rows(result.frame)}
 

@@ -10,7 +10,7 @@ appears, and of a square 64 positions a side are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd

@@ -352,14 +352,16 @@ def _require_apart(
 
 def _part_rows(patches: Sequence[Patch], prompt: Prompt) -> Frame:
     """What says which part a row is of, a row a patch."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for layers, positions, head in patches:
-        window = f"layer {layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
+        first, last = min(layers), max(layers)
+        window = f"layer {first}" + f"-{last}" * (last > first)
         places = ",".join(map(str, positions))
         token = "".join(prompt.tokens[place] for place in positions)
-        part = (f"{window}, position {places}", positions[0], token)
-        if head is not None:
-            part = (f"{window}, head {head}", None, "")
-        rows.append((*part, layers[0], places, head))
+        if head is None:
+            part, position = f"{window}, position {places}", next(iter(positions))
+        else:
+            part, position, token = f"{window}, head {head}", None, ""
+        rows.append((part, position, token, first, places, head))
     names = ["part", "position", "token", "layer", "positions", "head"]
     return pd.DataFrame(rows, columns=names).astype({"position": "Int64", "head": "Int64"})

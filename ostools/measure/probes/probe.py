@@ -227,6 +227,7 @@ class ProbeTask:
         """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
         length_list, seed_list = checked_lengths(lengths), seeds_asked(form, seeds)
+        require_groups(form, length_list, seed_list)
         prompts = prefilled_prompts(
             model, form, length_list, seed_list, mitigation_object, position, **encoding
         )

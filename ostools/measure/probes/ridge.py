@@ -36,6 +36,13 @@ class Probe:
         return (rows - self.mean) @ self.weights + self.offset
 
 
+def coordinates(rows: Rows) -> Float[np.ndarray, "prompt _"]:
+    """The rows in as many orthonormal directions as there are prompts, where they have more
+    columns: a penalised probe has no part outside their span, and is the same in every basis of it.
+    """
+    return rows if rows.shape[1] <= len(rows) else np.asarray(np.linalg.qr(rows.T, mode="r")).T
+
+
 def fitted(rows: Rows, labels: Labels, groups: Labels) -> Probe:
     """Fit a probe to these prompts.
 
@@ -49,17 +56,14 @@ def fitted(rows: Rows, labels: Labels, groups: Labels) -> Probe:
     size = float(np.sqrt((centred**2).sum(1).mean()))
     if size <= _CONSTANT * float(np.linalg.norm(mean)):
         centred, size = np.zeros_like(centred), 1.0
-    # Orthonormal directions in which all rows lie: a penalised probe has no part outside them.
-    n, d = centred.shape
-    basis = np.eye(d) if d <= n else np.linalg.svd(centred, full_matrices=False)[2]
-    x, errors = centred @ basis.T / size, np.zeros(len(PENALTIES))
+    x, errors = centred / size, np.zeros(len(PENALTIES))
     folds = min(_INNER, len(np.unique(groups)))
     for train, held_out in GroupKFold(folds).split(x, groups=groups) if folds > 1 else ():
         weights, offsets = _ridge(x[train], labels[train], PENALTIES)
         errors += ((x[held_out] @ weights.T + offsets - labels[held_out, None]) ** 2).sum(0)
     penalty = PENALTIES[int(errors.argmin())]
     weights, offsets = _ridge(x, labels, (penalty,))
-    return Probe(mean, weights[0] @ basis / size, float(offsets[0]), penalty)
+    return Probe(mean, weights[0] / size, float(offsets[0]), penalty)
 
 
 def _ridge(

@@ -35,7 +35,7 @@ from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import captured_pass, last_position
 from ostools.measure.position import ReadPrompt
-from ostools.measure.probes.ridge import fitted
+from ostools.measure.probes.ridge import coordinates, fitted
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_share, widened
 
@@ -193,12 +193,14 @@ def said_by_probes(
     permuted = label[np.random.default_rng(_SHUFFLED).permutation(len(label))]
     by_control = {"none": prompts, "shuffled": prompts.assign(label=permuted)}
     tables = []
-    for (place, rows), control, split in product(representations.items(), controls, probes):
+    for place, rows in representations.items():
         # The length alone lies in no layer.
         layer = pd.NA if place == LENGTH else place.layer
-        about = {"depth": place.depth, "site": place.site, "layer": layer, "control": control}
-        table = _predictions(by_control[control], rows.double().numpy(), split).assign(**about)
-        tables.append(table.astype({"layer": "Int64"}))
+        about = {"depth": place.depth, "site": place.site, "layer": layer}
+        x = coordinates(rows.double().numpy())
+        for control, split in product(controls, probes):
+            table = _predictions(by_control[control], x, split).assign(control=control, **about)
+            tables.append(table.astype({"layer": "Int64"}))
     return pd.concat(tables, ignore_index=True)
 
 

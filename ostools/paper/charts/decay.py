@@ -45,9 +45,9 @@ def figure_8_chart(result: Figure8) -> Chart:
     """
     frame: Frame = frame_of(result)
     frame = frame[frame["relative"] > frame["rounding"]].assign(
-        series=frame["reading"].map(READINGS)
+        series=frame["reading"].replace(READINGS)
     )
-    fits: Frame = result.fits.assign(series=result.fits["reading"].map(READINGS))
+    fits: Frame = result.fits.assign(series=result.fits["reading"].replace(READINGS))
     panels = [
         _decay_panel(
             _spread(frame, quantity),

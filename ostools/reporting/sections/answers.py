@@ -30,6 +30,7 @@ from ostools.reporting.sections.records import (
     ReportSection,
     dear_from,
 )
+from ostools.results import Frame
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is "
@@ -141,7 +142,8 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
     for result in unmitigated:
         right, total = answer_counts(result)
         if result.read and right < total:
-            likely = float(result.summary["log_probability"].mean())
+            summary: Frame = result.summary
+            likely = float(summary["log_probability"].mean())
             rooms[task_of(result)] = abs(right / total - 0.5), -likely
     if not rooms:
         raise InputError(

@@ -22,7 +22,7 @@ from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching import runs
-from ostools.measure.patching.runs import SITES, Patcher, PromptRun
+from ostools.measure.patching.runs import SITES, PromptRun
 from ostools.models import Prompt
 from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
@@ -349,19 +349,18 @@ def test_edits_are_respected_and_left_as_they_were() -> None:
 
 @pytest.mark.parametrize(("gap", "told_apart"), [(6.0e-5, False), (1.0e-4, True)])
 def test_a_gap_up_to_64_roundings_of_the_greatest_logit_is_none(
-    gap: float, told_apart: bool, monkeypatch: pytest.MonkeyPatch
+    gap: float, told_apart: bool
 ) -> None:
     """64 roundings of a logit of 10 in float32 are 7.6e-5."""
-    prompt_runs = {
-        ids: PromptRun(
-            torch.tensor([ids]), {}, None, torch.full((1, 2), value, dtype=torch.float64), 10.0
+    clean, corrupt = (
+        PromptRun(
+            torch.tensor([[1]]), {}, None, torch.full((1, 2), value, dtype=torch.float64), 10.0
         )
-        for ids, value in (((1,), 1.0), ((2,), 1.0 + gap))
-    }
-    monkeypatch.setattr(Patcher, "run", lambda _, ids: prompt_runs[ids])
-    patcher = Patcher(tiny_model("llama"), "residual", (0,), 0)
+        for value in (1.0, 1.0 + gap)
+    )
+    runs = clean, corrupt, ["a"], torch.float32
     if told_apart:
-        assert patching_module._runs(patcher, (1,), (2,), ["a"]) == tuple(prompt_runs.values())
+        patching_module._require_apart(*runs)
         return
     with pytest.raises(InputError, match="within rounding: of no gap there is no share"):
-        patching_module._runs(patcher, (1,), (2,), ["a"])
+        patching_module._require_apart(*runs)

@@ -99,11 +99,12 @@ def test_the_copied_digit_is_decoded_and_rows_say_what_they_are(embedded) -> Non
         "copy-last:uniform=true",
         lengths=range(3, 8),
         seeds=range(12),
-        layers=[0],
         random_weights=False,
     )
     frame = frame_of(found)
-    assert set(frame["site"]) == {"embedding", "y", "logits", "length"}
+    assert set(frame["site"]) == {
+        *("embedding", "residual_mid", "residual", "y", "logits", "length")
+    }
     whole = frame[(frame["site"] == "y") & (frame["control"] == "none")]
     assert whole.set_index("test")["accuracy"]["same lengths"] > 0.9
     at_embedding = frame[(frame["site"] == "embedding") & (frame["control"] == "none")]
@@ -119,21 +120,26 @@ def test_the_copied_digit_is_decoded_and_rows_say_what_they_are(embedded) -> Non
         (
             "copy-last",
             {},
-            "found that all have '0': give it an option that draws its items, such as uniform=true",
+            "found that all have '0': give more lengths or seeds, or an option that draws its items, such as uniform=true",
         ),
         (
             "copy:uniform=true",
             {"seeds": range(6)},
             "expected a task whose answer is a number or one digit, found the answer '[0-9]{2}",
         ),
-        ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
-        ("count-ones", {"seeds": [1]}, "draws nothing at random"),
-        ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),
+        ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths, .* found 4; for example"),
         (
             "count-ones",
-            {"layers": [9]},
-            r"layers: expected 'all' or numbers out of 0..2, found \[9\]",
+            {"lengths": range(1, 6)},
+            r"at least 6 lengths, .* for example lengths=range",
         ),
+        (
+            "count-ones-bernoulli",
+            {"seeds": range(5)},
+            "at least 6 seeds, each a sequence of its own",
+        ),
+        ("count-ones", {"seeds": [1]}, "draws nothing at random"),
+        ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),
         ("count-ones", {"lengths": [1, 2, 3, 4, 5, 250]}, "at most 256 tokens"),
     ],
 )

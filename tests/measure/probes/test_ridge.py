@@ -168,22 +168,6 @@ def test_no_group_is_on_both_sides_and_no_length_where_it_must_not() -> None:
     assert sorted(given["length"].iloc[between]) == list(range(2, 12))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"lengths": 4}, r"at least 5 lengths, .* found 4; for example"),
-        ({"seeds": 5}, "at least 6 seeds, each a sequence of its own, found 5"),
-        (
-            {"lengths": 5, "drawn": False},
-            r"at least 6 lengths, .* for example lengths=range\(1, 33\)",
-        ),
-    ],
-)
-def test_too_few_lengths_or_sequences_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        asked(**options)
-
-
 def test_rounding_that_destroys_the_code_destroys_what_is_decoded() -> None:
     """1,000.5 is a number of float32; of bfloat16 the next behind 1,000 is 1,004."""
     given, probes = asked(numbers=4)
