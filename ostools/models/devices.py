@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ostools.ground.errors import InputError, unknown_name
+from ostools.ground import InputError, unknown_name
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -13,17 +13,16 @@ def resolve_device(device: str | torch.device) -> torch.device:
     No others: mps lacks float64, which formulas and references need, and multiplies some sizes
     wrongly without a word (pytorch issues 116769, 161640, 180776, 189495, 193487, 195163).
     """
-    count = {"cpu": 1, "cuda": torch.cuda.device_count()}
+    gpus = torch.cuda.device_count()
     if device == "auto":
-        return torch.device("cuda" if count["cuda"] else "cpu")
+        return torch.device("cuda" if gpus else "cpu")
     try:
         torch_device = torch.device(device)
-        available = count[torch_device.type]
-    except (RuntimeError, TypeError, KeyError):
-        raise unknown_name("device", device, ("auto", *count)) from None
-    if (torch_device.index or 0) >= available:
+    except (RuntimeError, TypeError):
+        raise unknown_name("device", device, ("auto", "cpu", "cuda")) from None
+    if (torch_device.index or 0) >= {"cpu": 1, "cuda": gpus}.get(torch_device.type, 0):
         raise InputError(
-            f"expected an available device, found {str(device)!r} on a machine with "
-            f"{count['cuda']} cuda devices: use device 'auto' or 'cpu'"
+            f"expected an available device, found {str(device)!r} on a machine with {gpus} cuda "
+            "devices: use device 'auto' or 'cpu'"
         )
     return torch_device

@@ -21,13 +21,14 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import (
+from ostools.ground import (
+    InputError,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TransformerBridge,
+    checked_arguments,
+    refusal,
 )
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.hooks.precision import SIXTEEN_BITS
@@ -168,19 +169,6 @@ def load_whole(
     return module.eval().to(device)
 
 
-def unpatched(bridge: TransformerBridge) -> TransformerBridge:
-    """The bridge without functions in the place of its modules' own `forward`, such as
-    TransformerLens puts into Falcon's.
-
-    They hold the module that they were made for, so that a copy of the model (`view_in`) would
-    compute with its weights.
-    """
-    for module in bridge.modules():
-        if isinstance(vars(module).get("forward"), FunctionType):
-            del module.forward
-    return bridge
-
-
 def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> TransformerBridge:
     """Wrap the module, which is changed in place, and see that it still computes the same. `eager`:
     in 16 bits, with scores rounded to them.
@@ -202,43 +190,43 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
         by_sdpa = (
             own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
         )
-        bridge = _recorded_bridge(module, family, name)
+        bridge = recorded_bridge(module, family.module, name)
+        for block in bridge.blocks if family.copied else ():
+            # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
+            # change of it.
+            joint = block.attn.qkv.original_component
+            for weight, _ in list(joint.named_parameters()):
+                setattr(joint, weight, None)
         put_scores(bridge, eager)
         check_same(reference, _first_pass(lambda: bridge(probe), name), name)
         find_own_attention(bridge, by_sdpa, lambda: bridge(probe))
     return bridge
 
 
-def adapting(config: PreTrainedConfig) -> Callable[[ArchitectureAdapter], None]:
-    """What `build_bridge_from_module(..., post_adapter_hook=...)` does for a model of this
-    configuration: TransformerLens reads four spellings of eps, and not StarCoder 2's.
-    """
+def recorded_bridge(module: PreTrainedModel, architecture: str, name: str) -> TransformerBridge:
+    """TransformerLens' bridge around a module of a known family, raw and frozen."""
 
     def set_eps(adapter: ArchitectureAdapter) -> None:
-        adapter.cfg.eps = getattr(config, "norm_epsilon", adapter.cfg.eps)
+        """TransformerLens reads four spellings of eps, and not StarCoder 2's."""
+        adapter.cfg.eps = getattr(module.config, "norm_epsilon", adapter.cfg.eps)
 
-    return set_eps
-
-
-def _recorded_bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
-    """TransformerLens' bridge around a module of a known family, raw and frozen."""
     what = f"a model that TransformerLens can wrap, found {name}"
     with refusal(what, "; it does not know one of its settings"):
         bridge = build_bridge_from_module(
             module,
-            family.module,
+            architecture,
             hf_config=module.config,
             model_name=name,
-            post_adapter_hook=adapting(module.config),
+            post_adapter_hook=set_eps,
         )
     bridge.eval().requires_grad_(False)
-    for block in bridge.blocks if family.copied else ():
-        # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
-        # change of it.
-        joint = block.attn.qkv.original_component
-        for weight, _ in list(joint.named_parameters()):
-            setattr(joint, weight, None)
-    return unpatched(bridge)
+    for part in bridge.modules():
+        # Functions in the place of a module's own `forward`, such as TransformerLens puts into
+        # Falcon's, hold the module that they were made for: a copy of the model (`view_in`) would
+        # compute with its weights.
+        if isinstance(vars(part).get("forward"), FunctionType):
+            del part.forward
+    return bridge
 
 
 def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:

@@ -16,11 +16,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import PreTrainedTokenizerBase, TransformerBridge
+from ostools.ground import (
+    InputError,
+    PreTrainedTokenizerBase,
+    TransformerBridge,
+    checked_arguments,
+    refusal,
+)
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins
-from ostools.models.describe import IN_WORDS
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import (
     Tokenizer,
@@ -50,8 +53,8 @@ class EncodingOptions(TypedDict, total=False):
         chat: whether a text is a user's turn in the tokenizer's chat template, with the opening of
             the answer. None: a text is not, a task's question is where there is a template.
         system: a system prompt before it, in the chat template.
-        thinking: whether the model is to think before it answers, if its template has a switch
-            (`enable_thinking`, `thinking`, `reasoning_effort`).
+        thinking: whether the model is to think before it answers, if its template has the switch
+            `enable_thinking`.
     """
 
     bos: bool | None
@@ -144,7 +147,7 @@ class Prompt:
         return _prompt(model, None, _whole_numbers(ids))
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptions]) -> Prompt:
     """The prompt of a text, after the special tokens that the tokenizer puts before it. The text
     itself never becomes one.
@@ -289,7 +292,7 @@ def one_token(model: TransformerBridge, token: str | int) -> int:
     return token
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""
     return int(model.cfg.n_ctx)

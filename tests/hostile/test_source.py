@@ -90,12 +90,3 @@ AutoModel.from_pretrained(x, trust_remote_code=True)
 @pytest.mark.parametrize("source", BAD.strip().splitlines())
 def test_the_search_finds(source: str) -> None:
     assert found_in(source)
-
-
-def test_the_loader_that_we_name_makes_no_objects() -> None:
-    import yaml
-
-    from ostools.sweep.sweep_file import _Plain
-
-    assert issubclass(_Plain, yaml.SafeLoader)
-    assert not issubclass(_Plain, yaml.FullLoader | yaml.Loader | yaml.UnsafeLoader)

@@ -158,20 +158,3 @@ def test_a_hooked_model_is_refused() -> None:
             ):
                 view_in(model, torch.bfloat16)
     view_in(model, torch.bfloat16)
-
-
-def test_a_pass_with_gradients_before_is_no_obstacle() -> None:
-    """TransformerLens keeps the last pattern of a joint attention on its module, with its graph."""
-    model = tiny_model("gpt2", fresh=True)
-    with torch.enable_grad():
-        model.run_with_hooks(
-            IDS, fwd_hooks=[("blocks.0.hook_in", lambda tensor, hook: tensor.requires_grad_())]
-        )
-    kept = [
-        v
-        for m in model.modules()
-        for v in vars(m).values()
-        if isinstance(v, torch.Tensor) and v.grad_fn
-    ]
-    assert kept  # else nothing is tested here
-    view_in(model, torch.float64)(IDS)

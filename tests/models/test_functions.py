@@ -15,7 +15,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import load_model
-from ostools.models.files.checks import require_own_functions
 from tests.checkpoints import make_model, write_checkpoint
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 7]])
@@ -63,15 +62,6 @@ def test_transformers_own_functions_are_its_own(name: str) -> None:
     model.config._attn_implementation_internal = name
     assert torch.equal(ost.adopt(model)(IDS), expected)
     assert model.config._attn_implementation == name
-
-
-def test_every_function_that_transformers_registers_is_its_own() -> None:
-    config: Any = make_model("llama").config
-    for registry in (AttentionInterface, AttentionMaskInterface, ExpertsInterface):
-        for name in registry._global_mapping:
-            config._attn_implementation_internal = name
-            config._experts_implementation_internal = name
-            require_own_functions("it", config)
 
 
 def test_a_checkpoint_is_not_computed_with_a_function_of_others(

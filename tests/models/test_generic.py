@@ -20,7 +20,6 @@ from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
-from ostools.models.generic.notes import block_notes
 from tests.checkpoints import write_tokenizer
 from tests.generic_models import generic_model
 from tests.sets import quick
@@ -171,7 +170,7 @@ def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(
         atol=0,
     )
     notes = exact.provenance.parameters
-    assert notes["no_softmax"].startswith("linear_attention in block 0: the paper's statements")
+    assert notes["no_softmax"].startswith("linear_attention: the paper's statements")
     assert notes["runs"]["full"]["experts"]["nearest"]["block"] in (0, 1)
     sentences = " ".join(exact.findings())
     assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
@@ -186,20 +185,6 @@ def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(
     assert set(collapse.frame["dtype"]) == set(dtypes)
     assert "attention" not in set(collapse.frame["site"])
     assert len(ost.evaluate(model, "copy-last", lengths=[4]).frame)
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [("falcon_h1", "hybrid in blocks 0, 1"), ("rwkv", "RwkvSelfAttention"), ("gpt_oss", None)],
-)
-def test_blocks_without_softmax_attention_are_named(
-    kind: str, words: str | None, tmp_path: Path
-) -> None:
-    """By `layer_types` where the configuration has them: GptOssMLP has "ssm" in its name, and is
-    none.
-    """
-    found = block_notes(loaded(tmp_path, kind)).get("no_softmax")
-    assert found is None if words is None else words in str(found)
 
 
 def test_a_choice_of_experts_past_the_stream_is_refused(
@@ -225,15 +210,6 @@ def test_a_choice_of_experts_past_the_stream_is_refused(
     monkeypatch.setattr(GraniteMoeModel, "forward", model)
     with pytest.raises(InputError, match="a choice of experts depends on a token past it"):
         loaded(tmp_path, "granitemoe")
-
-
-@pytest.mark.slow
-def test_probes_and_the_stage_of_failure_are_measured(tmp_path: Path) -> None:
-    model, task = loaded(tmp_path, "mamba"), "copy-last:uniform=true"
-    few: dict[str, Any] = {"seeds": range(6), "dtypes": ["float32"], "random_weights": False}
-    found = ost.measure.failure_stage(model, task, lengths=range(4, 9), **few)
-    assert {"residual", "y", "logits"} <= set(found.probes.frame["site"])
-    assert len(found.frame)
 
 
 @pytest.mark.parametrize(

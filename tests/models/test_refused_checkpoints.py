@@ -223,12 +223,6 @@ def test_weights_and_activations_too_large_for_the_dtype(tmp_path: Path) -> None
     _refuses("float32 for OLMo 2, found an eager dtype", tmp_path / "olmo", dtype="bfloat16-eager")
 
 
-def test_a_setting_that_the_library_cannot_wrap_is_refused(tmp_path: Path) -> None:
-    """It asserts that GPT-NeoX has biases."""
-    reason = r"expected a model that TransformerLens can wrap, found .*: AssertionError; it does not know one of its settings"
-    _refuses(reason, write_checkpoint(tmp_path, "neox", attention_bias=False))
-
-
 # --- a tensor in two files
 
 
@@ -264,23 +258,6 @@ def test_a_tensor_in_two_files_or_in_another_than_the_index_says(sharded: Path) 
     _refuses(rf"expected each tensor in one file of .*, found '{UP}' in {right}", sharded)
     _weights(lambda weights: weights.update({UP: torch.zeros(48, 32)}), other)(sharded)
     _refuses(rf"expected each tensor in one file of .*, found '{UP}' in ", sharded)
-
-
-@pytest.mark.parametrize(
-    ("index", "match"),
-    [
-        ({}, r"expected a weight_map of files beside .*index.json, found None"),
-        (
-            {"weight_map": {"a.weight": "../other/x.safetensors"}},
-            "expected a weight_map of files beside .*index.json, found",
-        ),
-    ],
-)
-def test_an_index_that_says_nothing_or_points_elsewhere(
-    sharded: Path, index: dict[str, Any], match: str
-) -> None:
-    (sharded / INDEX).write_text(json.dumps(index))
-    _refuses(match, sharded)
 
 
 def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ostools.hooks.rounding import FLOATS, FORMATS
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import stored_part
 from ostools.models.precision import casting
-from ostools.models.precision.rounding import holds, view_rounded
+from ostools.models.precision.casting import holds, view_rounded
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 

@@ -12,9 +12,6 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.position import line_ids
-from ostools.measure.swept import Text
-from ostools.measure.unloaded import _Encoder
 from ostools.models.tokenizer_calls import note_once
 from ostools.models.tokens import count_tokens, offsets
 from tests.checkpoints import make_model, tiny_model
@@ -36,10 +33,6 @@ def _own_ids(name: str, text: str, **options: Any) -> list[int]:
     return ids[:-1] if "appends" in name and options.get("add_special_tokens", True) else ids
 
 
-def _of_transformers(name: str) -> Any:
-    return make_model("llama", d_vocab=len(TOKENIZERS[name]()))
-
-
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_bridge_cuts_a_text_as_encode_and_the_tokenizer_do(name: str) -> None:
     model = _model(name)
@@ -59,27 +52,6 @@ def test_texts_of_two_lengths_are_each_cut_as_alone(name: str, side: str) -> Non
     short, long = _own_ids(name, TEXT), _own_ids(name, LONGER)
     pads = [model.tokenizer.pad_token_id] * (len(long) - len(short))
     assert rows.tolist() == [[*short, *pads] if side == "right" else [*pads, *short], long]
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_adopting_leaves_the_users_tokenizer_as_it_was(name: str) -> None:
-    tokenizer: Any = TOKENIZERS[name]()
-    before = (
-        dict(tokenizer.special_tokens_map),
-        len(tokenizer),
-        tokenizer.pad_token,
-        tokenizer(LONGER).input_ids,
-    )
-    model = ost.adopt(make_model("llama", d_vocab=len(tokenizer)), tokenizer=tokenizer)
-    model.to_tokens([TEXT, LONGER])
-    assert (
-        dict(tokenizer.special_tokens_map),
-        len(tokenizer),
-        tokenizer.pad_token,
-        tokenizer(LONGER).input_ids,
-    ) == before
-    assert len(model.tokenizer) == len(tokenizer)
-    assert model.tokenizer(LONGER).input_ids == tokenizer(LONGER).input_ids
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -150,43 +122,6 @@ def test_y_n_is_of_the_texts_last_token_where_the_tokenizer_appends_an_eos() -> 
     assert json.loads(json.dumps(result.provenance.as_dict()))["parameters"]["left_out"] == ["</s>"]
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_windows_of_texts_and_forecasts_are_of_the_same_tokens(name: str) -> None:
-    tokenizer: Any = TOKENIZERS[name]()
-    prompt = ost.encode(_model(name), LONGER)
-    assert _Encoder(tokenizer).ids([LONGER]) == [tuple(prompt.ids.tolist())]
-    before, body = prompt.origins.count("special") if prompt.origins else 0, prompt.ids.tolist()
-    window = Text("0", 0, LONGER).window(_model(name), before + 3, 0)
-    assert window is not None
-    start, ids = window
-    assert ids == (*body[:before], *body[before + start : before + start + 3])
-
-
-@pytest.mark.parametrize("bos", [None, True, False])
-def test_collapse_has_the_prompts_that_encode_makes(bos: bool | None) -> None:
-    """Of a tokenizer that adds BOS and EOS, and of one that adds neither."""
-    for name in ("appends EOS", "smollm2"):
-        model = _model(name)
-        found = ost.collapse(
-            model,
-            ost.tasks.RepeatTask("prompt", TEXT, " the", "text"),
-            lengths=[2],
-            dtypes=["float32"],
-            bos=bos,
-        )
-        ids = tuple(ost.encode(model, f"{TEXT} the the the", bos=bos).ids.tolist())
-        assert found.provenance.token_ids == ids
-        assert found.provenance.parameters["bos"] is bos
-
-
-def test_a_rewritten_prompt_keeps_the_bos_that_was_chosen() -> None:
-    model = _model("smollm2")
-    prompt = ost.encode(model, TEXT, bos=True)
-    result = ost.attention(model, prompt, mitigation="repeat-prompt")
-    assert result.frame["token"].iloc[0] == "<|im_start|>"
-    assert result.provenance.parameters["bos"] is True
-
-
 def test_a_bos_cannot_be_chosen_of_a_chat_or_of_ids() -> None:
     model = _model("gemma")
     with pytest.raises(InputError, match="bos: expected plain text, found a chat"):
@@ -197,13 +132,3 @@ def test_a_bos_cannot_be_chosen_of_a_chat_or_of_ids() -> None:
     chatting = tiny_model("gemma")
     with pytest.raises(InputError, match="bos: expected plain text, found a chat"):
         ost.collapse(chatting, "copy-last", lengths=[1], chat=True, bos=False)
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_an_answer_has_the_tokens_that_stand_behind_its_prompt(name: str) -> None:
-    model = _model(name)
-    for bos in (None, False):
-        prompt = ost.encode(model, TEXT, bos=bos)
-        line = line_ids(model, prompt, " the hen")
-        whole = ost.encode(model, TEXT + " the hen", bos=bos).ids.tolist()
-        assert [*prompt.ids.tolist(), *line] == whole

@@ -4,7 +4,6 @@ id.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -30,7 +29,6 @@ from tokenizers import (
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.files.checkpoint import Checkpoint
@@ -97,22 +95,6 @@ def test_a_tokenizer_with_settings_beside_tokenizer_json_is_transformers_own(
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | setting), "utf-8")
     assert type(read_text_tokenizer(Checkpoint("copy", folder))) is not TextTokenizer
-
-
-def test_truncation_and_padding_of_tokenizer_json_count_for_nothing(tmp_path: Path) -> None:
-    """transformers encodes without either, and so does what counts plain texts."""
-    folder = shutil.copytree(EMBEDDED_DIRECTORY, tmp_path / "model")
-    reader: Any = read_text_tokenizer(Checkpoint("copy", folder))
-    plain = prompt_ids(reader, "hello there " * 40, None)
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.enable_truncation(8)
-    backend.enable_padding(length=64)
-    backend.save(str(folder / "tokenizer.json"))
-    tokenizer = read_text_tokenizer(Checkpoint("copy", folder))
-    assert type(tokenizer) is TextTokenizer
-    assert len(plain) > 64
-    assert prompt_ids(tokenizer, "hello there " * 40, None) == plain
-    assert len(prompt_ids(tokenizer, "a", None)) < 8
 
 
 @cache
@@ -358,18 +340,3 @@ def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
 
 
 # What a tokenizer raises.
-
-
-_CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
-
-
-def test_nobody_else_calls_a_tokenizer() -> None:
-    """Each such call is made in `models/tokenizer_calls.py`, where its errors are turned into ours."""
-    root = Path(ost.__file__).parent
-    callers = {
-        str(file.relative_to(root))
-        for file in root.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and _CALLS.search(ast.unparse(node.func))
-    }
-    assert callers == {"models/tokenizer_calls.py", "models/chat.py"}

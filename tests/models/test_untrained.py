@@ -162,7 +162,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     refused = tiny_model("phi", seed=1, fresh=True)
     config: Any = refused.original_model.config
     config.qk_layernorm = True
-    with pytest.raises(InputError, match="expected a model of a family that load_model knows"):
+    with pytest.raises(InputError, match="expected a model that load_model gives"):
         untrained_model(refused)
 
 

@@ -16,8 +16,7 @@ from typing import cast
 
 import torch
 
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
+from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusal
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import refuse_quantised, require_own_names

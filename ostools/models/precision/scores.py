@@ -24,8 +24,14 @@ import torch
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.lens import HookPoint, PreTrainedModel, TransformerBridge, original_model
+from ostools.ground import (
+    HookPoint,
+    InputError,
+    PreTrainedModel,
+    TransformerBridge,
+    original_model,
+    unknown_name,
+)
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.families import Family

@@ -12,31 +12,11 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import encode
-from ostools.models.chat import LOW, NO_SWITCH, OFF, ON
+from ostools.models.chat import NO_SWITCH, OFF, ON
 from ostools.models.tokenizer_calls import note_once
 from ostools.tasks import task
 from tests.checkpoints import tiny_model
-from tests.models.chat.templates import Template, on_template, with_template
-
-_TURN = "{{ '<|u|>' + messages[-1]['content'] + '<|a|>' }}"
-SWITCHES = {
-    # DeepSeek V3.1: off unless it is switched on, and closed where it is off
-    "thinking": "{% if not thinking is defined %}{% set thinking = false %}{% endif %}" + _TURN
-    + "{{ '<think>' if thinking else '</think>' }}",
-    # GLM 4.5, SmolLM 3: a mark in the turn
-    "enable_thinking": "{% if enable_thinking is defined and not enable_thinking %}" + _TURN + "{{ '/nothink' }}{% else %}"
-    + _TURN + "{% endif %}",
-}  # fmt: skip
-EFFORT = "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}{{ 'Reasoning: ' + "
-EFFORT += "reasoning_effort + '\n' }}" + _TURN
-
-
-def _model(source: str) -> Any:
-    return with_template(Template(source, ("<|u|>", "<|a|>")))
-
-
-def _text(model: Any, **options: Any) -> str:
-    return str(encode(model, "Hi", chat=True, **options).text)
+from tests.models.chat.templates import on_template
 
 
 @pytest.mark.parametrize("name", ["gemma-2", "phi-3"])
@@ -44,7 +24,7 @@ def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
     assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
     with pytest.raises(
         InputError,
-        match=r"thinking: expected a chat template with a switch \(enable_thinking, .*found none",
+        match=r"thinking: expected a chat template with a switch \(enable_thinking\), found none",
     ):
         encode(on_template(name), "Hi", chat=True, thinking=True)
 
@@ -61,24 +41,6 @@ def test_qwen_3_does_not_think_unless_it_is_asked_to() -> None:
     assert on.ids.tolist() == default  # the template's own way is to think
     assert off.origins is not None
     assert set(off.origins[len(on.ids) :]) == {"template"}
-
-
-@pytest.mark.parametrize("name", SWITCHES)
-def test_other_switches_are_found_by_their_names(name: str) -> None:
-    model = _model(SWITCHES[name])
-    off, on = (_text(model, thinking=thinking) for thinking in (False, True))
-    assert (off, on) == (
-        ("<|u|>Hi<|a|></think>", "<|u|>Hi<|a|><think>")
-        if name == "thinking"
-        else ("<|u|>Hi<|a|>/nothink", "<|u|>Hi<|a|>")
-    )
-
-
-def test_an_effort_has_no_off() -> None:
-    model = _model(EFFORT)
-    assert _text(model).startswith("Reasoning: low\n")
-    assert _text(model, thinking=True).startswith("Reasoning: medium\n")
-    assert encode(model, "Hi", chat=True).provenance["thinking"] == LOW
 
 
 def _posed(model: Any, **options: Any) -> TaskPrompt:
