@@ -35,7 +35,6 @@ from ostools.ground import (
 )
 from ostools.hooks import SIXTEEN_BITS
 from ostools.models.describe import Metadata, digest, remember, require_numbers
-from ostools.models.devices import resolve_device
 from ostools.models.families import Family
 from ostools.models.files.checks import (
     check_finite,
@@ -55,6 +54,7 @@ from ostools.models.files.config import (
 from ostools.models.load import give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import check_arithmetic
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.shape import resolve_device
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OBSERVERS = (

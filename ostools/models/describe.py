@@ -22,11 +22,10 @@ import torch
 import xxhash
 from torch import Tensor
 
-from ostools.ground import InputError, PreTrainedTokenizerBase, TransformerBridge, original_model
+from ostools.ground import InputError, TransformerBridge, original_model
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import stored_part
-from ostools.models.tokenizer_calls import frame
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _hashes: WeakKeyDictionary[TransformerBridge, tuple[bytes, str]] = WeakKeyDictionary()
@@ -80,10 +79,6 @@ class Metadata(LoaderFacts):
 class ModelDescription(LoaderFacts):
     """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`:
     where it computes.
-
-    bos: whether the tokenizer puts its BOS before a text: "added" or "not added". eos: whether it
-    puts its EOS behind one: "appended" (prompts leave it out) or "not appended". None: it has no
-    such token, or there is no tokenizer.
     """
 
     weight_hash: str
@@ -98,8 +93,6 @@ class ModelDescription(LoaderFacts):
     dtype: str
     device: str
     attention_implementation: str
-    bos: str | None
-    eos: str | None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -137,7 +130,6 @@ def describe(model: TransformerBridge) -> ModelDescription:
     dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
     attention = attention_named(model)
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in weights.values())
-    bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
         weight_hash=_weight_hash(model, weights | dict(buffers)),
@@ -152,8 +144,6 @@ def describe(model: TransformerBridge) -> ModelDescription:
         dtype="+".join(sorted(dtypes)) + "-eager" * (is_narrow and attention == _EAGER),
         device="+".join(sorted({str(weight.device) for weight in weights.values()})),
         attention_implementation=attention,
-        bos=bos,
-        eos=eos,
     )
 
 
@@ -167,18 +157,6 @@ def attention_named(model: TransformerBridge) -> str:
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in model.parameters())
     rounds_scores = getattr(model.cfg, "eager_scores", True)
     return _WIDE_SCORES if is_narrow and not rounds_scores else _EAGER
-
-
-def _special_tokens(
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> tuple[str | None, str | None]:
-    """`ModelDescription.bos` and `.eos` of a tokenizer, or of None."""
-    before, after = ([], []) if tokenizer is None else frame(tokenizer)
-    bos, eos = (getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id"))
-    return (
-        None if bos is None else "added" if bos in before else "not added",
-        None if eos is None else "appended" if eos in after else "not appended",
-    )
 
 
 def require_numbers(weights: Iterable[Tensor]) -> None:

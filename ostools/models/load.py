@@ -10,7 +10,6 @@ the checkpoint's own code. Nothing is downloaded for the embedded model or for a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from copy import deepcopy
 from types import FunctionType
 from typing import Literal
@@ -33,7 +32,6 @@ from ostools.ground import (
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.describe import Metadata, remember
-from ostools.models.devices import resolve_device
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import (
@@ -61,11 +59,11 @@ from ostools.models.precision.scores import (
     attention_of,
     check_arithmetic,
     find_own_attention,
-    own_logits,
     put_scores,
     reference_attention,
 )
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.shape import resolve_device
 from ostools.models.tokenizer_calls import frame
 
 
@@ -177,19 +175,25 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
     torch's generator is put back.
     """
     probe = probe_of(module)
+
+    def own_pass() -> Tensor:
+        return module(probe, use_cache=False).logits
+
+    what = f"a config.json with which {name} computes, found one that ends its first pass"
+    by_sdpa = None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         with attention_of(module, reference_attention(module, eager)):
-            reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+            with refusal(what):
+                reference = own_pass()
             if family.generic:
-                bridge = generic_bridge(module, family.module, probe, name)
+                bridge = generic_bridge(module, family.module, probe, reference, name)
                 put_scores(bridge, eager)
                 return bridge
         # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits
         # of one prompt are chance.
-        delegates = family.exact and not eager and module.dtype in SIXTEEN_BITS
-        by_sdpa = (
-            own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
-        )
+        if family.exact and not eager and module.dtype in SIXTEEN_BITS and module._supports_sdpa:
+            with attention_of(module, "sdpa"):
+                by_sdpa = own_pass()
         bridge = recorded_bridge(module, family.module, name)
         for block in bridge.blocks if family.copied else ():
             # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
@@ -198,7 +202,8 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
             for weight, _ in list(joint.named_parameters()):
                 setattr(joint, weight, None)
         put_scores(bridge, eager)
-        check_same(reference, _first_pass(lambda: bridge(probe), name), name)
+        with refusal(what):
+            check_same(reference, bridge(probe), name)
         find_own_attention(bridge, by_sdpa, lambda: bridge(probe))
     return bridge
 
@@ -263,14 +268,6 @@ def give_tokenizer(bridge: TransformerBridge, tokenizer: PreTrainedTokenizerBase
             default=None,
         )
     bridge.tokenizer = tokenizer
-
-
-def _first_pass(run: Callable[[], Tensor], name: str) -> Tensor:
-    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each
-    other only in part.
-    """
-    with refusal(f"a config.json with which {name} computes, found one that ends its first pass"):
-        return run()
 
 
 def check_same(reference: Tensor, bridged: Tensor, what: str) -> None:

@@ -17,7 +17,6 @@ from torch import nn
 from transformers import FalconMambaForCausalLM
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from tests.checkpoints import EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
 from tests.generic_models import GENERIC, generic_model
@@ -141,7 +140,9 @@ def test_weights_that_were_replaced_since_are_refused(
     adopted = ost.adopt(model)
     describe(adopted)
     change(model)
-    with pytest.raises(InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"):
+    with pytest.raises(
+        ost.InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"
+    ):
         ost.sensitivity(adopted, ost.Prompt.from_ids(adopted, IDS))
 
 
@@ -156,7 +157,7 @@ def test_bfloat16_is_adopted_where_its_rotations_are_whole(tmp_path: Path) -> No
     assert_same(ost.adopt(model), load_model(tmp_path, dtype="bfloat16"), MEASURED[1:2])
     rounded: Any = make_model("llama")
     with pytest.raises(
-        InputError, match=r"expected .*inv_freq as the configuration says, found other numbers"
+        ost.InputError, match=r"expected .*inv_freq as the configuration says, found other numbers"
     ):
         ost.adopt(rounded.to(torch.bfloat16))
 
@@ -254,7 +255,7 @@ def test_what_is_not_what_its_configuration_says_is_refused(name: str) -> None:
     change, match = REFUSED[name]
     model = make_model("llama")
     change(model)
-    with pytest.raises(InputError, match=match) as caught:
+    with pytest.raises(ost.InputError, match=match) as caught:
         ost.adopt(model, name="mine")
     assert "\n" not in str(caught.value)
 
@@ -282,7 +283,9 @@ def test_tokenizers() -> None:
     assert ost.encode(adopted, "1").tokens == ("<bos>", "1")
     assert adopted.cfg.tokenizer_prepends_bos
     assert ost.adopt(make_model("gemma")).tokenizer is None
-    with pytest.raises(InputError, match="expected a tokenizer that fits an embedding of 40 rows"):
+    with pytest.raises(
+        ost.InputError, match="expected a tokenizer that fits an embedding of 40 rows"
+    ):
         ost.adopt(make_model("gemma", d_vocab=40), tokenizer=make_tokenizer())
 
 
@@ -296,7 +299,7 @@ def test_an_adapter_that_peft_merged_is_adopted() -> None:
     plain = ost.adopt(model)(torch.tensor([IDS])).clone()
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     with_adapter: Any = peft.get_peft_model(model, config)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="merge its adapter first"):
+    with pytest.raises(ost.InputError, match="merge its adapter first"):
         ost.adopt(with_adapter)
     merged = with_adapter.merge_and_unload()
     expected = merged(torch.tensor([IDS]), use_cache=False).logits
@@ -318,7 +321,7 @@ def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:
     assert not torch.equal(before[0], after[0])
     assert before[1] != after[1]
     model.get_submodule("model.layers.1.mlp.gate").e_score_correction_bias = bias.clone()
-    with pytest.raises(InputError, match="e_score_correction_bias replaced since"):
+    with pytest.raises(ost.InputError, match="e_score_correction_bias replaced since"):
         describe(adopted)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import describe, lazy_cast, load_model, view_in
 from ostools.models.lazy_cast import LazyCast, stored_part
@@ -145,16 +144,3 @@ def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch
     assert any(isinstance(getattr(product.grad_fn, name), LazyCast) for name in kept)
     (found,) = torch.autograd.grad(product, x, gradient)
     assert torch.equal(found, gradient @ weight.double())
-
-
-def test_a_hooked_model_is_refused() -> None:
-    model = tiny_model("llama")
-    for block in (hooks.capture(model, "pattern"), hooks.ablate_heads(model, [(0, 0)])):
-        with block:
-            model(IDS)
-            with pytest.raises(
-                InputError,
-                match=r"without hooks to read in another dtype, found one at blocks\.0\.attn",
-            ):
-                view_in(model, torch.bfloat16)
-    view_in(model, torch.bfloat16)

@@ -13,7 +13,6 @@ from transformers.integrations.moe import ExpertsInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.models import load_model
 from tests.checkpoints import make_model, write_checkpoint
 
@@ -51,7 +50,7 @@ def test_functions_that_are_not_transformers_own_are_refused(
     model = make_model("mixtral" if is_experts else "llama")
     setting = "_experts_implementation" if is_experts else "_attn_implementation"
     setattr(model.config, f"{setting}_internal", name)
-    with pytest.raises(InputError, match=rf"that is transformers' own in .*, found '{name}'"):
+    with pytest.raises(ost.InputError, match=rf"that is transformers' own in .*, found '{name}'"):
         ost.adopt(model)
 
 
@@ -71,5 +70,5 @@ def test_a_checkpoint_is_not_computed_with_a_function_of_others(
     write_checkpoint(tmp_path, "llama")
     load_model(tmp_path)
     monkeypatch.setitem(AttentionInterface._global_mapping, "eager", sharp)
-    with pytest.raises(InputError, match=r"transformers' own in .*, found 'eager'"):
+    with pytest.raises(ost.InputError, match=r"transformers' own in .*, found 'eager'"):
         load_model(tmp_path)

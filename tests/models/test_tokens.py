@@ -269,29 +269,6 @@ def test_two_leading_bos_are_refused() -> None:
     assert Prompt.from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
 
 
-def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
-    model = _with(None)
-    with pytest.raises(
-        InputError, match="expected a tokenizer, which text needs, found a model without one"
-    ):
-        encode(model, "a")
-    prompt = Prompt.from_ids(model, [2, 40])
-    assert prompt.tokens == ("<2>", "<40>")
-    assert not prompt.bos
-
-
-def test_ids_are_taken_as_they_are() -> None:
-    model = _model()
-    prompt = Prompt.from_ids(model, torch.tensor([40, 41], dtype=torch.int32))
-    assert prompt.text is None
-    assert not prompt.bos
-    assert torch.equal(prompt.ids, torch.tensor([40, 41]))
-    encoded = encode(model, "the 12")
-    again = Prompt.from_ids(model, encoded.ids)
-    assert again.tokens == encoded.tokens
-    assert again.bos
-
-
 @pytest.mark.parametrize(
     "ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None]
 )
@@ -300,36 +277,11 @@ def test_what_is_no_row_of_integers(ids: object) -> None:
         _whole_numbers(ids)
 
 
-def test_the_chat_template_is_applied_once() -> None:
-    prompt = encode(_model(), "Hi", chat=True)
-    wanted = "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n"
-    assert prompt.text == wanted
-    assert "".join(prompt.tokens) == wanted
-    assert prompt.tokens.count("<bos>") == 1
-    assert prompt.bos
-
-
 def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
     tokenizer.chat_template = "<bos>" + CHAT_TEMPLATE
     with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
         encode(_with(tokenizer), "Hi", chat=True)
-
-
-def test_chat_without_a_template_or_with_a_broken_one_is_refused(tmp_path: Path) -> None:
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(
-        write_tokenizer(tmp_path, chat_template=None)
-    )
-    model = _with(tokenizer)
-    with pytest.raises(
-        InputError, match="expected a tokenizer with a chat template, found none: leave chat out"
-    ):
-        encode(model, "Hi", chat=True)
-    tokenizer.chat_template = "{{ raise_exception('no user turns here') }}"
-    with pytest.raises(
-        InputError, match=r"chat template that takes one user turn, found: .*no user turns here"
-    ):
-        encode(model, "Hi", chat=True)
 
 
 def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:

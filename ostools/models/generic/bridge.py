@@ -116,14 +116,16 @@ def _calls(
 
 
 def generic_bridge(
-    module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str
+    module: PreTrainedModel,
+    architecture: str,
+    probe: Int[Tensor, "1 pos"],
+    plain: Float[Tensor, "1 pos d_vocab"],
+    name: str,
 ) -> GenericBridge:
-    """The bridge, proven. The module is changed in place. Raises `InputError` where v^(l) or y is
-    not what the proof asks.
+    """The bridge, proven; `plain`: the module's logits of the probe. The module is changed in
+    place. Raises `InputError` where v^(l) or y is not what the proof asks.
     """
     structure = find_structure(module, probe, name)
-    with torch.no_grad():
-        plain = module(probe, use_cache=False).logits
     text = module.config.get_text_config()
     n_heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
     weight = cast(Tensor, module.get_input_embeddings().weight)

@@ -131,18 +131,11 @@ def reference_attention(module: PreTrainedModel, eager: bool) -> str:
     return "eager" if wide else FLOAT32_SCORES
 
 
-def own_logits(module: PreTrainedModel, run: Callable[[], Tensor]) -> Tensor | None:
-    """Logits by transformers' default, sdpa, of a model that has it."""
-    if not module._supports_sdpa:
-        return None
-    with attention_of(module, "sdpa"):
-        return run()
-
-
 def find_own_attention(
     model: TransformerBridge, expected: Tensor | None, run: Callable[[], Tensor]
 ) -> None:
-    """Note whether the wrapped modules still compute `own_logits`, to the bit.
+    """Note whether the wrapped modules still compute what they gave by sdpa, to the bit; None: not
+    tried.
 
     They do not where TransformerLens, or this package, has taken a module's weight apart (a joint
     q, k, v) or reordered it.

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import encode
 from ostools.models.chat import NO_SWITCH, OFF, ON
 from ostools.models.tokenizer_calls import note_once
-from ostools.tasks import task
 from tests.checkpoints import tiny_model
 from tests.models.chat.templates import on_template
 
@@ -23,7 +20,7 @@ from tests.models.chat.templates import on_template
 def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
     assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
     with pytest.raises(
-        InputError,
+        ost.InputError,
         match=r"thinking: expected a chat template with a switch \(enable_thinking\), found none",
     ):
         encode(on_template(name), "Hi", chat=True, thinking=True)
@@ -43,19 +40,6 @@ def test_qwen_3_does_not_think_unless_it_is_asked_to() -> None:
     assert set(off.origins[len(on.ids) :]) == {"template"}
 
 
-def _posed(model: Any, **options: Any) -> TaskPrompt:
-    return render_prompt(model, task("copy-last"), 4, **options)
-
-
-def test_a_system_prompt_that_says_the_same_is_no_second_copy_of_the_question() -> None:
-    model = on_template("phi-3")
-    plain = _posed(model)
-    said = _posed(model, system=plain.text)
-    (place,), (other,) = carrier_positions(model, plain), carrier_positions(model, said)
-    assert said.prompt.tokens[other] == plain.prompt.tokens[place] == "0"
-    assert said.tokens - other == plain.tokens - place
-
-
 # Markers in a text.
 
 
@@ -67,5 +51,5 @@ def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None
     assert prompt.provenance == {"markers_as_text": 2}
     ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     (line,) = capsys.readouterr().err.splitlines()
-    assert "holds 2 markers of the chat template, read as plain text; give" in line
+    assert "holds markers of the chat template (2), read as plain text; give" in line
     assert ost.sensitivity(model, prompt).provenance.parameters["markers_as_text"] == 2
