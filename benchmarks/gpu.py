@@ -33,8 +33,7 @@ from benchmarks.shapes import random_model, write_shape
 from ostools.ground.names import LINEARISATIONS
 from ostools.hooks import HookError
 from ostools.measure.answers.answers import answers
-from ostools.models.devices import resolve_device
-from ostools.models.shape import Shape
+from ostools.models.shape import Shape, resolve_device
 from ostools.results import Provenance, write_atomically
 
 Values = dict[str, Any]

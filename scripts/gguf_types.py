@@ -116,21 +116,7 @@ TYPES: tuple[GgufType, ...] = (
     GgufType("Mistral Nemo (tekken)", "llama", "llama", _cut("tekken")),
     GgufType("Mixtral", "mixtral", "llama", _pieces(prefix=True), {"num_local_experts": 4}),
     GgufType("Qwen 2, 2.5", "qwen2", "qwen2", _cut("qwen2", **_WITHOUT_BOS)),
-    GgufType(
-        "Qwen 2.5 with YaRN", "qwen2", "qwen2", _cut("qwen2", **_WITHOUT_BOS),
-        {
-            "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64},
-        },
-        said={
-            **{"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 4.0},
-            "qwen2.rope.scaling.original_context_length": 64,
-        },
-    ),
     GgufType("Qwen 3", "qwen3", "qwen3", _cut("qwen2", **_WITHOUT_BOS), {"head_dim": 16}),
-    GgufType(
-        "Qwen 3 MoE", "qwen3_moe", "qwen3moe", _cut("qwen2", **_WITHOUT_BOS),
-        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 16},
-    ),
     GgufType("Gemma 1", "gemma", "gemma", _pieces(**_SPM), {"head_dim": 8}),
     GgufType("Gemma 2", "gemma2", "gemma2", _pieces(**_SPM), _HEADS | {"sliding_window": 5}),
     GgufType("Gemma 3", "gemma3_text", "gemma3", _pieces(**_SPM), _HEADS | _GEMMA_3),

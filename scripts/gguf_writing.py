@@ -202,13 +202,12 @@ _ROPE_BASE = (
     "llama",
     "qwen2",
     "qwen3",
-    "qwen3moe",
     "gemma3",
     "olmo2",
     "command-r",
     "gemma",
 )
-_HEADS_SAID = ("qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "llama")
+_HEADS_SAID = ("qwen3", "gemma", "gemma2", "gemma3", "llama")
 
 
 def settings_of(config: Any, architecture: str) -> dict[str, Any]:
@@ -243,12 +242,8 @@ def settings_of(config: Any, architecture: str) -> dict[str, Any]:
             name: getattr(config, name)
             for name in ("attn_logit_softcapping", "final_logit_softcapping")
         }
-    if architecture in ("qwen3moe", "llama") and (
-        experts := getattr(config, "num_local_experts", 0)
-    ):
+    if architecture == "llama" and (experts := getattr(config, "num_local_experts", 0)):
         said |= {"expert_count": experts, "expert_used_count": config.num_experts_per_tok}
-    if architecture == "qwen3moe":
-        said["expert_feed_forward_length"] = config.moe_intermediate_size
     if architecture == "command-r":
         said["logit_scale"] = config.logit_scale
     return said

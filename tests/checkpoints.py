@@ -22,7 +22,6 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -32,7 +31,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ostools.models.load import adapting, unpatched
+from ostools.models.load import recorded_bridge
 from ostools.models.precision.scores import put_scores
 from tests import traces
 from tests.families import FIRST, OTHERS, REFUSED, architecture, named_config
@@ -296,19 +295,10 @@ def _build(
     tokenizer: Any,
 ) -> TransformerBridge:
     model = make_model(family, seed=seed, scale=scale, dtype=dtype, **config)
-    bridge = build_bridge_from_module(
-        model,
-        ARCHITECTURE[family],
-        hf_config=model.config,
-        model_name=f"tiny-{family}-{seed}",
-        post_adapter_hook=adapting(model.config),
-    )
+    bridge = recorded_bridge(model, ARCHITECTURE[family], f"tiny-{family}-{seed}")
     bridge.tokenizer = tokenizer
-    bridge.eval()
-    for parameter in bridge.parameters():
-        parameter.requires_grad_(False)
     put_scores(bridge, eager=False)
-    return unpatched(bridge)
+    return bridge
 
 
 @cache

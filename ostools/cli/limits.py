@@ -26,9 +26,9 @@ from ostools.measure.passes.output import require_position
 from ostools.measure.prompts import layers_up_to, prompt_named
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.mitigations import Mitigation, optional
-from ostools.models.devices import resolve_device
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import AUTO, arithmetic_named
+from ostools.models.shape import resolve_device
 from ostools.models.tokens import EncodingOptions, require_context
 from ostools.tasks.questions import Question
 

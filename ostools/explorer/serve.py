@@ -9,9 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ostools.explorer.recipe import Runs
-from ostools.ground import InputError, TransformerBridge
-from ostools.ground.arguments import checked_arguments
-from ostools.models.describe import IN_WORDS
+from ostools.ground import InputError, TransformerBridge, checked_arguments
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -52,7 +50,7 @@ def require_port(port: int) -> None:
         raise InputError(f"expected a port from 0 to 65535, found {port}")
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 def explore(
     model: TransformerBridge,
     prompt: str = "",

@@ -8,8 +8,25 @@ computed at a time, and less of it where memory ran out. `pooling`: long prompts
 `words`: how sentences write numbers.
 """
 
-from ostools.ground.errors import InputError, short_repr
-from ostools.ground.lens import TransformerBridge
+from ostools.ground.arguments import checked_arguments
+from ostools.ground.errors import (
+    OF_A_LEFT_HOOK,
+    InputError,
+    InsufficientMemoryError,
+    NonFiniteError,
+    refusal,
+    short_repr,
+    unknown_name,
+)
+from ostools.ground.lens import (
+    Conv1D,
+    HookPoint,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TransformerBridge,
+    original_model,
+)
 from ostools.ground.names import Position, checked_list, checked_name, distinct
 from ostools.ground.progress import Progress, part_of, tell, with_progress
 from ostools.ground.whole_numbers import (
@@ -23,21 +40,33 @@ from ostools.ground.whole_numbers import (
 )
 
 __all__ = [
+    "OF_A_LEFT_HOOK",
+    "Conv1D",
     "Count",
+    "HookPoint",
     "InputError",
+    "InsufficientMemoryError",
+    "NonFiniteError",
     "Position",
+    "PreTrainedConfig",
+    "PreTrainedModel",
+    "PreTrainedTokenizerBase",
     "Progress",
     "Seed",
     "TransformerBridge",
+    "checked_arguments",
     "checked_lengths",
     "checked_list",
     "checked_name",
     "checked_seeds",
     "distinct",
     "is_whole",
+    "original_model",
     "part_of",
+    "refusal",
     "short_repr",
     "tell",
+    "unknown_name",
     "whole_number",
     "whole_numbers",
     "with_progress",

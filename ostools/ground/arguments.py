@@ -12,20 +12,18 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sized
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal, ParamSpec, TypeGuard, TypeVar
 
 from ostools.ground.errors import did_you_mean, short_repr
+from ostools.ground.lens import TransformerBridge
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 Kind = TypeVar("Kind", bound=type)
-ClassWords = Mapping[type, str]
-"""How a message calls a class."""
 
 _CLASSES: dict[type, tuple[type, str]] = {
     bool: (bool, "True or False"),
@@ -35,6 +33,7 @@ _CLASSES: dict[type, tuple[type, str]] = {
     Path: (PathLike, "a path"),
     PathLike: (PathLike, "a path"),
     types.NoneType: (types.NoneType, "None"),
+    TransformerBridge: (TransformerBridge, "a model, as ostools.load_model gives it"),
 }
 """Of a class in an annotation: what an argument is an instance of, and how a message calls it.
 Numbers of numpy are numbers.
@@ -44,8 +43,6 @@ _REFUSED = object()
 
 def checked_arguments(
     error: type[Exception],
-    class_words: ClassWords | None = None,
-    advice: Callable[[object, Sequence[type]], str] | None = None,
 ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
     """Decorate a function so that it raises `error` for an argument that its annotation does not
     allow.
@@ -54,43 +51,33 @@ def checked_arguments(
     brings; a list of words is handed on as a list. Lists of numbers, and tensors, are the
     function's own to check, but no text is one. This decorator has to stand outside of any that
     checks types, so that the message is this one.
-
-    advice: the end of the message, by the argument and the classes that were expected; empty where
-    there is none.
     """
 
     def checking(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
         signature = full_signature(function)
 
-        def read(name: str, value: object) -> object:
-            try:
-                return read_argument(function, name, value, error, class_words)
-            except error as wrong:
-                classes = [*filter(_is_class, parts_of(_hints(function).get(name)))]
-                end = "" if advice is None else advice(value, classes)
-                raise error(f"{wrong}{end}") from None
-
         @functools.wraps(function)
         def checked(*args: Arguments.args, **options: Arguments.kwargs) -> Returned:
+            names = list(signature.parameters)
             try:
                 bound = signature.bind(*args, **options)
             except TypeError as wrong:
-                names = list(signature.parameters)
-                unknown = next((name for name in options if name not in names), None)
-                suggestion = what = ""
-                if unknown is not None:
-                    # A name that is misspelt also leaves another one without a value.
+                # A name that is misspelt also leaves another one without a value.
+                what, suggestion = str(wrong), ""
+                for unknown in options.keys() - set(names):
                     what = f"got an unexpected keyword argument {unknown!r}"
                     suggestion = did_you_mean(unknown, names)
                 raise error(
-                    f"{function.__name__}: {what or wrong}; {suggestion}it takes {', '.join(names)}"
+                    f"{function.__name__}: {what}; {suggestion}it takes {', '.join(names)}"
                 ) from None
             for name, value in bound.arguments.items():
                 kind = signature.parameters[name].kind
                 if kind is inspect.Parameter.VAR_POSITIONAL:
-                    bound.arguments[name] = tuple(read(name, item) for item in value)
+                    bound.arguments[name] = tuple(
+                        read_argument(function, name, item, error) for item in value
+                    )
                 elif kind is not inspect.Parameter.VAR_KEYWORD:
-                    bound.arguments[name] = read(name, value)
+                    bound.arguments[name] = read_argument(function, name, value, error)
             return function(*bound.args, **bound.kwargs)
 
         checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -100,17 +87,13 @@ def checked_arguments(
 
 
 def read_argument(
-    function: Callable[..., object],
-    name: str,
-    value: object,
-    error: type[Exception],
-    class_words: ClassWords | None = None,
+    function: Callable[..., object], name: str, value: object, error: type[Exception]
 ) -> object:
     """What a function gets of an argument of that name, by its annotation; raises `error` where
     that does not allow it.
     """
     try:
-        return allowed(_hints(function).get(name, object), value, class_words)
+        return allowed(_hints(function).get(name, object), value)
     except ValueError as wrong:
         raise error(f"{name}: {wrong}") from None
 
@@ -131,31 +114,31 @@ def typed_fields(error: type[Exception]) -> Callable[[Kind], Kind]:
     return checking
 
 
-def allowed(hint: object, value: object, class_words: ClassWords | None = None) -> object:
+def allowed(hint: object, value: object) -> object:
     """The value, where an annotation allows it; a list of words as a list, and of an `Annotated`
     what its readers make of it. Raises `ValueError`, which says what is expected and what is found.
     """
     result = _read(hint, value)
     if result is _REFUSED:
-        raise ValueError(_expected(hint, value, class_words or {}))
+        raise ValueError(_expected(hint, value))
     return result
 
 
 def _read(hint: object, value: object) -> object:
     """`allowed`, and `_REFUSED` for what is not."""
-    for part in parts_of(hint):
-        if typing.get_origin(part) is Annotated:
-            inner, *readers = typing.get_args(part)
-            result = _read(inner, value)
-            for read in readers if result is not _REFUSED else ():
-                result = read(result)
-        elif is_list(part):
-            result = _items(part, value)
-        else:
-            result = value if _is_one(part, value) else _REFUSED
-        if result is not _REFUSED:
-            return result
-    return _REFUSED
+    parts, kind = parts_of(hint), typing.get_origin(hint) or hint
+    if len(parts) > 1:
+        results = (_read(part, value) for part in parts)
+        return next((result for result in results if result is not _REFUSED), _REFUSED)
+    if kind is Annotated:
+        inner, *readers = typing.get_args(hint)
+        result = _read(inner, value)
+        for read in readers if result is not _REFUSED else ():
+            result = read(result)
+        return result
+    if is_list(hint):
+        return _items(hint, value)
+    return value if _is_one(hint, kind, value) else _REFUSED
 
 
 def _items(hint: object, value: object) -> object:
@@ -165,32 +148,24 @@ def _items(hint: object, value: object) -> object:
     is_text = item is str or any(isinstance(word, str) for word in words_of(item))
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
-    if not _has_items(value):
+    # A mapping is no list, and neither is an array without an axis.
+    is_list_like = isinstance(value, Iterable) and not isinstance(value, Mapping)
+    if not is_list_like or getattr(value, "ndim", 1) == 0:
         return _REFUSED
     fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
     is_row = bool(fields) and fields[-1] is not Ellipsis
     if not (is_text or is_row):
         return value
     items = list(value)
-    is_right = partial(_is_row, len(fields)) if is_row else partial(_is_one, item)
-    return items if all(map(is_right, items)) else _REFUSED
+    for element in items:
+        is_sized = isinstance(element, Sized) and len(element) == len(fields)
+        if not is_sized if is_row else _read(item, element) is _REFUSED:
+            return _REFUSED
+    return items
 
 
-def _is_row(length: int, value: object) -> bool:
-    return isinstance(value, Sized) and len(value) == length
-
-
-def _has_items(value: object) -> TypeGuard[Iterable[object]]:
-    """Whether a value is a list of any kind: no mapping, and no array without an axis."""
-    is_list_like = isinstance(value, Iterable) and not isinstance(value, Mapping)
-    return is_list_like and getattr(value, "ndim", 1) != 0
-
-
-def _is_one(hint: object, value: object) -> bool:
+def _is_one(hint: object, kind: object, value: object) -> bool:
     """Whether a value is one of the words, an instance of the class, or what nobody can tell."""
-    if len(parts := parts_of(hint)) > 1:
-        return any(_is_one(part, value) for part in parts)
-    kind = typing.get_origin(hint) or hint
     if kind is Literal:
         # To Python True and 1.0 are 1.
         words = typing.get_args(hint)
@@ -199,7 +174,7 @@ def _is_one(hint: object, value: object) -> bool:
         return callable(value)
     if not _is_class(kind) or kind is tuple:
         return True
-    is_truth = isinstance(value, bool) and hint in (int, float)  # numbers to Python only
+    is_truth = isinstance(value, bool) and kind in (int, float)  # numbers to Python only
     return isinstance(value, _CLASSES.get(kind, (kind,))[0]) and not is_truth
 
 
@@ -289,40 +264,24 @@ def _is_class(hint: object) -> TypeGuard[type]:
     return is_class and hint is not object
 
 
-def _expected(hint: object, value: object, class_words: ClassWords) -> str:
+def _expected(hint: object, value: object) -> str:
     """What is expected and what is found, as a message says it, with the nearest word; of a list
     the first wrong item.
     """
     words = words_of(hint)
     items = value if words and isinstance(value, list | tuple) else [value]
     wrong = next((item for item in items if item not in words), value)
-    question = did_you_mean(wrong, [*map(str, words)]) if isinstance(wrong, str) else ""
-    expected = [", ".join(map(repr, words))] * bool(words) + _in_words(hint, class_words)
-    end = f": {question.rstrip()}" if question else ""
-    return f"expected {' or '.join(dict.fromkeys(expected))}, found {short_repr(wrong)}{end}"
-
-
-def _in_words(hint: object, class_words: ClassWords) -> list[str]:
-    """What an annotation allows beside words."""
-    texts = []
+    suggestion = did_you_mean(wrong, [*map(str, words)]) if isinstance(wrong, str) else ""
+    kinds = [", ".join(map(repr, words))] if words else []
     for part in parts_of(hint):
         kind = typing.get_origin(part) or part
         if kind is Annotated:
-            texts += _in_words(typing.get_args(part)[0], class_words)
-        elif is_list(part):
-            texts += [] if words_of(part) else [_list_in_words(typing.get_args(part)[0])]
+            kind = typing.get_args(part)[0]
+        if is_list(part) and not words:
+            kinds.append("a list")
         elif kind is Callable:
-            texts.append("a function")
-        elif _is_class(kind):
-            article = "an" if kind.__name__[0] in "AEIOU" else "a"
-            of_class = _CLASSES.get(kind, (kind, f"{article} {kind.__name__}"))[1]
-            texts.append(class_words.get(kind) or of_class)
-    return texts
-
-
-def _list_in_words(item: object) -> str:
-    if typing.get_origin(item) is tuple:
-        names = [getattr(field, "__name__", "...") for field in typing.get_args(item)]
-        return f"a list of ({', '.join(names)})"
-    items = {int: " of whole numbers", str: " of texts"}
-    return f"a list{items.get(item, '')}" if isinstance(item, type) else "a list"
+            kinds.append("a function")
+        elif _is_class(kind) and not is_list(part):
+            kinds.append(_CLASSES.get(kind, (kind, f"a {kind.__name__}"))[1])
+    expected = " or ".join(dict.fromkeys(kinds))
+    return f"expected {expected}, found {short_repr(wrong)}: {suggestion}".rstrip(": ")

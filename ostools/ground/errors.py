@@ -39,12 +39,6 @@ def short_repr(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def one_line(error: object) -> str:
-    """Another library's error in one line that fits behind ours."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else text[:297] + "..."
-
-
 @contextmanager
 def refusal(expected: str, remedy: str = "") -> Iterator[None]:
     """Refuse, with what was expected and then the library's own words, whatever another library
@@ -55,9 +49,8 @@ def refusal(expected: str, remedy: str = "") -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"expected {expected}: {one_line(in_words(error)).rstrip(': ')}{remedy}"
-        ) from None
+        reason = in_words(error)[:300].rstrip(": ")
+        raise InputError(f"expected {expected}: {reason}{remedy}") from None
 
 
 def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputError:

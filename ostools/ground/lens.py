@@ -13,27 +13,31 @@ import sys
 from abc import ABCMeta
 from typing import TYPE_CHECKING, cast
 
+__all__ = [
+    "BloomBlockBridge",
+    "Cache",
+    "Conv1D",
+    "HookPoint",
+    "JointQKVPositionEmbeddingsAttentionBridge",
+    "MoEBridge",
+    "PreTrainedConfig",
+    "PreTrainedModel",
+    "PreTrainedTokenizerBase",
+    "TransformerBridge",
+    "original_model",
+]
+
 if TYPE_CHECKING:
-    from transformer_lens.hook_points import HookPoint as HookPoint
-    from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
+    from transformer_lens.hook_points import HookPoint
+    from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.generalized_components import (
-        BloomBlockBridge as BloomBlockBridge,
+        BloomBlockBridge,
+        JointQKVPositionEmbeddingsAttentionBridge,
+        MoEBridge,
     )
-    from transformer_lens.model_bridge.generalized_components import (
-        JointQKVAttentionBridge as JointQKVAttentionBridge,
-    )
-    from transformer_lens.model_bridge.generalized_components import (
-        JointQKVPositionEmbeddingsAttentionBridge as JointQKVPositionEmbeddingsAttentionBridge,
-    )
-    from transformer_lens.model_bridge.generalized_components import MoEBridge as MoEBridge
-    from transformer_lens.model_bridge.generalized_components.base import (
-        GeneralizedComponent as GeneralizedComponent,
-    )
-    from transformers import PreTrainedConfig as PreTrainedConfig
-    from transformers import PreTrainedModel as PreTrainedModel
-    from transformers import PreTrainedTokenizerBase as PreTrainedTokenizerBase
-    from transformers.cache_utils import Cache as Cache
-    from transformers.pytorch_utils import Conv1D as Conv1D
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.cache_utils import Cache
+    from transformers.pytorch_utils import Conv1D
 else:
 
     class _StandIn(ABCMeta):
@@ -54,9 +58,7 @@ else:
     for _home, _name in (
         ("transformer_lens.hook_points", "HookPoint"),
         ("transformer_lens.model_bridge.transformer_bridge", "TransformerBridge"),
-        (f"{_COMPONENTS}.base", "GeneralizedComponent"),
         (f"{_COMPONENTS}.bloom_block", "BloomBlockBridge"),
-        (f"{_COMPONENTS}.joint_qkv_attention", "JointQKVAttentionBridge"),
         (
             f"{_COMPONENTS}.joint_qkv_position_embeddings_attention",
             "JointQKVPositionEmbeddingsAttentionBridge",

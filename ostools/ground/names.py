@@ -4,7 +4,9 @@ them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
@@ -43,17 +45,12 @@ def checked_name(what: str, name: object, known_names: Iterable[str]) -> str:
     return name
 
 
-def checked_names(what: str, names: object, known_names: Iterable[str]) -> tuple[str, ...]:
+def checked_names(what: str, names: Iterable[str], known_names: Iterable[str]) -> tuple[str, ...]:
     """The names in order and without doubles; none at all, or an unknown one, is an `InputError`. A
     name alone is one.
     """
     known_names = tuple(known_names)
-    name_list = (
-        [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
-    )
-    if not name_list:
-        raise InputError(f"expected at least one {what} of {', '.join(known_names)}, found none")
-    return tuple(dict.fromkeys(checked_name(what, name, known_names) for name in name_list))
+    return tuple(checked_name(what, name, known_names) for name in distinct(what, names))
 
 
 def distinct(what: str, names: Word | Iterable[Word]) -> tuple[Word, ...]:
@@ -76,6 +73,18 @@ def checked_list(what: str, values: Iterable[Item], example: str) -> list[Item]:
     if not value_list:
         raise InputError(f"{what}: expected at least one, found none; for example {example}")
     return value_list
+
+
+def checked_path(path: object, what: str = "path") -> Path:
+    """The path, if a file can have it. Raises `InputError`, which calls it `what`, for another
+    type, and for a name of over 255 bytes, the most on every usual file system."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{what}: expected a path, found {short_repr(path)}")
+    if any(len(os.fsencode(name)) > 255 for name in Path(path).parts):
+        raise InputError(
+            f"{what}: expected a path, found {short_repr(path)}, which no file can have"
+        )
+    return Path(path)
 
 
 def is_loopback(host: str) -> bool:

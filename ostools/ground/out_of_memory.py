@@ -11,8 +11,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import free_memory
@@ -22,8 +21,8 @@ Returned = TypeVar("Returned")
 
 _SHARE: ContextVar[float | None] = ContextVar("share", default=None)
 
-SMALLEST = 1 / 16
-"""The share of a chunk below which a measurement that does not fit is given up."""
+_SHARES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+"""The shares of a chunk in which a measurement is tried."""
 
 # What torch's and safetensors' allocators write, and C++ where nobody caught it.
 _MESSAGES = ("not enough memory", "allocate memory", "out of memory", "bad_alloc", "alloc_failed")
@@ -69,8 +68,8 @@ def in_smaller_chunks(
     """The measurement, tried again in chunks half as large where memory runs out, down to a
     sixteenth.
 
-    Then `InsufficientMemoryError`, with what is free. The share of the chunks that fitted is in the
-    result's provenance, as "chunk_share". Inside another such measurement that one decides.
+    Then `InsufficientMemoryError`, with what is free. Inside another such measurement that one
+    decides.
     """
 
     @functools.wraps(measurement)
@@ -80,20 +79,26 @@ def in_smaller_chunks(
         # Arguments are read more than once: an iterator as a list.
         places = [_listed(value) for value in args]
         keywords = {name: _listed(value) for name, value in options.items()}
-        share = 1.0
-        while True:
+        reason = ""
+        for share in _SHARES:
             try:
                 with smaller_chunks(share):
-                    result = measurement(*places, **keywords)  # pyright: ignore[reportCallIssue]
-                return result if share == 1.0 else _with_share(result, share)
+                    return measurement(*places, **keywords)  # pyright: ignore[reportCallIssue]
             except Exception as error:
-                if not is_out_of_memory(error):
+                # A forecast says itself what does not fit and what to do.
+                is_last_forecast = share == _SHARES[-1] and isinstance(
+                    error, InsufficientMemoryError
+                )
+                if is_last_forecast or not is_out_of_memory(error):
                     raise
-                if share <= SMALLEST:
-                    raise _lacking(measurement.__name__, error) from None
+                reason = in_words(error)
             # Behind the handler: until then the error's traceback holds what did not fit.
             _free_what_is_left()
-            share /= 2
+        raise InsufficientMemoryError(
+            f"out of memory: {measurement.__name__} does not fit, even in chunks of a sixteenth; "
+            f"{free_memory()} ({reason}): shorten the prompt or take shorter lengths, load the "
+            "model in bfloat16, or free memory"
+        )
 
     return fitted
 
@@ -109,28 +114,3 @@ def _free_what_is_left() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def _lacking(name: str, error: Exception) -> InsufficientMemoryError:
-    """The refusal; one that says itself what was forecast and what to do stays as it is."""
-    if isinstance(error, InsufficientMemoryError):
-        return error
-    return InsufficientMemoryError(
-        f"out of memory: {name} does not fit, even in chunks of a sixteenth; {free_memory()} "
-        f"({in_words(error)}): shorten the prompt or take shorter lengths, load the model in "
-        "bfloat16, or free memory"
-    )
-
-
-def _with_share(returned: Returned, share: float) -> Returned:
-    result: Any = returned
-    if isinstance(result, list):
-        return [_with_share(part, share) for part in result]  # pyright: ignore[reportReturnType]
-    if not hasattr(result, "provenance"):
-        return returned
-    parameters = {**result.provenance.parameters, "chunk_share": share}
-    result = replace(result, provenance=replace(result.provenance, parameters=parameters))
-    if not hasattr(result, "results"):
-        return result
-    # A result of several prompts holds each prompt's own.
-    return replace(result, results=tuple(_with_share(part, share) for part in result.results))

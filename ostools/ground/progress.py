@@ -24,8 +24,6 @@ _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
 """Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
-_PREDICTING = 0.9
-"""The share of the steps up to which they say how long the others take."""
 _this_thread = threading.local()
 
 
@@ -58,14 +56,6 @@ def watched(name: str, counts_steps: bool = True) -> Iterator[Progress]:
     )
 
 
-def _words_of_remainder(seconds: float, steps_done: int, total: int) -> str:
-    """How long until the end, where it goes as what was done. Nothing before the first step, and
-    in the last tenth: a last step that is slower than the others would be "1 s" for minutes."""
-    if not 0 < steps_done <= _PREDICTING * total:
-        return ""
-    return f"about {in_time(seconds * (total - steps_done) / steps_done)} left"
-
-
 class LogLines:
     """How a long work tells into a log where it is: to call it with steps is to tell its progress.
 
@@ -85,7 +75,11 @@ class LogLines:
             steps = "" if total == 100 else f"{steps_done} of {total}"
             part = getattr(_this_thread, "part", "") or steps
             progress = f"{share:.0%} done after {in_time(seconds)}"
-            remainder = _words_of_remainder(seconds, steps_done, total)
+            remainder = ""
+            # Not in the last tenth: a last step that is slower than the others would be "1 s" for
+            # minutes.
+            if 0 < steps_done <= 0.9 * total:
+                remainder = f"about {in_time(seconds * (total - steps_done) / steps_done)} left"
             self._say(", ".join(filter(None, (part, progress, remainder))))
 
 
@@ -115,13 +109,10 @@ def bar(description: str) -> Iterator[Progress]:
         desc=description,
         delay=_DELAY,
         leave=False,
-        bar_format="{desc}: {percentage:3.0f}%|{bar}|{postfix}",
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {remaining} left",
     ) as tqdm_bar:
-        start = time.monotonic()
 
         def update(steps_done: int, total: int) -> None:
-            words = _words_of_remainder(time.monotonic() - start, steps_done, total)
-            tqdm_bar.set_postfix_str(words, refresh=False)
             tqdm_bar.total = total
             tqdm_bar.update(steps_done - tqdm_bar.n)
 

@@ -19,13 +19,7 @@ LONGEST = 1_000_000
 _PART = re.compile(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", re.ASCII)
 
 
-def whole_numbers(
-    what: str,
-    values: object,
-    least: int = 0,
-    most: int = _LAST_SEED,
-    example: object = None,
-) -> list[int]:
+def whole_numbers(what: str, values: object, least: int = 0, most: int = _LAST_SEED) -> list[int]:
     """Each once, in the order given; a number by itself is a list of one.
 
     Raises `InputError`, which calls them `what`, for none, for what is no whole number, and for one
@@ -34,10 +28,9 @@ def whole_numbers(
     # A number by itself may also be an array without an axis.
     is_one = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
     numbers = list(values) if isinstance(values, Iterable) and not is_one else [values]
-    hint = "" if example is None else f"; for example {example}"
     if not numbers:
-        raise InputError(f"{what}: {_expected('whole numbers', least)}, found none{hint}")
-    checked = [_check(f"{what}: ", n, "whole numbers", least, most, hint) for n in numbers]
+        raise InputError(f"{what}: expected whole numbers of at least {least}, found none")
+    checked = [_check(f"{what}: ", n, "whole numbers", least, most) for n in numbers]
     return list(dict.fromkeys(checked))
 
 
@@ -51,28 +44,22 @@ def at_least(least: int) -> Callable[[object], int]:
     return partial(_check, "", noun="a whole number", least=least, most=_LARGEST)
 
 
-def _check(before: str, value: object, noun: str, least: int, most: int, hint: str = "") -> int:
+def _check(before: str, value: object, noun: str, least: int, most: int) -> int:
     """The number; an `InputError` that begins with `before` for any other value."""
-    if not is_whole(value) or value < least:
-        expected = _expected(noun, least)
-        raise InputError(f"{before}{expected}, found {short_repr(value)}{hint}")
-    if value > most:
-        raise InputError(f"{before}expected {noun} of at most {most:,}, found {short_repr(value)}")
+    if not is_whole(value) or not least <= value <= most:
+        bound = f"at most {most:,}" if is_whole(value) and value > most else f"at least {least}"
+        raise InputError(f"{before}expected {noun} of {bound}, found {short_repr(value)}")
     return int(value)
-
-
-def _expected(noun: str, least: int) -> str:
-    return f"expected {noun} of at least {least}"
 
 
 def checked_lengths(lengths: object) -> list[int]:
     """Numbers of items, ascending and without doubles."""
-    return sorted(whole_numbers("lengths", lengths, 1, _LONGEST, range(1, 257)))
+    return sorted(whole_numbers("lengths", lengths, 1, _LONGEST))
 
 
 def checked_seeds(seeds: object) -> list[int]:
     """Seeds in their order, without doubles."""
-    return whole_numbers("seeds", seeds, example="range(3)")
+    return whole_numbers("seeds", seeds)
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -87,23 +74,13 @@ def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[in
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
-    option = f"{what} {text[:60]!r}"
     for part in text.split(","):
         match = _PART.fullmatch(part)
-        if match is None:
+        low, high = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if not least <= low <= high <= LONGEST:
             raise InputError(
-                f"{option}: expected a range such as 1:512 or a list such as 8,16,32, found "
-                f"{part[:20]!r}"
-            )
-        low, high = int(match[1]), int(match[2] or match[1])
-        if high < low:
-            raise InputError(
-                f"{option}: expected a range from the smaller number, found {part.strip()!r}: "
-                f"write {high}:{low}"
-            )
-        if low < least or high > LONGEST:
-            raise InputError(
-                f"{option}: expected numbers from {least} to {LONGEST}, found {part.strip()}"
+                f"{what} {text[:60]!r}: expected a range such as 1:512 or a list such as 8,16,32, of "
+                f"numbers from {least} to {LONGEST}, found {part.strip()[:20]!r}"
             )
         lengths.update(range(low, high + 1))
     return sorted(lengths)

@@ -17,10 +17,10 @@ from ostools.ground.arguments import checked_arguments, full_signature, read_arg
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import outermost, watched
 from ostools.measure.position import require_question
-from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded, one_of_several
+from ostools.measure.prompts import OfPrompt, OfPrompts, OneOrSeveral, encoded
 from ostools.measure.task_prompt import require_seeds
 from ostools.models import EncodingOptions, Prompt
-from ostools.models.describe import IN_WORDS, checked_once
+from ostools.models.describe import checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
@@ -170,7 +170,7 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
     signature = inspect.signature(function)
     parameters = signature.parameters
 
-    @checked_arguments(InputError, IN_WORDS, one_of_several)
+    @checked_arguments(InputError)
     @functools.wraps(function)
     def measured(*args: Arguments.args, **options: Arguments.kwargs) -> Measured:
         call = signature.bind(*args, **options)

@@ -23,7 +23,7 @@ from ostools import tasks
 from ostools.ground import InputError, TransformerBridge
 from ostools.mitigations import Bar, Mitigation
 from ostools.models import EncodingOptions, Prompt, encode
-from ostools.models.chat import LOW, ON
+from ostools.models.chat import ON
 from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import offsets, tokenizer_of
 from ostools.tasks import CollapseTask, Question, Task
@@ -60,7 +60,7 @@ class TaskPrompt(Question):
         """
         chat = self.prompt.chat
         return chat is not None and (
-            chat.thinking in (ON, LOW) or self.asked_text.rstrip().endswith(THINKING_MARK)
+            chat.thinking == ON or self.asked_text.rstrip().endswith(THINKING_MARK)
         )
 
     @property

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import PreTrainedTokenizerBase
+from ostools.ground import InputError, PreTrainedTokenizerBase, refusal
 from ostools.models.tokenizer_calls import (
     HARMLESS,
     Span,
@@ -31,14 +30,14 @@ EOS). template: the chat template's own (turn markers, role names, line ends, th
 answer, a system prompt of its own). system: the system prompt that was given. text: the user's
 text. mixed: several of these at once. Blanks decide only where a token has nothing else."""
 
-ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
-"""What a provenance says about thinking. low effort: for a template that grades its effort and
-cannot switch it off.
-"""
+ON, OFF, NO_SWITCH = "on", "off", "no switch"
+"""What a provenance says about thinking."""
 
-_CHAT = ("chat", "system", "thinking", "dated")
 PROMPT_PROVENANCE = (
-    *_CHAT,
+    "chat",
+    "system",
+    "thinking",
+    "dated",
     "markers_as_text",
     "bos",
     "bos_not_added",
@@ -51,17 +50,16 @@ _MESSAGE, _SYSTEM = (
     "\ue000",
     "\ue001",
 )  # of private use: in no template, and no blanks that one would strip
-_SWITCHES = ("enable_thinking", "thinking")
-_EFFORT = "reasoning_effort"
-_DATES = frozenset({"strftime_now", "date_string"})
+_SWITCH = "enable_thinking"
+_DATES = ("strftime_now", "date_string")
 
 
 @dataclass(frozen=True)
 class Chat:
     """Settings with which a chat template was rendered.
 
-    system: the system prompt that was given, None for none. thinking: "on", "off", "low effort" or
-    "no switch". dated: whether the template can write the day's date, so that the prompt may be
+    system: the system prompt that was given, None for none. thinking: "on", "off" or "no switch".
+    dated: whether the template can write the day's date, so that the prompt may be
     another one tomorrow. message: where the user's text stands in the encoded text, from the first
     character to the one after the last.
     """
@@ -74,7 +72,8 @@ class Chat:
     @property
     def provenance(self) -> dict[str, object]:
         """For a provenance."""
-        return dict(zip(_CHAT, (True, self.system, self.thinking, self.dated), strict=True))
+        names = ("system", "thinking", "dated")
+        return {"chat": True} | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,8 @@ def render(
     """A user's turn in the tokenizer's template, after `system` where it is given, up to where the
     answer begins.
 
-    `thinking`: whether the model is to think before it answers, where the template has a switch:
-    `enable_thinking` or `thinking`, found among the words that it uses, where they change what it
-    writes. `reasoning_effort` has no off: False asks for "low", True leaves the template's own. A
-    template without a switch is left as it is.
+    `thinking`: whether the model is to think before it answers, where the template has the switch
+    `enable_thinking`: where that changes what it writes. A template without it is left as it is.
 
     Raises `InputError` for no template, one that fails, takes no system prompt, or writes the
     message otherwise than whole and once (blanks at its ends aside), for empty `system`, and for
@@ -108,8 +105,13 @@ def render(
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     if system is not None and not (isinstance(system, str) and system.strip()):
         raise InputError(f"system: expected text, or None for no system prompt, found {system!r}")
-    words = _words_of_template(tokenizer)
-    thinking_state, options = _thinking(tokenizer, words, thinking)
+    on, off = (_written(tokenizer, _MESSAGE, None, {_SWITCH: value}) for value in (True, False))
+    if thinking and on == off:
+        raise InputError(
+            f"thinking: expected a chat template with a switch ({_SWITCH}), found none: leave "
+            "thinking out; a model that always thinks does so all the same"
+        )
+    options = {_SWITCH: thinking}
     mark = None if system is None else _SYSTEM
     marked = _written(tokenizer, _MESSAGE, mark, options)
     for what, sign in (("the user's message", _MESSAGE), ("a system prompt", mark)):
@@ -122,7 +124,13 @@ def render(
     spans = _spans(marked, whole_text, {_MESSAGE: text, _SYSTEM: system or ""})
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, HARMLESS).replace(_SYSTEM, HARMLESS)
-    chat = Chat(system, thinking_state, bool(words & _DATES), message)
+    template = str(tokenizer.get_chat_template())
+    chat = Chat(
+        system,
+        NO_SWITCH if on == off else ON if thinking else OFF,
+        any(word in template for word in _DATES),
+        message,
+    )
     return Rendered(whole_text, harmless, spans, chat)
 
 
@@ -147,38 +155,6 @@ def chat_ids(
             "control token; change it"
         )
     return rendered, ids
-
-
-def _words_of_template(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
-    """The words that the chat template uses, the names of its variables among them."""
-    with refusal("one chat template, found several, none of them the default"):
-        return frozenset(re.findall(r"\w+", str(tokenizer.get_chat_template())))
-
-
-def _thinking(
-    tokenizer: PreTrainedTokenizerBase, words: frozenset[str], is_wanted: bool
-) -> tuple[str, dict[str, object]]:
-    """State of thinking, and the template's variables that make it so."""
-
-    def switches(name: str, first: object, second: object) -> bool:
-        """Whether a variable of the template changes what it writes."""
-        return name in words and (
-            _written(tokenizer, _MESSAGE, None, {name: first})
-            != _written(tokenizer, _MESSAGE, None, {name: second})
-        )
-
-    for name in _SWITCHES:
-        if switches(name, True, False):
-            return (ON if is_wanted else OFF), {name: is_wanted}
-    if switches(_EFFORT, "low", "high"):
-        return (ON, {}) if is_wanted else (LOW, {_EFFORT: "low"})
-    if is_wanted:
-        raise InputError(
-            "thinking: expected a chat template with a switch "
-            f"({', '.join((*_SWITCHES, _EFFORT))}), found none: leave thinking out; a model that "
-            "always thinks does so all the same"
-        )
-    return NO_SWITCH, {}
 
 
 def _written(

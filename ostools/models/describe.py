@@ -15,19 +15,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import xxhash
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import PreTrainedTokenizerBase, TransformerBridge, original_model
+from ostools.ground import InputError, TransformerBridge, original_model
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
-from ostools.models.lazy_cast import LazyCast, stored_part
-from ostools.models.tokenizer_calls import frame
+from ostools.models.lazy_cast import stored_part
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _hashes: WeakKeyDictionary[TransformerBridge, tuple[bytes, str]] = WeakKeyDictionary()
@@ -81,10 +79,6 @@ class Metadata(LoaderFacts):
 class ModelDescription(LoaderFacts):
     """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`:
     where it computes.
-
-    bos: whether the tokenizer puts its BOS before a text: "added" or "not added". eos: whether it
-    puts its EOS behind one: "appended" (prompts leave it out) or "not appended". None: it has no
-    such token, or there is no tokenizer.
     """
 
     weight_hash: str
@@ -99,8 +93,6 @@ class ModelDescription(LoaderFacts):
     dtype: str
     device: str
     attention_implementation: str
-    bos: str | None
-    eos: str | None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -114,10 +106,6 @@ def remember(model: TransformerBridge, metadata: Metadata) -> None:
 def metadata_of(model: TransformerBridge) -> Metadata:
     """Facts that the loader noted; of a bridge that the user built, only the name that it has."""
     return _metadata.get(model) or Metadata(name=str(model.cfg.model_name))
-
-
-IN_WORDS = {TransformerBridge: "a model, as ostools.load_model gives it"}
-"""What a message expects in the place of a class."""
 
 
 def describe(model: TransformerBridge) -> ModelDescription:
@@ -142,7 +130,6 @@ def describe(model: TransformerBridge) -> ModelDescription:
     dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
     attention = attention_named(model)
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in weights.values())
-    bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
         weight_hash=_weight_hash(model, weights | dict(buffers)),
@@ -157,8 +144,6 @@ def describe(model: TransformerBridge) -> ModelDescription:
         dtype="+".join(sorted(dtypes)) + "-eager" * (is_narrow and attention == _EAGER),
         device="+".join(sorted({str(weight.device) for weight in weights.values()})),
         attention_implementation=attention,
-        bos=bos,
-        eos=eos,
     )
 
 
@@ -172,18 +157,6 @@ def attention_named(model: TransformerBridge) -> str:
     is_narrow = any(weight.dtype in SIXTEEN_BITS for weight in model.parameters())
     rounds_scores = getattr(model.cfg, "eager_scores", True)
     return _WIDE_SCORES if is_narrow and not rounds_scores else _EAGER
-
-
-def _special_tokens(
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> tuple[str | None, str | None]:
-    """`ModelDescription.bos` and `.eos` of a tokenizer, or of None."""
-    before, after = ([], []) if tokenizer is None else frame(tokenizer)
-    bos, eos = (getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id"))
-    return (
-        None if bos is None else "added" if bos in before else "not added",
-        None if eos is None else "appended" if eos in after else "not appended",
-    )
 
 
 def require_numbers(weights: Iterable[Tensor]) -> None:
@@ -229,7 +202,7 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     parameters = dict(model.named_parameters())
     # The largest first: what lies inside of one is a view of it.
     for name, parameter in sorted(parameters.items(), key=lambda item: -item[1].numel()):
-        storage = _stored(parameter)
+        storage = stored_part(parameter)
         start = storage.data_ptr()
         end = start + storage.numel() * storage.element_size()
         spans = covered.setdefault(storage.untyped_storage().data_ptr(), [])
@@ -278,7 +251,7 @@ def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str
     state = [
         None
         if weight.is_inference()
-        else (name, _stored(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
+        else (name, stored_part(weight).data_ptr(), weight.dtype, weight.shape, weight._version)
         for name, weight in weights.items()
     ]
     if state_by_model is not None and None not in state and state_by_model.get(model) == state:
@@ -291,26 +264,14 @@ def _weight_hash(model: TransformerBridge, weights: Mapping[str, Tensor]) -> str
     return _hashes[model][1]
 
 
-def _stored(weight: Tensor) -> Tensor:
-    """Where the numbers of a weight are stored, if it is made where it is read (`LazyCast`)."""
-    return stored_part(weight) if isinstance(weight, LazyCast) else weight
-
-
-class _Hash(Protocol):
-    """A hash that is fed piece by piece."""
-
-    def update(self, data: memoryview, /) -> None: ...
-    def digest(self) -> bytes: ...
-
-
-def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], _Hash]) -> bytes:
+def _digest_of(weights: Mapping[str, Tensor], new: Callable[[bytes], Any]) -> bytes:
     """Digest over every weight's name, shape, dtype and bytes, as they are, read in parallel."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         digests = pool.map(partial(digest, new=new), weights, weights.values())
         return new(b"".join(digests)).digest()
 
 
-def digest(name: str, weight: Tensor, new: Callable[[bytes], _Hash] = xxhash.xxh3_128) -> bytes:
+def digest(name: str, weight: Tensor, new: Callable[[bytes], Any] = xxhash.xxh3_128) -> bytes:
     """Digest over a weight's name, shape, dtype and bytes."""
     of_weight = new(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
     for part in weight.contiguous().flatten().view(torch.uint8).split(_CHUNK):

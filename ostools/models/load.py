@@ -10,7 +10,6 @@ the checkpoint's own code. Nothing is downloaded for the embedded model or for a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from copy import deepcopy
 from types import FunctionType
 from typing import Literal
@@ -21,18 +20,18 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import (
+from ostools.ground import (
+    InputError,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TransformerBridge,
+    checked_arguments,
+    refusal,
 )
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.describe import Metadata, remember
-from ostools.models.devices import resolve_device
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import (
@@ -60,11 +59,11 @@ from ostools.models.precision.scores import (
     attention_of,
     check_arithmetic,
     find_own_attention,
-    own_logits,
     put_scores,
     reference_attention,
 )
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.shape import resolve_device
 from ostools.models.tokenizer_calls import frame
 
 
@@ -168,19 +167,6 @@ def load_whole(
     return module.eval().to(device)
 
 
-def unpatched(bridge: TransformerBridge) -> TransformerBridge:
-    """The bridge without functions in the place of its modules' own `forward`, such as
-    TransformerLens puts into Falcon's.
-
-    They hold the module that they were made for, so that a copy of the model (`view_in`) would
-    compute with its weights.
-    """
-    for module in bridge.modules():
-        if isinstance(vars(module).get("forward"), FunctionType):
-            del module.forward
-    return bridge
-
-
 def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> TransformerBridge:
     """Wrap the module, which is changed in place, and see that it still computes the same. `eager`:
     in 16 bits, with scores rounded to them.
@@ -189,56 +175,63 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
     torch's generator is put back.
     """
     probe = probe_of(module)
+
+    def own_pass() -> Tensor:
+        return module(probe, use_cache=False).logits
+
+    what = f"a config.json with which {name} computes, found one that ends its first pass"
+    by_sdpa = None
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         with attention_of(module, reference_attention(module, eager)):
-            reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+            with refusal(what):
+                reference = own_pass()
             if family.generic:
-                bridge = generic_bridge(module, family.module, probe, name)
+                bridge = generic_bridge(module, family.module, probe, reference, name)
                 put_scores(bridge, eager)
                 return bridge
         # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits
         # of one prompt are chance.
-        delegates = family.exact and not eager and module.dtype in SIXTEEN_BITS
-        by_sdpa = (
-            own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
-        )
-        bridge = _recorded_bridge(module, family, name)
+        if family.exact and not eager and module.dtype in SIXTEEN_BITS and module._supports_sdpa:
+            with attention_of(module, "sdpa"):
+                by_sdpa = own_pass()
+        bridge = recorded_bridge(module, family.module, name)
+        for block in bridge.blocks if family.copied else ():
+            # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
+            # change of it.
+            joint = block.attn.qkv.original_component
+            for weight, _ in list(joint.named_parameters()):
+                setattr(joint, weight, None)
         put_scores(bridge, eager)
-        check_same(reference, _first_pass(lambda: bridge(probe), name), name)
+        with refusal(what):
+            check_same(reference, bridge(probe), name)
         find_own_attention(bridge, by_sdpa, lambda: bridge(probe))
     return bridge
 
 
-def adapting(config: PreTrainedConfig) -> Callable[[ArchitectureAdapter], None]:
-    """What `build_bridge_from_module(..., post_adapter_hook=...)` does for a model of this
-    configuration: TransformerLens reads four spellings of eps, and not StarCoder 2's.
-    """
+def recorded_bridge(module: PreTrainedModel, architecture: str, name: str) -> TransformerBridge:
+    """TransformerLens' bridge around a module of a known family, raw and frozen."""
 
     def set_eps(adapter: ArchitectureAdapter) -> None:
-        adapter.cfg.eps = getattr(config, "norm_epsilon", adapter.cfg.eps)
+        """TransformerLens reads four spellings of eps, and not StarCoder 2's."""
+        adapter.cfg.eps = getattr(module.config, "norm_epsilon", adapter.cfg.eps)
 
-    return set_eps
-
-
-def _recorded_bridge(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
-    """TransformerLens' bridge around a module of a known family, raw and frozen."""
     what = f"a model that TransformerLens can wrap, found {name}"
     with refusal(what, "; it does not know one of its settings"):
         bridge = build_bridge_from_module(
             module,
-            family.module,
+            architecture,
             hf_config=module.config,
             model_name=name,
-            post_adapter_hook=adapting(module.config),
+            post_adapter_hook=set_eps,
         )
     bridge.eval().requires_grad_(False)
-    for block in bridge.blocks if family.copied else ():
-        # q, k and v have copies of the joint weight: nothing computes with it, nor would with a
-        # change of it.
-        joint = block.attn.qkv.original_component
-        for weight, _ in list(joint.named_parameters()):
-            setattr(joint, weight, None)
-    return unpatched(bridge)
+    for part in bridge.modules():
+        # Functions in the place of a module's own `forward`, such as TransformerLens puts into
+        # Falcon's, hold the module that they were made for: a copy of the model (`view_in`) would
+        # compute with its weights.
+        if isinstance(vars(part).get("forward"), FunctionType):
+            del part.forward
+    return bridge
 
 
 def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
@@ -275,14 +268,6 @@ def give_tokenizer(bridge: TransformerBridge, tokenizer: PreTrainedTokenizerBase
             default=None,
         )
     bridge.tokenizer = tokenizer
-
-
-def _first_pass(run: Callable[[], Tensor], name: str) -> Tensor:
-    """Its logits; an `InputError` for whatever is raised by settings that fit the weights and each
-    other only in part.
-    """
-    with refusal(f"a config.json with which {name} computes, found one that ends its first pass"):
-        return run()
 
 
 def check_same(reference: Tensor, bridged: Tensor, what: str) -> None:

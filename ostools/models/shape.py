@@ -1,5 +1,5 @@
 """The sizes of a model that decide what computing with it takes: of a loaded one, or by its
-configuration before that; and how many threads they are worth."""
+configuration before that; the device that it is on, and how many threads it is worth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -58,15 +57,9 @@ class Shape:
     def of(cls, model: TransformerBridge) -> Shape:
         """Shape of a loaded model, on its device and in its dtype, as they are now."""
         like = next(model.parameters())
-        if model not in _shapes:
-            config = original_model(model).config
-            _shapes[model] = cls.of_config(config, like.dtype, "cpu")
-        return replace(
-            _shapes[model],
-            element=like.dtype.itemsize,
-            device=like.device.type,
-            cast=any(isinstance(weight, LazyCast) for weight in model.parameters()),
-        )
+        is_cast = any(isinstance(weight, LazyCast) for weight in model.parameters())
+        config = original_model(model).config
+        return replace(cls.of_config(config, like.dtype, like.device.type), cast=is_cast)
 
     @classmethod
     def of_config(cls, config: PreTrainedConfig, dtype: torch.dtype, device: str) -> Shape:
@@ -131,10 +124,6 @@ class Shape:
     def parameters(self) -> int:
         """Parameters of all blocks and of one embedding: those that a token is multiplied with."""
         return self.n_layers * self.block_parameters + self.d_vocab * self.d_model
-
-
-_shapes: WeakKeyDictionary[TransformerBridge, Shape] = WeakKeyDictionary()
-"""The sizes of a model do not change after it is loaded."""
 
 
 def setting(config: _Settings, name: str) -> Any:
@@ -203,3 +192,24 @@ def one_is_enough(model: TransformerBridge) -> bool:
         "OMP_NUM_THREADS" not in os.environ
         and sum(weight.numel() for weight in model.parameters()) < SMALL
     )
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The torch device of a name, a CPU's or a CUDA GPU's; "auto": cuda if there is one.
+
+    No others: mps lacks float64, which formulas and references need, and multiplies some sizes
+    wrongly without a word (pytorch issues 116769, 161640, 180776, 189495, 193487, 195163).
+    """
+    gpus = torch.cuda.device_count()
+    if device == "auto":
+        return torch.device("cuda" if gpus else "cpu")
+    try:
+        torch_device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise unknown_name("device", device, ("auto", "cpu", "cuda")) from None
+    if (torch_device.index or 0) >= {"cpu": 1, "cuda": gpus}.get(torch_device.type, 0):
+        raise InputError(
+            f"expected an available device, found {str(device)!r} on a machine with {gpus} cuda "
+            "devices: use device 'auto' or 'cpu'"
+        )
+    return torch_device

@@ -1,7 +1,7 @@
 """Calls of a tokenizer: text to ids and back, with one refusal for whatever it raises; its markers;
 and what ids are shown as.
 
-Nothing else in ostools calls a tokenizer; a test holds to that.
+Nothing else in ostools calls a tokenizer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FileTokenizer
 
-from ostools.ground.errors import InputError, refusal, short_repr
-from ostools.ground.lens import PreTrainedTokenizerBase
+from ostools.ground import InputError, PreTrainedTokenizerBase, refusal, short_repr
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding

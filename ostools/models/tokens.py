@@ -16,11 +16,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import PreTrainedTokenizerBase, TransformerBridge
+from ostools.ground import (
+    InputError,
+    PreTrainedTokenizerBase,
+    TransformerBridge,
+    checked_arguments,
+    refusal,
+    whole_number,
+)
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins
-from ostools.models.describe import IN_WORDS
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import (
     Tokenizer,
@@ -50,8 +54,8 @@ class EncodingOptions(TypedDict, total=False):
         chat: whether a text is a user's turn in the tokenizer's chat template, with the opening of
             the answer. None: a text is not, a task's question is where there is a template.
         system: a system prompt before it, in the chat template.
-        thinking: whether the model is to think before it answers, if its template has a switch
-            (`enable_thinking`, `thinking`, `reasoning_effort`).
+        thinking: whether the model is to think before it answers, if its template has the switch
+            `enable_thinking`.
     """
 
     bos: bool | None
@@ -144,7 +148,7 @@ class Prompt:
         return _prompt(model, None, _whole_numbers(ids))
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptions]) -> Prompt:
     """The prompt of a text, after the special tokens that the tokenizer puts before it. The text
     itself never becomes one.
@@ -163,29 +167,35 @@ def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptio
     if not text:
         raise InputError("expected a prompt, found empty text: give it at least one character")
     tokenizer = required(model.tokenizer)
-    if markers := markers_in(tokenizer, text):
-        count = "1 marker" if markers == 1 else f"{markers} markers"
+    markers = markers_in(tokenizer, text)
+    if markers:
         note_once(
-            f"the text {text[:40]!r} holds {count} of the chat template, read as plain text; give "
-            "the user's words alone, with chat=True"
+            f"the text {text[:40]!r} holds markers of the chat template ({markers}), read as plain "
+            "text; give the user's words alone, with chat=True"
         )
     if encoding.get("chat"):
         rendered, ids = chat_ids(tokenizer, text, *_chat_options(encoding))
-        prompt = _prompt(
-            model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat
+        token_origins = _origins(tokenizer, rendered, ids)
+        return _prompt(
+            model, rendered.text, ids, origins=token_origins, chat=rendered.chat, markers=markers
         )
-        return replace(prompt, markers=markers)
     bos = encoding.get("bos")
     before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
-    prompt = _prompt(model, text, [*before, *body], [SPECIAL] * len(before) + [TEXT] * len(body))
     if left_out := tuple(token_text(tokenizer, index) for index in after):
         note_once(
             f"the tokenizer puts {' '.join(left_out)} behind a text; it is left out: a prompt ends "
             "in its text's last token"
         )
-    not_added = None if bos is not None or tokenizer.bos_token_id in before else tokenizer.bos_token
-    return replace(
-        prompt, markers=markers, chosen_bos=bos, bos_not_added=not_added, left_out=left_out
+    is_as_it_does = bos is None and tokenizer.bos_token_id not in before
+    return _prompt(
+        model,
+        text,
+        [*before, *body],
+        origins=(SPECIAL,) * len(before) + (TEXT,) * len(body),
+        markers=markers,
+        chosen_bos=bos,
+        bos_not_added=tokenizer.bos_token if is_as_it_does else None,
+        left_out=left_out,
     )
 
 
@@ -270,26 +280,19 @@ def one_token(model: TransformerBridge, token: str | int) -> int:
     """The id of a text that the tokenizer makes one token of, or of an id itself; others are
     refused with `InputError`.
     """
-    d_vocab = int(model.W_E.shape[0])
-    if isinstance(token, str):
-        ids = token_ids(
-            tokenizer_of(model), token, add_special_tokens=False, split_special_tokens=True
-        )
-        if len(ids) != 1:
-            words = [token_text(model.tokenizer, index) for index in ids]
-            raise InputError(
-                f"expected text that is one token, found {token!r}, which is {len(ids)}: {words}; "
-                "give one of them, or an id"
-            )
-        return ids[0]
-    if type(token) is not int or not 0 <= token < d_vocab:
+    if not isinstance(token, str):
+        return whole_number("a token's id", token, most=int(model.W_E.shape[0]) - 1)
+    ids = token_ids(tokenizer_of(model), token, add_special_tokens=False, split_special_tokens=True)
+    if len(ids) != 1:
+        words = [token_text(model.tokenizer, index) for index in ids]
         raise InputError(
-            f"expected a token's text, or an id from 0 to {d_vocab - 1}, found {token!r}"
+            f"expected text that is one token, found {token!r}, which is {len(ids)}: {words}; "
+            "give one of them, or an id"
         )
-    return token
+    return ids[0]
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 def context_length(model: TransformerBridge) -> int:
     """The longest prompt the model has positions for, in tokens."""
     return int(model.cfg.n_ctx)
@@ -301,13 +304,7 @@ def tokenizer_of(model: TransformerBridge) -> PreTrainedTokenizerBase:
 
 
 @default_torch_state()
-def _prompt(
-    model: TransformerBridge,
-    text: str | None,
-    ids: list[int],
-    token_origins: Sequence[str] | None = None,
-    chat: Chat | None = None,
-) -> Prompt:
+def _prompt(model: TransformerBridge, text: str | None, ids: list[int], **known: Any) -> Prompt:
     """Check ids against the model, and find what to show for each."""
     context, d_vocab = int(model.cfg.n_ctx), int(model.W_E.shape[0])
     if not ids:
@@ -326,15 +323,8 @@ def _prompt(
             "out, encoding adds it once"
         )
     text_by_id = token_texts(tokenizer, ids)
-    tokens, starts = tuple(text_by_id[index] for index in ids), bos is not None and ids[0] == bos
-    return Prompt(
-        text,
-        torch.tensor(ids),
-        tokens,
-        starts,
-        None if token_origins is None else tuple(token_origins),
-        chat,
-    )
+    tokens = tuple(text_by_id[index] for index in ids)
+    return Prompt(text, torch.tensor(ids), tokens, bos is not None and ids[0] == bos, **known)
 
 
 def _origins(

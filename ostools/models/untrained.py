@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.lens import (
+from ostools.ground import (
+    InputError,
+    InsufficientMemoryError,
     PreTrainedConfig,
     PreTrainedModel,
     TransformerBridge,
+    checked_arguments,
     original_model,
+    whole_number,
 )
 from ostools.ground.memory import available_memory
-from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import is_closed
 from ostools.models.describe import (
-    IN_WORDS,
     Metadata,
     Null,
     config_hash,
@@ -37,7 +37,7 @@ from ostools.models.describe import (
     named_weights,
     remember,
 )
-from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
+from ostools.models.families import Family
 from ostools.models.files.checks import is_finite
 from ostools.models.files.config import built, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
@@ -50,7 +50,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 _PIECE = 1 << 20
 Untrained: TypeAlias = WeakKeyDictionary[
-    TransformerBridge, dict[tuple[Kind, int, str], TransformerBridge]
+    TransformerBridge, dict[tuple[str, int, str], TransformerBridge]
 ]
 _SHARED: ContextVar[Untrained | None] = ContextVar("untrained models", default=None)
 
@@ -67,7 +67,7 @@ def shared_untrained_models() -> Iterator[None]:
         _SHARED.reset(token)
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 @default_torch_state()
 def untrained_model(
     model: TransformerBridge, kind: Kind = "initialised", *, seed: int = 0
@@ -93,20 +93,27 @@ def untrained_model(
     they are drawn those of `drawing_bytes`.
     """
     seed = whole_number("seed", seed)
-    shared = _SHARED.get()
-    if shared is None:
-        return _untrained_model(model, kind, seed)
-    models = shared.setdefault(model, {})
-    key = kind, seed, describe(model).weight_hash  # weights that were written to have another twin
-    if key not in models:
-        models[key] = _untrained_model(model, kind, seed)
-    return models[key]
-
-
-def _untrained_model(model: TransformerBridge, kind: Kind, seed: int) -> TransformerBridge:
     described = describe(model)  # which refuses what is no model
-    family = _known_family(model)
-    _require_memory(described.n_parameters, next(model.parameters()).element_size())
+    # Weights that were written to have another twin.
+    shared, key = _SHARED.get(), (kind, seed, described.weight_hash)
+    if shared is not None and key in shared.setdefault(model, {}):
+        return shared[model][key]
+    config = original_model(model).config.to_dict()
+    where = f"the configuration of {model.cfg.architecture}"
+    family = family_of_settings(config, where, generic=is_closed(model))
+    if family.generic != is_closed(model):
+        raise InputError(
+            f"untrained model: expected a model that load_model gives, found {where} in another "
+            "form: load it with ostools.load_model"
+        )
+    like = next(model.parameters())
+    needed = drawing_bytes(described.n_parameters, like.element_size())
+    free = available_memory(torch.device("cpu"))
+    if needed > free:
+        raise InsufficientMemoryError(
+            f"untrained model: {described.n_parameters:,} parameters need {needed / 2**30:.2f} "
+            f"GiB, found {free / 2**30:.2f} GiB free: free memory, or take a smaller model"
+        )
     name = f"{described.name} (null: {kind}, seed {seed})"
     null = _bridge(model, family, name, None if kind == "shuffled" else seed)
     if kind == "shuffled":
@@ -118,21 +125,9 @@ def _untrained_model(model: TransformerBridge, kind: Kind, seed: int) -> Transfo
         )
     origin = Null(kind, seed, described.name, described.weight_hash)
     remember(null, Metadata(name=name, null=origin))
+    if shared is not None:
+        shared[model][key] = null
     return null
-
-
-def _known_family(model: TransformerBridge) -> Family:
-    config = original_model(model).config
-    if is_closed(model):
-        where = f"the configuration of {model.cfg.architecture}"
-        return family_of_settings(config.to_dict(), where, generic=True)
-    family = family_of(model)
-    if family is None or family.refused is not None:
-        raise InputError(
-            "untrained model: expected a model of a family that load_model knows, found "
-            f"{model.cfg.architecture}: known are {KNOWN_ARCHITECTURES}"
-        )
-    return family
 
 
 def drawing_bytes(parameters: int, element: int) -> int:
@@ -149,15 +144,6 @@ def bytes_with_untrained(measured: int, shape: Shape) -> int:
     return max(
         measured + shape.element * shape.parameters, drawing_bytes(shape.parameters, shape.element)
     )
-
-
-def _require_memory(parameters: int, element: int) -> None:
-    needed, free = drawing_bytes(parameters, element), available_memory(torch.device("cpu"))
-    if needed > free:
-        raise InsufficientMemoryError(
-            f"untrained model: {parameters:,} parameters need {needed / 2**30:.2f} GiB, found "
-            f"{free / 2**30:.2f} GiB free: free memory, or take a smaller model"
-        )
 
 
 def _bridge(

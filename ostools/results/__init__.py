@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import pandas as pd
 
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.files import checked_path
+from ostools.ground.names import checked_path
 from ostools.ground.words import title_of
 from ostools.mitigations.named import NONE
 from ostools.results.files import (

@@ -23,7 +23,7 @@ import pandas as pd
 import psutil
 
 from ostools.ground.errors import InputError
-from ostools.ground.files import checked_path
+from ostools.ground.names import checked_path
 
 Plain: TypeAlias = dict[str, Any]
 Stored: TypeAlias = Mapping[str, Any]

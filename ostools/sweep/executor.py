@@ -22,11 +22,10 @@ from ostools.ground.lens import TransformerBridge
 from ostools.measure.memory import bytes_of
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
-from ostools.models.devices import resolve_device
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
 from ostools.models.precision.scores import arithmetic_named
-from ostools.models.shape import enough_threads
+from ostools.models.shape import enough_threads, resolve_device
 from ostools.sweep.cells import KeyedCell, checkpoint_hash, code_version, keyed, to_load
 from ostools.sweep.measurements import MEASUREMENTS, measure
 from ostools.sweep.sweep_file import form_of

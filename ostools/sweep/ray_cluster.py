@@ -25,7 +25,7 @@ import torch
 
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.whole_numbers import whole_number
-from ostools.models.devices import resolve_device
+from ostools.models.shape import resolve_device
 from ostools.sweep.cells import KeyedCell, to_load
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.files import checked_path
-from ostools.ground.names import checked_name
+from ostools.ground.names import checked_name, checked_path
 from ostools.measure.swept import the_one
 from ostools.results import Frame, Provenance, Result
 from ostools.sweep.cell_file import MADE_BY

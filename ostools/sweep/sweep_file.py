@@ -255,7 +255,7 @@ def read_yaml(path: Path) -> object:
     """
     try:
         # _Plain is a SafeLoader: it makes no objects.
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)  # noqa: S506
     except OSError as error:
         raise InputError(
             f"{path}: expected a YAML file, found none to read: {error.strerror or error}"

@@ -49,7 +49,7 @@ BEFORE_A_MODEL = [
     ("ablate faithfulness --prompt a --ways remove", ["--ways: expected removed", "did you mean 'removed'"]),
     ("reproduce figure 3 --panels count-one", ["did you mean 'count-ones'"]),
     ("collapse --task count-ones --position last", ["--position: expected answer", "did you mean 'last-item'"]),
-    ("collapse --lengths 0:4 --dry-run", ["--lengths '0:4': expected numbers from 1 to", "found 0:4"]),
+    ("collapse --lengths 0:4 --dry-run", ["--lengths '0:4': expected a range", "numbers from 1 to", "found '0:4'"]),
     ("report --out x.pdf", [".html"]),
     ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["logit: expected one token or a pair"]),
     ("sensitivity --prompt a --logit 1 --method sketch", ["method 'auto' or 'exact' with logit=, found 'sketch'"]),
@@ -68,7 +68,7 @@ BEFORE_A_MODEL = [
 ]  # fmt: skip
 
 BY_ITS_FILES = [
-    ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found nothing there"]),
+    ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found neither there"]),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --position 400", ["position: expected a position from 0 to 1"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),

@@ -4,14 +4,13 @@ collector.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import cgroup_limits, collector_at_rest
+from ostools.ground.memory import cgroup_limits
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 
 GIB = 1 << 30
@@ -52,12 +51,6 @@ def test_every_group_up_the_tree_limits_a_process(
         assert left("0::/job/step\n") == expected
 
 
-def test_what_is_not_there_is_no_limit(left: Callable[[str], list[int]], tmp_path: Path) -> None:
-    assert left("nonsense\n") == []
-    group(tmp_path / "fs", "much", 1, 1)
-    assert left("0::/\n") == []
-
-
 def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
     """It is refused before it is computed, by what it needs in chunks of the size that they have
     then.
@@ -75,16 +68,3 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
     assert tried == [4096, 2048, 1024]
     with pytest.raises(InsufficientMemoryError, match="forecast 256 bytes"):
         work(0)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_rests_within_a_block_and_is_afterwards_as_it_was(enabled: bool) -> None:
-    (gc.enable if enabled else gc.disable)()
-    try:
-        with collector_at_rest():
-            with collector_at_rest():
-                pass
-            assert not gc.isenabled()
-        assert gc.isenabled() is enabled
-    finally:
-        gc.enable()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.ground.progress import LogLines, name_part, part_of, tell, watched
+from ostools.ground.progress import part_of, tell, watched
 
 
 @given(
@@ -60,29 +60,3 @@ def test_a_long_call_says_how_long_it_will_take(
         f"ostools.sensitivity: {message}; progress=False silences this" for message in messages
     ]
     assert [record.getMessage() for record in caplog.records] == expected
-
-
-def test_a_log_has_a_line_a_minute_that_names_the_part(
-    now: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
-    with watched("study") as progress:
-        tell(progress, 0, 4)
-        for _ in range(3):
-            now[0] += 50
-            tell(progress, int(now[0] - 100) // 50, 4)
-    end = "progress=False silences this"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"ostools.study: 1 of 4, 25% done after 50 s, about 2 min left; {end}",
-        f"ostools.study: 3 of 4, 75% done after 2 min, about 50 s left; {end}",
-    ]
-    lines: list[str] = []
-    log = LogLines(lines.append)
-    now[0] += 61
-    log(99, 100)
-    assert lines.pop() == "99% done after 61 s"
-    log = LogLines(lines.append)
-    name_part("section collapse, 1 of 2")
-    now[0] += 70
-    log(2, 100)
-    name_part("")
-    assert lines == ["section collapse, 1 of 2, 2% done after 70 s, about 57 min left"]

@@ -28,17 +28,15 @@ def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
 @pytest.mark.parametrize(
     ("what", "given", "message"),
     [
-        ("lengths", "1:64", "at least 1, found '1:64'; for example range(1, 257)"),
-        ("lengths", [], "at least 1, found none; for example range(1, 257)"),
-        ("lengths", range(3), "at least 1, found 0; for example range(1, 257)"),
+        ("lengths", "1:64", "at least 1, found '1:64'"),
+        ("lengths", [], "at least 1, found none"),
+        ("lengths", range(3), "at least 1, found 0"),
         ("lengths", [1, 2**31], "at most 2,147,483,647, found 2147483648"),
-        ("seeds", (), "at least 0, found none; for example range(3)"),
-        ("seeds", -1, "at least 0, found -1; for example range(3)"),
+        ("seeds", (), "at least 0, found none"),
+        ("seeds", -1, "at least 0, found -1"),
     ],
 )
-def test_lengths_and_seeds_out_of_range_are_refused_with_an_example(
-    what: str, given: Any, message: str
-) -> None:
+def test_lengths_and_seeds_out_of_range_are_refused(what: str, given: Any, message: str) -> None:
     check = {"lengths": checked_lengths, "seeds": checked_seeds}[what]
     with pytest.raises(
         InputError, match=f"^{what}: expected whole numbers of {re.escape(message)}$"

@@ -129,7 +129,7 @@ def test_blocks_that_are_not_known_inside_are_refused() -> None:
 # Arguments of another type than the annotation says.
 
 
-@checked_arguments(HookError, {dict: "a table"})
+@checked_arguments(HookError)
 def taken(
     number: int,
     share: float | None = None,
@@ -151,7 +151,7 @@ def taken(
         (("1",), {}, "number: expected a whole number, found '1'"),
         ((True,), {}, "number: expected a whole number, found True"),
         ((1, "half"), {}, "share: expected a number or None, found 'half'"),
-        ((1,), {"table": [1]}, r"table: expected a table or None, found \[1\]"),
+        ((1,), {"table": [1]}, r"table: expected a dict or None, found \[1\]"),
         ((), {}, "taken: missing a required argument: 'number'; it takes number, share, names, on"),
     ],
 )

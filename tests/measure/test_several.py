@@ -101,18 +101,3 @@ def test_what_is_no_list_of_prompts_is_refused_and_the_prompt_that_fails_is_name
     ):
         found.over_position(3)
     assert found.over_position()["low"].isna().all()  # two prompts show no spread
-
-
-def test_where_one_prompts_result_is_expected_that_of_a_list_is_refused_with_what_to_give() -> None:
-    model = model_of()
-    measured = ost.sensitivity(model, TEXTS[:2], linearisations=["frozen"])
-    paths = ost.bounds(model, TEXTS[0], variants="local")
-    calls: Any = [
-        (ost.compare, measured, paths),
-        (ost.profile, measured),
-    ]
-    for call, *results in calls:
-        with pytest.raises(
-            ost.InputError, match=r"result of 2 prompts, and found\[0\] of it is that of the first"
-        ):
-            call(*results)

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM
 
 import ostools as ost
 from ostools.models import load_model
@@ -173,10 +174,11 @@ def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
 ) -> None:
     directory = write_checkpoint(tmp_path_factory.mktemp("state") / "tiny", "gemma")
 
+    original = AutoModelForCausalLM.from_pretrained(directory)
+
     def made() -> list[torch.Tensor]:
         loaded = load_model(directory)
         ids = ost.encode(loaded, "the cat in").ids
-        original: Any = loaded.original_model
         other = ost.adopt(original)
         null = ost.models.untrained_model(loaded)
         with default_torch_state():

@@ -5,7 +5,6 @@ object stays as it was.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,15 +14,11 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import FalconMambaForCausalLM
 
 import ostools as ost
-from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from tests.checkpoints import ARCHITECTURE, EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
-from tests.families import OTHERS
+from tests.checkpoints import EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
 from tests.generic_models import GENERIC, generic_model
 from tests.sets import quick
 
@@ -42,12 +37,6 @@ def _saved(model: Any, path: Path, **options: Any) -> Any:
     return load_model(path, **options)
 
 
-def _bridged(model: Any, family: Family) -> Any:
-    return build_bridge_from_module(
-        model, ARCHITECTURE[family], hf_config=model.config, model_name="mine"
-    )
-
-
 def assert_same(adopted: Any, loaded: Any, measured: Any = MEASURED) -> None:
     for make in measured:
         one, two = (make(model, ost.Prompt.from_ids(model, IDS)) for model in (adopted, loaded))
@@ -61,31 +50,6 @@ def assert_same(adopted: Any, loaded: Any, measured: Any = MEASURED) -> None:
 def test_numbers_are_those_of_the_weights_saved_and_loaded(family: Family, tmp_path: Path) -> None:
     model = make_model(family)
     assert_same(ost.adopt(model), _saved(model, tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", *OTHERS])
-def test_every_family_and_its_bridge_are_adopted(family: Family, tmp_path: Path) -> None:
-    model = make_model(family)
-    loaded = _saved(model, tmp_path)
-    expected = loaded(torch.tensor([IDS]))
-    adopted = ost.adopt(model)
-    assert torch.equal(adopted(torch.tensor([IDS])), expected)
-    assert describe(adopted).weight_hash == describe(loaded).weight_hash
-    assert torch.equal(ost.adopt(_bridged(model, family))(torch.tensor([IDS])), expected)
-
-
-def test_a_bridge_that_the_user_built(tmp_path: Path) -> None:
-    model = make_model("llama")
-    loaded = _saved(model, tmp_path)
-    bridge = _bridged(model, "llama")
-    bridge(torch.tensor([IDS]))  # which leaves observers of TransformerLens on it
-    assert_same(ost.adopt(bridge), loaded, MEASURED[:1])
-    bridge.tokenizer = make_tokenizer()
-    adopted = ost.adopt(bridge)
-    assert adopted is not bridge
-    assert ost.encode(adopted, "the 1").tokens == ("<bos>", "t", "he", " ", "1")
-    assert ost.adopt(adopted) is adopted
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
@@ -176,7 +140,9 @@ def test_weights_that_were_replaced_since_are_refused(
     adopted = ost.adopt(model)
     describe(adopted)
     change(model)
-    with pytest.raises(InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"):
+    with pytest.raises(
+        ost.InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"
+    ):
         ost.sensitivity(adopted, ost.Prompt.from_ids(adopted, IDS))
 
 
@@ -191,7 +157,7 @@ def test_bfloat16_is_adopted_where_its_rotations_are_whole(tmp_path: Path) -> No
     assert_same(ost.adopt(model), load_model(tmp_path, dtype="bfloat16"), MEASURED[1:2])
     rounded: Any = make_model("llama")
     with pytest.raises(
-        InputError, match=r"expected .*inv_freq as the configuration says, found other numbers"
+        ost.InputError, match=r"expected .*inv_freq as the configuration says, found other numbers"
     ):
         ost.adopt(rounded.to(torch.bfloat16))
 
@@ -225,10 +191,10 @@ def _in_eight_bits(weight: torch.Tensor) -> nn.Parameter:
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "hook": (
         lambda model: model.model.layers[0].register_forward_hook(lambda *_: None),
-        r"expected a model without hooks, found one on model\.layers\.0 \(forward_hooks\)",
+        r"expected a model without hooks, .* found forward_hooks put into model\.layers\.0: remove it",
     ),
     "forward": (
-        lambda model: setattr(_mlp(model), "forward", lambda x: x), r"found another put into model\.layers\.0\.mlp",
+        lambda model: setattr(_mlp(model), "forward", lambda x: x), r"found forward put into model\.layers\.0\.mlp",
     ),
     "adapter": (
         lambda model: setattr(_mlp(model), "up_proj", Adapter(_mlp(model).up_proj)),
@@ -253,17 +219,17 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "meta": (lambda model: model.to("meta"), r"expected a model with weights, found one on torch's meta device"),
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
-        r"expected the modules of a LlamaForCausalLM in mine, found model\.extra too",
+        r"expected NoneType in model\.extra, as its configuration says, found Linear",
     ),
     "bias beside": (
         lambda model: setattr(
             model.model.layers[0].self_attn.q_proj, "bias", nn.Parameter(torch.full((32,), 0.1))
         ),
-        "expected mine to compute what its weights compute when they are saved and loaded, found logits .* apart",
+        r"the weights of the configuration: .* Unexpected key\(s\) in state_dict: .model.layers.0.self_attn.q_proj.bias",
     ),
     "partial": (
         lambda model: setattr(_mlp(model), "forward", partial(lambda x: x)),
-        r"found another put into model\.layers\.0\.mlp",
+        r"found forward put into model\.layers\.0\.mlp",
     ),
     "none": (
         lambda model: setattr(model.model.norm, "variance_epsilon", None),
@@ -289,7 +255,7 @@ def test_what_is_not_what_its_configuration_says_is_refused(name: str) -> None:
     change, match = REFUSED[name]
     model = make_model("llama")
     change(model)
-    with pytest.raises(InputError, match=match) as caught:
+    with pytest.raises(ost.InputError, match=match) as caught:
         ost.adopt(model, name="mine")
     assert "\n" not in str(caught.value)
 
@@ -312,30 +278,14 @@ def test_hooks_that_transformers_leaves_are_none_of_the_users(use: Callable[[Any
     assert torch.equal(ost.adopt(model)(torch.tensor([IDS])), expected)
 
 
-def test_bridges_that_are_not_raw_are_refused() -> None:
-    bridge = _bridged(make_model("llama"), "llama")
-    bridge.blocks[0].hook_in.add_hook(lambda tensor, hook: tensor)
-    with pytest.raises(InputError, match="expected a model without hooks, found one on"):
-        ost.adopt(bridge)
-    joint = _bridged(make_model("neox"), "neox")
-    joint.blocks[0].attn.q.original_component.weight.data[0, 0] += 1e-3
-    with pytest.raises(
-        InputError, match="to be part of the weight that it was made of, found it edited apart"
-    ):
-        ost.adopt(joint)
-    for process in ("enable_compatibility_mode", "process_weights"):
-        processed = _bridged(make_model("llama"), "llama")
-        getattr(processed, process)()
-        with pytest.raises(InputError, match="expected a raw TransformerBridge, found one"):
-            ost.adopt(processed)
-
-
 def test_tokenizers() -> None:
     adopted = ost.adopt(make_model("gemma"), tokenizer=make_tokenizer())
     assert ost.encode(adopted, "1").tokens == ("<bos>", "1")
     assert adopted.cfg.tokenizer_prepends_bos
     assert ost.adopt(make_model("gemma")).tokenizer is None
-    with pytest.raises(InputError, match="expected a tokenizer that fits an embedding of 40 rows"):
+    with pytest.raises(
+        ost.InputError, match="expected a tokenizer that fits an embedding of 40 rows"
+    ):
         ost.adopt(make_model("gemma", d_vocab=40), tokenizer=make_tokenizer())
 
 
@@ -349,7 +299,7 @@ def test_an_adapter_that_peft_merged_is_adopted() -> None:
     plain = ost.adopt(model)(torch.tensor([IDS])).clone()
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     with_adapter: Any = peft.get_peft_model(model, config)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="merge its adapter first"):
+    with pytest.raises(ost.InputError, match="merge its adapter first"):
         ost.adopt(with_adapter)
     merged = with_adapter.merge_and_unload()
     expected = merged(torch.tensor([IDS]), use_cache=False).logits
@@ -371,7 +321,7 @@ def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:
     assert not torch.equal(before[0], after[0])
     assert before[1] != after[1]
     model.get_submodule("model.layers.1.mlp.gate").e_score_correction_bias = bias.clone()
-    with pytest.raises(InputError, match="e_score_correction_bias replaced since"):
+    with pytest.raises(ost.InputError, match="e_score_correction_bias replaced since"):
         describe(adopted)
 
 
@@ -397,72 +347,9 @@ def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EVERY_TEXT_FAMILY, *(f"generic {kind}" for kind in GENERIC)])
-def test_every_family_as_it_is_built_resized_and_reloaded(name: str, tmp_path: Path) -> None:
-    """What `load_model` takes of the saved model `adopt` takes in memory, with the same numbers.
-
-    Up to the order of additions where the weights of a reloaded model begin at other places in
-    memory.
-    """
-
-    def made() -> Any:
-        return generic_model(name.split()[1]) if name.startswith("generic") else make_model(name)
-
-    def resized(by: int) -> Any:
-        model = made()
-        model.resize_token_embeddings(model.get_input_embeddings().weight.shape[0] + by)
-        return model.eval()
-
-    made().save_pretrained(tmp_path / "first")
-    reload: Any = partial(type(made()).from_pretrained, tmp_path / "first")
-    for case, make, dtype in (
-        ("built", made, "float32"),
-        ("grown", partial(resized, 4), "float32"),
-        ("shrunk", partial(resized, -8), "float32"),
-        ("reloaded", reload, "float32"),
-        ("bfloat16", partial(reload, dtype=torch.bfloat16), "bfloat16"),
-    ):
-        model = make().eval()
-        if case == "bfloat16" and name in ("generic codegen", "generic gptj"):
-            # Their table of angles is made in another dtype when a checkpoint is read: refused.
-            with pytest.raises(InputError, match="embed_positions as the configuration says"):
-                ost.adopt(model)
-            continue
-        if dtype == "bfloat16" and model.config._attn_implementation == "eager":
-            dtype = "bfloat16-eager"  # as transformers loads what has no sdpa
-        try:
-            loaded = _saved(model, tmp_path / case, dtype=dtype)
-        except InputError as error:
-            with pytest.raises(
-                InputError,
-                match=re.escape(str(error).partition(",")[0]).replace(
-                    re.escape(str(tmp_path / case)), ".*"
-                ),
-            ):
-                ost.adopt(model)
-            continue
-        adopted = ost.adopt(model)
-        assert describe(adopted).weight_hash == describe(loaded).weight_hash, case
-        mine, theirs = adopted(torch.tensor([IDS])), loaded(torch.tensor([IDS]))
-        tolerance = 0.0 if case != "reloaded" else 1e-6 * float(theirs.abs().max())
-        assert float((mine - theirs).abs().max()) <= tolerance, case
-
-
-def test_hooks_act_inside_transformer_lens_own() -> None:
-    """`model.hooks()` of TransformerLens around and inside ours: each sees what the other made."""
-    model, ids, seen = ost.adopt(make_model("llama")), torch.tensor([IDS]), []
-    with model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", lambda tensor, hook: tensor * 2.0)]):
-        doubled = model(ids)
-        with hooks.ablate_layers(model, [0], part="mlp"):
-            assert not torch.equal(model(ids), doubled)
-        assert torch.equal(model(ids), doubled)
-    with hooks.ablate_layers(model, [0], part="mlp"):
-        with model.hooks(
-            fwd_hooks=[
-                ("blocks.0.hook_resid_post", lambda tensor, hook: seen.append(tensor.clone()))
-            ]
-        ):
-            without = model(ids)
-        assert torch.equal(model(ids), without)
-    with hooks.capture(model, "residual_mid") as record:
-        model(ids)
-    assert torch.equal(seen[0], record["residual_mid"][0])
+def test_every_family_is_adopted_as_it_is_loaded(name: str, tmp_path: Path) -> None:
+    kind = name.split()[-1]
+    model = generic_model(kind) if name.startswith("generic") else make_model(kind)
+    loaded, adopted = _saved(model, tmp_path), ost.adopt(model)
+    assert describe(adopted).weight_hash == describe(loaded).weight_hash
+    assert torch.equal(adopted(torch.tensor([IDS])), loaded(torch.tensor([IDS])))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import describe, lazy_cast, load_model, view_in
 from ostools.models.lazy_cast import LazyCast, stored_part
@@ -145,33 +144,3 @@ def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch
     assert any(isinstance(getattr(product.grad_fn, name), LazyCast) for name in kept)
     (found,) = torch.autograd.grad(product, x, gradient)
     assert torch.equal(found, gradient @ weight.double())
-
-
-def test_a_hooked_model_is_refused() -> None:
-    model = tiny_model("llama")
-    for block in (hooks.capture(model, "pattern"), hooks.ablate_heads(model, [(0, 0)])):
-        with block:
-            model(IDS)
-            with pytest.raises(
-                InputError,
-                match=r"without hooks to read in another dtype, found one at blocks\.0\.attn",
-            ):
-                view_in(model, torch.bfloat16)
-    view_in(model, torch.bfloat16)
-
-
-def test_a_pass_with_gradients_before_is_no_obstacle() -> None:
-    """TransformerLens keeps the last pattern of a joint attention on its module, with its graph."""
-    model = tiny_model("gpt2", fresh=True)
-    with torch.enable_grad():
-        model.run_with_hooks(
-            IDS, fwd_hooks=[("blocks.0.hook_in", lambda tensor, hook: tensor.requires_grad_())]
-        )
-    kept = [
-        v
-        for m in model.modules()
-        for v in vars(m).values()
-        if isinstance(v, torch.Tensor) and v.grad_fn
-    ]
-    assert kept  # else nothing is tested here
-    view_in(model, torch.float64)(IDS)

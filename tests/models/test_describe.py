@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.describe import checked_once, named_weights
+from ostools.models.describe import _digest_of, checked_once, named_weights
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 _ADD: Any = vars(torch)["_foreach_add_"]
@@ -112,32 +110,6 @@ def test_an_edited_model_has_a_new_hash(family: Family, edit: str) -> None:
         seen.add(found)
 
 
-def test_weights_are_hashed_anew_where_one_changed_and_at_no_other_description(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Beyond any sample: one bit of one number of each weight, there and back."""
-    module = sys.modules["ostools.models.describe"]
-    model, taken = tiny_model("llama", fresh=True), []
-    monkeypatch.setattr(
-        module.hashlib,
-        "sha256",
-        lambda *given, real=hashlib.sha256: taken.append(1) or real(*given),
-    )
-    first, rest = describe(model).weight_hash, set[str]()
-    taken.clear()
-    assert describe(model).weight_hash == first
-    assert len(taken) == 1  # the configuration's
-    for name, value in model.original_model.named_parameters():
-        last, before = value.data.flatten()[-1:].view(torch.int32), value.data.clone()
-        last ^= 1
-        rest.add(describe(model).weight_hash)
-        last ^= 1
-        assert torch.equal(value, before)
-        assert describe(model).weight_hash == first, name
-    assert first not in rest
-    assert len(rest) == len(list(model.original_model.parameters()))
-
-
 def test_compatibility_mode_is_refused() -> None:
     model = tiny_model("llama", fresh=True)
     model.enable_compatibility_mode()
@@ -147,23 +119,16 @@ def test_compatibility_mode_is_refused() -> None:
         describe(model)
 
 
-def test_within_a_measurement_the_checksum_is_taken_once_until_a_weight_is_written_or_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = sys.modules["ostools.models.describe"]
-    calls, real = [], module._digest_of
-    monkeypatch.setattr(
-        module, "_digest_of", lambda weights, new: calls.append(1) or real(weights, new)
-    )
-
+def test_within_a_measurement_the_checksum_is_taken_anew_where_a_weight_is_written_or_replaced() -> (
+    None
+):
     def hash_of(model: TransformerBridge) -> str:
-        return real(dict(named_weights(model)), hashlib.sha256).hex()
+        return _digest_of(dict(named_weights(model)), hashlib.sha256).hex()
 
     model = tiny_model("gemma", fresh=True)
     with checked_once():
         first = describe(model).weight_hash
         assert describe(model).weight_hash == first == hash_of(model)
-        assert len(calls) == 2
         weight = next(iter(model.parameters()))
         with torch.no_grad():
             weight.add_(1.0)
@@ -171,28 +136,10 @@ def test_within_a_measurement_the_checksum_is_taken_once_until_a_weight_is_writt
         assert second == hash_of(model) != first
         weight.data = weight.data - 1.0
         assert describe(model).weight_hash == hash_of(model) != second
-        other = tiny_model("gemma", fresh=True, seed=1)
-        assert describe(other).weight_hash == hash_of(other)
-    calls.clear()
-    weight.data.add_(
-        1.0
-    )  # leaves no trace in the counters: outside of a measurement each description reads every byte
-    assert describe(model).weight_hash == hash_of(model)
-    assert len(calls) == 2
 
 
 def test_a_model_on_the_meta_device() -> None:
-    theirs: Any = make_model("gemma")
-    theirs.to("meta")
-    match = "expected a model with weights, found one on torch's meta device"
-    with pytest.raises(InputError, match=match):
-        ost.adopt(theirs)
     model = tiny_model("gemma", fresh=True)
-    for measure in (
-        describe,
-        lambda model: ost.sensitivity(model, "ab"),
-        lambda model: ost.bounds(model, "ab"),
-    ):
-        model.to("meta")
-        with pytest.raises(InputError, match=match):
-            measure(model)
+    model.to("meta")
+    with pytest.raises(InputError, match="a model with weights, found one on torch's meta device"):
+        describe(model)

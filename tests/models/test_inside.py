@@ -18,7 +18,6 @@ from transformers.models.olmo.modeling_olmo import OlmoMLP
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.hooks.sites import unknown_inside
 from ostools.measure.jacobian.sensitivity import jacobian
 from tests.checkpoints import write_checkpoint
@@ -178,20 +177,3 @@ def test_an_edge_is_taken_out_of_a_closed_block(tmp_path: Path) -> None:
             cut = model(torch.tensor([IDS]))
     changed = (plain != cut).any(-1)[0]
     assert changed.nonzero().flatten().tolist() == [5]
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_view_in_another_dtype_holds_the_same(dtype: str, tmp_path: Path) -> None:
-    model = loaded(tmp_path, "deepseek_v3", dtype=dtype)
-    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS))
-    assert set(result.frame["linearisation"]) == {"full", "frozen"}
-    assert "(detached) are missing" in " ".join(result.findings())
-
-
-def test_attention_is_read_where_patterns_are_known(tmp_path: Path) -> None:
-    model = loaded(tmp_path, "deepseek_v3")
-    assert len(ost.attention(model, ost.Prompt.from_ids(model, IDS)).frame)
-    with pytest.raises(
-        (InputError, hooks.HookError), match=r"no site 'pattern' .*: block 0 computes no softmax"
-    ):
-        ost.attention(loaded(tmp_path / "m", "mamba"), ost.Prompt.from_ids(model, IDS))

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -24,11 +18,8 @@ from transformers import (
 )
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
-from ostools.models.files import checkpoint
-from ostools.models.files.config import quiet
 from ostools.models.files.sources import locate
 from tests.checkpoints import (
     FAMILIES,
@@ -191,13 +182,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def _raising(error: Exception) -> object:
-    def download(*arguments: object, **options: object) -> str:
-        raise error
-
-    return download
-
-
 def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     folder = write_checkpoint(tmp_path / commit, "gemma")
@@ -218,29 +202,6 @@ def test_a_hub_model_is_described_by_its_commit(hub: pytest.MonkeyPatch, tmp_pat
     )
 
 
-def _status(kind: type[hub_errors.HfHubHTTPError], status: int) -> Exception:
-    import httpx2
-
-    request = httpx2.Request("GET", "https://hub.invalid/api/models/some/model")
-    return kind(str(status), response=httpx2.Response(status, request=request))  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "match"),
-    [
-        ("google/gemma-7b", _status(hub_errors.GatedRepoError, 401), "is gated: accept the licence .* set HF_TOKEN"),
-        ("google/gemma-7b", hub_errors.LocalEntryNotFoundError("no"), "in the local cache or on .*: connect and try again"),
-    ],
-)  # fmt: skip
-def test_what_the_hub_says_is_one_line(
-    hub: pytest.MonkeyPatch, name: str, error: Exception, match: str
-) -> None:
-    hub.setattr("huggingface_hub.snapshot_download", _raising(error))
-    with pytest.raises(InputError, match=match) as refusal:
-        load_model(name, revision="mian")
-    assert "\n" not in str(refusal.value)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_loaded_model_does_not_change_when_its_file_does(dtype: str, tmp_path: Path) -> None:
     """Nor does what transformers keeps in float32 in bfloat16."""
@@ -253,54 +214,6 @@ def test_a_loaded_model_does_not_change_when_its_file_does(dtype: str, tmp_path:
         stream.seek(size // 8)
         stream.write(bytes(size - size // 8))
     assert torch.equal(model(IDS), logits)
-
-
-_OPENED: list[str] | None = None
-
-
-def _note(event: str, args: tuple[Any, ...]) -> None:
-    if event == "open" and _OPENED is not None and isinstance(args[0], str | bytes | os.PathLike):
-        _OPENED.append(os.fsdecode(args[0]))
-
-
-sys.addaudithook(_note)
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[Counter[str]]:
-    """How often each file of the directory is opened by Python in the block, safetensors files by
-    their library.
-    """
-    global _OPENED
-    _OPENED, counts = [], Counter()
-    real = checkpoint.safe_open
-
-    def safe_open(file: Path, framework: str, **options: str) -> Any:
-        counts[file.name] += 1
-        return real(file, framework, **options)
-
-    checkpoint.safe_open = safe_open
-    try:
-        yield counts
-    finally:
-        counts.update(Path(file).name for file in _OPENED if Path(file).parent == directory)
-        checkpoint.safe_open, _OPENED = real, None
-
-
-def test_each_file_is_read_once(tmp_path: Path) -> None:
-    """Those of a tokenizer once beside what transformers' own reader of tokenizers opens."""
-    directory = write_checkpoint(tmp_path, "gemma")
-    (directory / "generation_config.json").write_text('{"eos_token_id": 1}')
-    (directory / "card.json").write_text("{}")
-    load_model(directory, device="cpu")  # imports
-    with quiet(), _opened(directory) as library:
-        AutoTokenizer.from_pretrained(directory, config=make_config("gemma"))
-    with _opened(directory) as ours:
-        load_model(directory, device="cpu")
-    names = ("config.json", "generation_config.json", "card.json", "model.safetensors")
-    assert {name: ours[name] for name in names} == dict.fromkeys(names, 1)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        assert ours[name] - library[name] == 1
 
 
 # Settings of the machine that saved a model never decide how we compute.

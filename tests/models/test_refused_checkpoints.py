@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import end_ids
 from ostools.models import load_model
 from tests.checkpoints import edit_config, make_model, write_checkpoint
@@ -29,7 +28,7 @@ Spoil = Callable[[Path], Any]
 
 def _refuses(match: str, directory: Path, **options: Any) -> None:
     begin = time.process_time()
-    with pytest.raises(InputError, match=match) as caught:
+    with pytest.raises(ost.InputError, match=match) as caught:
         load_model(directory, **options)
     assert "\n" not in str(caught.value)
     assert time.process_time() - begin < 30  # a few at most: no slow machine is a hang
@@ -127,7 +126,7 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
     ),
     "a pickle": (
         "gemma", lambda directory: (directory / WEIGHTS).rename(directory / "model.pt"),
-        r"found only pickles \(model.pt\): convert them to safetensors: loading a pickle runs code",
+        "found none: fetch the weights, .* loading one runs code",
     ),
     "no weights": ("gemma", lambda directory: (directory / WEIGHTS).unlink(), "found none: fetch the weights"),
     "whole numbers without a scale": ("gemma", _stored(UP, torch.int8), _FEW_BITS),
@@ -168,7 +167,7 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
     ),
     "what no record describes": (
         "bloom", _config(apply_residual_connection_post_layernorm=True),
-        "found model_type 'bloom', apply_residual_connection_post_layernorm True",
+        "found model_type 'bloom' with others",
     ),
     "what transformers reads as another model": (
         "mistral", _config(layer_types=["full_attention", "sliding_attention"]),
@@ -199,14 +198,6 @@ def test_what_is_refused(case: str, tmp_path: Path) -> None:
     _refuses(match, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(UP, torch.float8_e4m3fn), ("model.norm.weight", torch.int64)]
-)
-def test_few_bits_that_stay_on_disk(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    _stored(name, dtype)(write_checkpoint(tmp_path, "gemma"))
-    _refuses(_FEW_BITS, tmp_path)
-
-
 def test_weights_and_activations_too_large_for_the_dtype(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "weights", "gemma")
     _weights(lambda weights: weights[UP][3, 4].fill_(1e5))(tmp_path / "weights")
@@ -221,12 +212,6 @@ def test_weights_and_activations_too_large_for_the_dtype(tmp_path: Path) -> None
         tmp_path / "olmo", "olmo2"
     )  # TransformerLens' logits are not Hugging Face's there
     _refuses("float32 for OLMo 2, found an eager dtype", tmp_path / "olmo", dtype="bfloat16-eager")
-
-
-def test_a_setting_that_the_library_cannot_wrap_is_refused(tmp_path: Path) -> None:
-    """It asserts that GPT-NeoX has biases."""
-    reason = r"expected a model that TransformerLens can wrap, found .*: AssertionError; it does not know one of its settings"
-    _refuses(reason, write_checkpoint(tmp_path, "neox", attention_bias=False))
 
 
 # --- a tensor in two files
@@ -264,23 +249,6 @@ def test_a_tensor_in_two_files_or_in_another_than_the_index_says(sharded: Path) 
     _refuses(rf"expected each tensor in one file of .*, found '{UP}' in {right}", sharded)
     _weights(lambda weights: weights.update({UP: torch.zeros(48, 32)}), other)(sharded)
     _refuses(rf"expected each tensor in one file of .*, found '{UP}' in ", sharded)
-
-
-@pytest.mark.parametrize(
-    ("index", "match"),
-    [
-        ({}, r"expected a weight_map of files beside .*index.json, found None"),
-        (
-            {"weight_map": {"a.weight": "../other/x.safetensors"}},
-            "expected a weight_map of files beside .*index.json, found",
-        ),
-    ],
-)
-def test_an_index_that_says_nothing_or_points_elsewhere(
-    sharded: Path, index: dict[str, Any], match: str
-) -> None:
-    (sharded / INDEX).write_text(json.dumps(index))
-    _refuses(match, sharded)
 
 
 def test_an_output_layer_of_its_own_beside_a_configuration_that_ties_it(tmp_path: Path) -> None:
@@ -358,12 +326,12 @@ def test_names_options_and_paths_that_are_nothing(tmp_path: Path) -> None:
     _refuses(
         "expected config.json in .*, found none: is this a Hugging Face model", tmp_path / "empty"
     )
-    _refuses("expected a directory .* found a file there", directory / "config.json")
+    _refuses("expected a directory .* found neither there", directory / "config.json")
     for name in ("./nothing", "nothing/", "~/no-such-model", "a/b/c", "models\\gemma"):
-        with pytest.raises(InputError, match=r"expected a directory .* found nothing there"):
+        with pytest.raises(ost.InputError, match=r"expected a directory .* found neither there"):
             load_model(name)
     for name, match in ((" ", "found an empty name"), ("x" * 5000, "unknown model")):
-        with pytest.raises(InputError, match=match):
+        with pytest.raises(ost.InputError, match=match):
             load_model(name)
     _refuses(
         r"expected no revision .* found 'main': only models from the hub",

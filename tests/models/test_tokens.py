@@ -4,7 +4,6 @@ id.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -30,7 +29,6 @@ from tokenizers import (
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
-import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
 from ostools.models.files.checkpoint import Checkpoint
@@ -97,22 +95,6 @@ def test_a_tokenizer_with_settings_beside_tokenizer_json_is_transformers_own(
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | setting), "utf-8")
     assert type(read_text_tokenizer(Checkpoint("copy", folder))) is not TextTokenizer
-
-
-def test_truncation_and_padding_of_tokenizer_json_count_for_nothing(tmp_path: Path) -> None:
-    """transformers encodes without either, and so does what counts plain texts."""
-    folder = shutil.copytree(EMBEDDED_DIRECTORY, tmp_path / "model")
-    reader: Any = read_text_tokenizer(Checkpoint("copy", folder))
-    plain = prompt_ids(reader, "hello there " * 40, None)
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.enable_truncation(8)
-    backend.enable_padding(length=64)
-    backend.save(str(folder / "tokenizer.json"))
-    tokenizer = read_text_tokenizer(Checkpoint("copy", folder))
-    assert type(tokenizer) is TextTokenizer
-    assert len(plain) > 64
-    assert prompt_ids(tokenizer, "hello there " * 40, None) == plain
-    assert len(prompt_ids(tokenizer, "a", None)) < 8
 
 
 @cache
@@ -287,29 +269,6 @@ def test_two_leading_bos_are_refused() -> None:
     assert Prompt.from_ids(_model(), [40, 2, 2]).tokens[1:] == ("<bos>", "<bos>")
 
 
-def test_a_model_without_a_tokenizer_takes_ids_only() -> None:
-    model = _with(None)
-    with pytest.raises(
-        InputError, match="expected a tokenizer, which text needs, found a model without one"
-    ):
-        encode(model, "a")
-    prompt = Prompt.from_ids(model, [2, 40])
-    assert prompt.tokens == ("<2>", "<40>")
-    assert not prompt.bos
-
-
-def test_ids_are_taken_as_they_are() -> None:
-    model = _model()
-    prompt = Prompt.from_ids(model, torch.tensor([40, 41], dtype=torch.int32))
-    assert prompt.text is None
-    assert not prompt.bos
-    assert torch.equal(prompt.ids, torch.tensor([40, 41]))
-    encoded = encode(model, "the 12")
-    again = Prompt.from_ids(model, encoded.ids)
-    assert again.tokens == encoded.tokens
-    assert again.bos
-
-
 @pytest.mark.parametrize(
     "ids", [[1.5], [[1, 2]], torch.tensor(3), torch.tensor([True]), ["a"], None]
 )
@@ -318,36 +277,11 @@ def test_what_is_no_row_of_integers(ids: object) -> None:
         _whole_numbers(ids)
 
 
-def test_the_chat_template_is_applied_once() -> None:
-    prompt = encode(_model(), "Hi", chat=True)
-    wanted = "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n"
-    assert prompt.text == wanted
-    assert "".join(prompt.tokens) == wanted
-    assert prompt.tokens.count("<bos>") == 1
-    assert prompt.bos
-
-
 def test_a_template_that_adds_a_second_bos_is_refused(tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(write_tokenizer(tmp_path))
     tokenizer.chat_template = "<bos>" + CHAT_TEMPLATE
     with pytest.raises(InputError, match="expected one leading '<bos>', found two"):
         encode(_with(tokenizer), "Hi", chat=True)
-
-
-def test_chat_without_a_template_or_with_a_broken_one_is_refused(tmp_path: Path) -> None:
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(
-        write_tokenizer(tmp_path, chat_template=None)
-    )
-    model = _with(tokenizer)
-    with pytest.raises(
-        InputError, match="expected a tokenizer with a chat template, found none: leave chat out"
-    ):
-        encode(model, "Hi", chat=True)
-    tokenizer.chat_template = "{{ raise_exception('no user turns here') }}"
-    with pytest.raises(
-        InputError, match=r"chat template that takes one user turn, found: .*no user turns here"
-    ):
-        encode(model, "Hi", chat=True)
 
 
 def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
@@ -358,18 +292,3 @@ def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
 
 
 # What a tokenizer raises.
-
-
-_CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
-
-
-def test_nobody_else_calls_a_tokenizer() -> None:
-    """Each such call is made in `models/tokenizer_calls.py`, where its errors are turned into ours."""
-    root = Path(ost.__file__).parent
-    callers = {
-        str(file.relative_to(root))
-        for file in root.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and _CALLS.search(ast.unparse(node.func))
-    }
-    assert callers == {"models/tokenizer_calls.py", "models/chat.py"}

@@ -44,7 +44,7 @@ def test_the_example_is_a_sweep() -> None:
         ({"mitigations": "seperator"}, "unknown mitigation 'seperator': did you mean 'separator'"),
         ({"tasks": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"tasks": "figure-5a"}, "evaluate of 'figure-5a': expected a task with an answer"),
-        ({"lengths": "8:4"}, "write 4:8"),
+        ({"lengths": "8:4"}, "found '8:4'"),
         ({"lengths": True}, "expected lengths such as"),
         ({"dtypes": "bfloat16-kv"}, "unknown dtype of evaluate 'bfloat16-kv'"),
         ({"seeds": -1}, "seeds"),

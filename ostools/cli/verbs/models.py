@@ -17,12 +17,12 @@ from ostools.models.files.checks import read_json, refuse_quantised
 from ostools.models.files.config import family_of_settings, quiet
 from ostools.models.files.gguf import describe_gguf
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
-from ostools.models.files.gguf_format.header import gguf_file_at, read_header
-from ostools.models.files.sources import EMBEDDED_DIRECTORIES
+from ostools.models.files.gguf_format.header import read_header
+from ostools.models.files.sources import EMBEDDED_DIRECTORIES, GGUF
 
 _NAMES_OF_YOUR_OWN = {
     "./my-model": "a directory with config.json, *.safetensors and a tokenizer",
-    "./my-model.gguf": "a GGUF file, or a directory with one, dequantised; needs the package gguf",
+    "./my-model.gguf": "a GGUF file, dequantised; needs the package gguf",
     "google/gemma-7b": "a hub id; a gated one needs HF_TOKEN, one in the local cache no network",
 }
 
@@ -32,7 +32,7 @@ def models(*, check: str | None = None) -> None:
     and how to name a model.
 
     Args:
-        check: a directory with a config.json, a GGUF file or a directory with one, or a hub id: say
+        check: a directory with a config.json, a GGUF file, or a hub id: say
             instead by which route that model goes, and what is refused of it. No weights are read.
     """
     if check is not None:
@@ -82,13 +82,13 @@ def checked_route(name: str) -> list[str]:
     for one that goes by none.
     """
     directory = Path(name).expanduser()
-    if (gguf := gguf_file_at(directory)) is not None:
-        header = read_header(gguf)
+    if directory.suffix == GGUF and directory.is_file():
+        header = read_header(directory)
         with quiet():
-            _, family, tokenizer = describe_gguf(header, gguf.name)
+            _, family, tokenizer = describe_gguf(header, directory.name)
         bos = tokenizer.bos_token if tokenizer.add_bos_token else "nothing"
         return [
-            f"{gguf.name}: {header.architecture}, {header.quantisation}, "
+            f"{directory.name}: {header.architecture}, {header.quantisation}, "
             f"{sum(header.sizes.values()):,} weights; its tokenizer puts {bos} in front of a text.",
             *_in_words(family),
         ]

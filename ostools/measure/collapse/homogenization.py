@@ -155,9 +155,7 @@ def token_homogenization(
 def _contexts(contexts: Iterable[int] | None, pos: int) -> list[int]:
     doubled = [SHORTEST << power for power in range(pos.bit_length()) if SHORTEST << power < pos]
     sizes = (
-        [*doubled, pos]
-        if contexts is None
-        else sorted(whole_numbers("contexts", contexts, FEWEST, example=(8, 16, 32)))
+        [*doubled, pos] if contexts is None else sorted(whole_numbers("contexts", contexts, FEWEST))
     )
     if not FEWEST <= sizes[-1] <= pos:
         raise InputError(

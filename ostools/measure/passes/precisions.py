@@ -21,8 +21,7 @@ from ostools import hooks
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_name
 from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
-from ostools.models.precision.casting import view_in
-from ostools.models.precision.rounding import holds, view_rounded
+from ostools.models.precision.casting import holds, view_in, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager
 from ostools.theory.distances import spacing, steps_between
 

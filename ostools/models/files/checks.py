@@ -10,30 +10,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import Any
 
 import torch
 from packaging.requirements import Requirement
 from torch import nn
 
-from ostools.ground.errors import InputError, refusal, short_repr
+from ostools.ground import InputError, PreTrainedModel, PreTrainedTokenizerBase, refusal, short_repr
 from ostools.models.families import Family
 from ostools.models.tokenizer_calls import token_ids
-
-if TYPE_CHECKING:
-    from ostools.ground.lens import PreTrainedModel, PreTrainedTokenizerBase
-
-
-class _Token(TypedDict, total=False):
-    """An added token as a tokenizer's file writes it."""
-
-    content: str
-    id: int
-
 
 PLAIN_DTYPES = {
     "F64": torch.float64,
@@ -279,24 +268,23 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, d_vocab: int, directory:
         )
 
 
-def declared_tokens(settings: Mapping[str, object]) -> list[tuple[str | None, object]]:
+def declared_tokens(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
     """The added tokens that a tokenizer's file writes down, each with the id that it gives it."""
-    by_id = cast(Mapping[str, _Token], settings.get("added_tokens_decoder") or {})
-    tokens = cast(Sequence[_Token], settings.get("added_tokens") or [])
-    declared = [(token.get("content"), int(index)) for index, token in by_id.items()]
-    return [*declared, *((token.get("content"), token.get("id")) for token in tokens)]
+    tokens = [*(settings.get("added_tokens") or [])]
+    by_id = settings.get("added_tokens_decoder") or {}
+    tokens += [{**token, "id": int(index)} for index, token in by_id.items()]
+    return [(token["content"], token["id"]) for token in tokens if token.get("content") is not None]
 
 
 def check_declared_ids(
-    tokenizer: PreTrainedTokenizerBase,
-    tokens_by_file: Mapping[Path, Iterable[tuple[str | None, object]]],
+    tokenizer: PreTrainedTokenizerBase, tokens_by_file: Mapping[Path, Sequence[tuple[str, int]]]
 ) -> None:
     """Refuse an added token whose id is not the one that its file says: tokenizers gives it another
     without a word where that id is taken.
     """
     for file, tokens in tokens_by_file.items():
         for text, declared_id in tokens:
-            if text is not None and (index := tokenizer.convert_tokens_to_ids(text)) != declared_id:
+            if (index := tokenizer.convert_tokens_to_ids(text)) != declared_id:
                 raise InputError(
                     f"expected the token {short_repr(text)} with id {short_repr(declared_id)} as "
                     f"{file} says, found it with id {index} in the tokenizer that it makes: copy "
@@ -311,13 +299,12 @@ def ids_of_setting(value: object, name: str) -> tuple[int, ...]:
     `InputError` for anything that is no whole number.
     """
     values = value if isinstance(value, list | tuple) else [value]
-    for index in values:
-        if index is not None and type(index) is not int:
-            raise InputError(
-                f"expected {name} to be a token id, a list of ids or null, found "
-                f"{short_repr(value)}"
-            )
-    return tuple(index for index in values if isinstance(index, int) and index >= 0)
+    ids = [index for index in values if index is not None]
+    if any(type(index) is not int for index in ids):
+        raise InputError(
+            f"expected {name} to be a token id, a list of ids or null, found {short_repr(value)}"
+        )
+    return tuple(index for index in ids if index >= 0)
 
 
 def without_negative_ids(settings: object) -> None:

@@ -16,8 +16,7 @@ from typing import cast
 
 import torch
 
-from ostools.ground.errors import InputError, refusal
-from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
+from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusal
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import refuse_quantised, require_own_names
@@ -86,8 +85,15 @@ def family_of_settings(config: Mapping[str, object], where: str, generic: bool =
     require_own_names(config, where)
     _require_causal(config, where)
     family = family_of_config(config)
+    kind = config.get("model_type")
+    if family is None and any(known.model_type == kind for known in FAMILIES):
+        # transformers may not read the setting that differs from those of its records.
+        raise InputError(
+            f"expected settings of a known family ({KNOWN_ARCHITECTURES}), found model_type "
+            f"{kind!r} with others in {where}: its hooks have not been held against Hugging Face's "
+            "own model"
+        )
     if family is None:
-        _require_no_record(config, where)
         return _generic_family(config, where)
     # What transformers itself computes wrongly stays refused; of the rest a proof decides, where it
     # is asked for.
@@ -119,24 +125,6 @@ def _require_causal(config: Mapping[str, object], where: str) -> None:
                     f"{flag} = {settings[flag]!r} in {where}: the theory does not cover it; use "
                     f"one of {KNOWN_ARCHITECTURES}"
                 )
-
-
-def _require_no_record(config: Mapping[str, object], where: str) -> None:
-    """Refuse settings that no record of their `model_type` describes: transformers may not read the
-    one that differs.
-    """
-    kind = config.get("model_type")
-    candidates = [family for family in FAMILIES if family.model_type == kind]
-    if not candidates:
-        return
-    settings = {
-        setting.name: setting.read(config) for family in candidates for setting in family.when
-    }
-    description = "".join(f", {name} {value!r}" for name, value in settings.items())
-    raise InputError(
-        f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found model_type {kind!r}"
-        f"{description} in {where}: its hooks have not been held against Hugging Face's own model"
-    )
 
 
 def _generic_family(config: Mapping[str, object], where: str) -> Family:

@@ -1,28 +1,82 @@
 """A GGUF file as a Hugging Face model: its header decides what model and tokenizer are, and
 transformers reads the weights.
 
-The reader drops tensors that it does not know, without a word. A file with one is refused.
+transformers' reader drops settings and tensors that it does not know, without a word. Here every
+setting of the header is in the configuration, or the file is refused; so is one with more weights
+than the model has. What a file does not say is as llama.cpp takes it (src/models/*.cpp), or
+refused.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from transformers import GgufConfig, PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import AutoConfig, GgufConfig, LlamaConfig, PreTrainedTokenizerFast
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from ostools.ground.errors import InputError, refusal, short_repr
-from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
+from ostools.ground import InputError, PreTrainedConfig, PreTrainedModel, refusal, short_repr
 from ostools.models.families import Family
 from ostools.models.files.checks import check_finite, check_loaded
 from ostools.models.files.config import family_of_settings
 from ostools.models.files.gguf_format.header import ROPE_FACTORS, GgufHeader
-from ostools.models.files.gguf_format.settings import config_of
 from ostools.models.files.gguf_format.tokenizer import read_gguf_tokenizer
+
+_MODEL_TYPES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+}
+"""Architectures whose tensors transformers reads (TENSOR_PROCESSORS undoes what the converter did
+to them), and its types.
+"""
+_NAMES = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+"""What a setting is called in a configuration."""
+_OF_THE_FILE = ("tensor_data_layout", "vocab_size")
+"""Settings that say nothing of the model: the vocabulary is as large as the embedding."""
+_LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
+_REQUIRED = (
+    "block_count",
+    "embedding_length",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+    "context_length",
+)
+_THETA = 10000.0
+"""Base of the rotation where a file does not say, as llama.cpp takes it."""
+_LLAMA_3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""Of Llama 3.1, 3.2 and 3.3 (their config.json); the factor is 8 or 32. The file has only what they
+make of each frequency.
+"""
+Unknown = Callable[[str, object], InputError]
+"""The refusal of a setting with that value."""
 
 
 def read_model(
@@ -68,21 +122,12 @@ def describe_gguf(
         )
     tokenizer = read_gguf_tokenizer(header, name)
     roles = ("bos_token_id", "eos_token_id", "pad_token_id")
-    config = config_of(header, {role: getattr(tokenizer, role) for role in roles}, name)
-    where = f"{name} (architecture {header.architecture!r})"
-    family = family_of_settings(config.to_dict(), where)
-    _require_all_read(header, config, family, name)
-    return config, family, tokenizer
-
-
-def _require_all_read(
-    header: GgufHeader, config: PreTrainedConfig, family: Family, name: str
-) -> None:
-    """Refuse a file with more weights than the model has: the reader drops the others. Fewer are
-    missed when it is loaded (`check_loaded`). What `rope_freqs` says is in the configuration.
-    """
+    config = _config_of(header, {role: getattr(tokenizer, role) for role in roles}, name)
+    family = family_of_settings(config.to_dict(), f"{name} (architecture {header.architecture!r})")
     with torch.device("meta"):  # shapes without memory
         model = getattr(transformers, family.module)(config)
+    # Fewer weights are missed when it is loaded; of more the reader would drop some. What
+    # `rope_freqs` says is in the configuration.
     expected = sum(weight.numel() for weight in model.parameters())
     stored = sum(header.sizes.values()) - header.sizes.get(ROPE_FACTORS, 0)
     if stored > expected:
@@ -91,3 +136,170 @@ def _require_all_read(
             f"{expected}: the model would be computed without them; use the checkpoint that the "
             "file was made of"
         )
+    return config, family, tokenizer
+
+
+def _config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> PreTrainedConfig:
+    """The configuration of a GGUF file; `ids`: its special tokens, as a configuration calls them.
+
+    Raises `InputError` for an architecture that is not read, for a setting that no configuration of
+    its type has, and for a missing one that nothing stands in for.
+    """
+    kind = _MODEL_TYPES.get(header.architecture)
+    if kind is None:
+        raise InputError(
+            f"expected a GGUF of an architecture that is read ({', '.join(_MODEL_TYPES)}), found "
+            f"{header.architecture!r} in {name}: use the checkpoint that the file was made of"
+        )
+
+    def unknown(setting: str, value: object) -> InputError:
+        return InputError(
+            "expected settings that a model of transformers has, found "
+            f"{header.architecture}.{setting} = {short_repr(value)} in {name}: the model would be "
+            "computed without it; use the checkpoint that the file was made of"
+        )
+
+    settings = _settings_of(header, kind, name, unknown)
+    pattern = settings.pop("attention.sliding_window_pattern", None)
+    values: dict[str, Any] = {
+        "vocab_size": header.rows,
+        "tie_word_embeddings": "output.weight" not in header.sizes,
+        **ids,
+    }
+    width = settings["embedding_length"] // settings["attention.head_count"]
+    # What a model computes by anyway, of a type without such a setting.
+    implied = {"attention.key_length": width, "attention.value_length": width}
+    implied |= {"attention.causal": True}
+    blank = AutoConfig.for_model(kind)
+    for setting, value in settings.items():
+        if setting.startswith("rope.") or setting in _OF_THE_FILE:
+            continue
+        if hasattr(blank, _NAMES.get(setting, "")):
+            known_value = values.setdefault(_NAMES[setting], value)
+        else:
+            known_value = implied.get(setting)
+        if known_value != value:
+            raise unknown(setting, value)
+    rope = _rope_of(header, kind, settings, unknown)
+    with refusal(f"settings that make a configuration in {name}", "; convert the checkpoint anew"):
+        config = AutoConfig.for_model(kind, **values, rope_parameters=rope)
+    for own_name, value in values.items():
+        setting: Any = getattr(config, own_name, None)
+        are_numbers = isinstance(value, float) and isinstance(setting, float)
+        # The file holds float32, and a class may write its own decimal number.
+        if setting != value and not (are_numbers and math.isclose(setting, value, rel_tol=1e-6)):
+            raise unknown(own_name, value)
+    _require_as_its_type(config, pattern, name, unknown)
+    return config
+
+
+def _settings_of(header: GgufHeader, kind: str, name: str, unknown: Unknown) -> dict[str, Any]:
+    """The settings of the file with those that it leaves out; `InputError` where one is missing
+    that nothing stands in for, or differs between layers.
+    """
+    settings = header.settings_of(header.architecture)
+    for setting, value in settings.items():
+        if isinstance(value, list) and setting != "attention.sliding_window_pattern":
+            if len(set(value)) != 1:
+                raise unknown(setting, value)
+            settings[setting] = value[0]
+    for setting in (*_REQUIRED, *["attention.sliding_window"] * (kind == "gemma3_text")):
+        if setting not in settings:
+            raise InputError(
+                f"expected {header.architecture}.{setting} in {name}, without which another model "
+                "would be computed, found none: convert the checkpoint anew, or add it with "
+                "gguf-editor-gui of the package gguf"
+            )
+    heads = settings["attention.head_count"]
+    settings.setdefault("attention.head_count_kv", heads)
+    settings.setdefault("attention.key_length", settings["embedding_length"] // heads)
+    return settings
+
+
+def _require_as_its_type(
+    config: PreTrainedConfig, pattern: int | list[bool] | None, name: str, unknown: Unknown
+) -> None:
+    """Refuse a Gemma of 27 B, whose scores are divided by another number than the square root of
+    the head's width, which no file says; and windows in other layers than the type's.
+    """
+    scale = getattr(config, "query_pre_attn_scalar", None)
+    if scale is not None and (
+        scale != config.head_dim or config.num_hidden_layers in _LAYERS_OF_27B
+    ):
+        raise InputError(
+            f"expected a Gemma whose scores are divided by the square root of {scale}, as "
+            f"transformers' GGUF reader takes it, found heads of {config.head_dim} in "
+            f"{config.num_hidden_layers} layers in {name}: use the checkpoint that the file was "
+            "made of"
+        )
+    if pattern is None:
+        return
+    layer_types = getattr(config, "layer_types", None) or ()
+    type_windows = [layer == "sliding_attention" for layer in layer_types]
+    if isinstance(pattern, int):  # every so many layers one has none
+        pattern = [bool((layer + 1) % pattern) for layer in range(len(type_windows))]
+    if list(map(bool, pattern)) != type_windows:
+        raise unknown("attention.sliding_window_pattern", pattern)
+
+
+def _rope_of(
+    header: GgufHeader, kind: str, settings: Mapping[str, Any], unknown: Unknown
+) -> dict[str, Any]:
+    """The `rope_parameters` that the settings `rope.*` of a file stand for; positions may be scaled
+    linearly, or as Llama 3.1's. Raises `InputError` for any other way.
+    """
+    rope = {
+        key.removeprefix("rope."): value
+        for key, value in settings.items()
+        if key.startswith("rope.")
+    }
+    head = settings["attention.key_length"]
+    parameters: dict[str, Any] = {
+        "rope_type": "default",
+        "rope_theta": float(rope.pop("freq_base", _THETA)),
+    }
+    scaling, linear = rope.pop("scaling.type", "none"), rope.pop("scale_linear", 1.0)
+    if scaling == "linear" or (scaling == "none" and linear != 1.0):
+        factor = float(rope.pop("scaling.factor", linear))
+        parameters |= {"rope_type": "linear", "factor": factor}
+    elif scaling != "none":
+        raise unknown("rope.scaling.type", scaling)
+    if header.rope_factors is not None:
+        factors = torch.from_numpy(header.rope_factors)
+        parameters |= _of_factors(factors, parameters, head, unknown)
+    local = float(rope.pop("freq_base_swa", _THETA)) if kind == "gemma3_text" else None
+    rope.pop("scaling.finetuned", None)
+    harmless = {
+        "dimension_count": head,
+        "scaling.original_context_length": settings["context_length"],
+    }
+    for setting, value in rope.items():
+        if harmless.get(setting) != value:
+            raise unknown(f"rope.{setting}", value)
+    if local is None:
+        return parameters
+    return {
+        "full_attention": parameters,
+        "sliding_attention": {"rope_type": "default", "rope_theta": local},
+    }
+
+
+def _of_factors(
+    factors: Tensor, parameters: Mapping[str, Any], head: int, unknown: Unknown
+) -> dict[str, Any]:
+    """Llama 3.1's scaling, from what each frequency is divided by: that of its config.json, if it
+    makes the same numbers.
+    """
+    scaling = {"rope_type": "llama3", "factor": float(factors.max()), **_LLAMA_3}
+    config = LlamaConfig(
+        head_dim=head,
+        hidden_size=head,
+        num_attention_heads=1,
+        rope_parameters={**parameters, **scaling},
+    )
+    scaled = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))[0]
+    plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
+    is_known = parameters["rope_type"] == "default" and factors.shape == plain.shape
+    if not (is_known and torch.allclose(plain / factors, scaled, rtol=1e-5, atol=0)):
+        raise unknown(ROPE_FACTORS, factors.tolist())
+    return scaling

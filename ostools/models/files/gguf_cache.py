@@ -19,7 +19,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -54,15 +53,7 @@ def cache_folder() -> Path:
 
 
 def file_hash(*pieces: Path) -> str:
-    """The SHA-256 of a file, or of the file that the pieces make, read once a process as long as
-    they stay as they are.
-    """
-    status = [piece.stat() for piece in pieces]
-    return _hash_of(pieces, tuple((it.st_ino, it.st_size, it.st_mtime_ns) for it in status))
-
-
-@lru_cache(maxsize=64)
-def _hash_of(pieces: tuple[Path, ...], stamps: tuple[tuple[int, int, int], ...]) -> str:
+    """The SHA-256 of a file, or of the file that the pieces make."""
     sha = hashlib.sha256()
     for piece in pieces:
         with piece.open("rb") as stream:

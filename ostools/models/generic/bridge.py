@@ -17,15 +17,14 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import PreTrainedModel, original_model
+from ostools.ground import InputError, PreTrainedModel, original_model
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.models.generic.choices import Choices, held_choices, noted_choices
@@ -47,20 +46,12 @@ from ostools.models.shape import context, setting, soft_cap_of
 _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
 
 
-class _Call(NamedTuple):
-    """One call of a module in a pass: the module's path, the tensor that enters, the output."""
-
-    path: str
-    entering: object
-    output: object
-
-
 def find_structure(
     module: PreTrainedModel, probe: Int[Tensor, "1 pos"], name: str
 ) -> dict[str, str]:
     """Find the paths of "embed", "blocks" (the list), "ln_final" and "unembed" by one forward pass:
-    the blocks are the list whose modules run once each, one on what the one before it gave; the
-    final norm is the module that reads what the last one gave. `InputError` where there are none.
+    the blocks are the longest list of modules that run once each, in its order; the final norm is
+    the module that reads what the last one gave. `InputError` where there are none.
     """
     paths = {id(part): path for path, part in module.named_modules()}
     embed, head = module.get_input_embeddings(), module.get_output_embeddings()
@@ -69,19 +60,7 @@ def find_structure(
         raise InputError(
             f"expected a token embedding and an output layer in {name}, found {missing}"
         )
-    calls = _calls(module, probe)
-    blocks = _find_blocks(module, [call.path for call in calls], name)
-    norm = _find_norm(module, calls, blocks[-1], name)
-    return {
-        "embed": paths[id(embed)],
-        "blocks": blocks[0].rpartition(".")[0],
-        "ln_final": norm,
-        "unembed": paths[id(head)],
-    }
-
-
-def _find_blocks(module: PreTrainedModel, order: list[str], name: str) -> list[str]:
-    """The longest list of modules that run once each, in its order; `order`: of all calls."""
+    order, entering, outputs = _calls(module, probe)
     chains = [
         [f"{path}.{index}" for index in range(len(part))]
         for path, part in module.named_modules()
@@ -93,56 +72,60 @@ def _find_blocks(module: PreTrainedModel, order: list[str], name: str) -> list[s
             "expected a list of blocks that run once each, one after the other, in "
             f"{name}, found none: which residual stream is v^(l) is not known"
         )
-    return max(chains, key=len)
-
-
-def _find_norm(module: PreTrainedModel, calls: list[_Call], last_block: str, name: str) -> str:
-    """The norm that reads what the last block gave, and nothing else."""
-    order = [call.path for call in calls]
-    last = order.index(last_block)
-    output = calls[last].output
+    blocks = max(chains, key=len)
+    output, last = outputs[blocks[-1]], order.index(blocks[-1])
     leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
-    after = [
-        call.path
-        for call in calls[last + 1 :]
-        if call.entering is leaving
-        and "norm" in class_and_name(module.get_submodule(call.path), call.path)
+    norms = [
+        path
+        for path, tensor in zip(order[last + 1 :], entering[last + 1 :], strict=True)
+        if tensor is leaving and "norm" in class_and_name(module.get_submodule(path), path)
     ]
-    if not after or order.count(after[0]) != 1:
-        place = "one that runs elsewhere too" if after else "none"
+    if not norms or order.count(norms[0]) != 1:
+        place = "one that runs elsewhere too" if norms else "none"
         raise InputError(
             f"expected a final norm behind the blocks of {name}, found {place}: y_n is its output"
         )
-    return after[0]
+    return {
+        "embed": paths[id(embed)],
+        "blocks": blocks[0].rpartition(".")[0],
+        "ln_final": norms[0],
+        "unembed": paths[id(head)],
+    }
 
 
-def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[_Call]:
-    """Every call of a module in one pass, in the order in which they began."""
-    calls: list[_Call] = []
-    running: list[int] = []
+def _calls(
+    module: nn.Module, probe: Int[Tensor, "1 pos"]
+) -> tuple[list[str], list[object], dict[str, Any]]:
+    """The paths of the modules in the order in which one pass calls them, the tensor that enters at
+    each call, and what each module gave last.
+    """
+    order: list[str] = []
+    entering: list[object] = []
+    outputs: dict[str, Any] = {}
 
     def enter(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        running.append(len(calls))
-        calls.append(_Call(path, args[0] if args else kwargs.get("hidden_states"), None))
+        order.append(path)
+        entering.append(args[0] if args else kwargs.get("hidden_states"))
 
-    def leave(path: str, output: object) -> None:
-        place = running.pop()
-        calls[place] = calls[place]._replace(output=output)
-
-    with torch.no_grad(), at_each_call(dict(module.named_modules()), enter, leave):
+    with (
+        torch.no_grad(),
+        at_each_call(dict(module.named_modules()), enter, outputs.__setitem__),
+    ):
         module(probe, use_cache=False)
-    return calls
+    return order, entering, outputs
 
 
 def generic_bridge(
-    module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str
+    module: PreTrainedModel,
+    architecture: str,
+    probe: Int[Tensor, "1 pos"],
+    plain: Float[Tensor, "1 pos d_vocab"],
+    name: str,
 ) -> GenericBridge:
-    """The bridge, proven. The module is changed in place. Raises `InputError` where v^(l) or y is
-    not what the proof asks.
+    """The bridge, proven; `plain`: the module's logits of the probe. The module is changed in
+    place. Raises `InputError` where v^(l) or y is not what the proof asks.
     """
     structure = find_structure(module, probe, name)
-    with torch.no_grad():
-        plain = module(probe, use_cache=False).logits
     text = module.config.get_text_config()
     n_heads, d_model = int(setting(text, "num_attention_heads") or 1), int(text.hidden_size)
     weight = cast(Tensor, module.get_input_embeddings().weight)
@@ -175,16 +158,12 @@ def generic_bridge(
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
     by_interface = module._can_set_attn_implementation() or bool(without_softmax(bridge))
-    bridge.asks_interface = by_interface and not _asks_for_names(module)
-    return bridge
-
-
-def _asks_for_names(module: PreTrainedModel) -> bool:
-    """Whether the model's code computes otherwise by the name of its attention: DeepSeek 3.2's
-    leaves its selection of keys to functions of other names than "eager" and "sdpa", which would
-    have to know it."""
+    # Code that computes otherwise by the name of its attention: DeepSeek 3.2's leaves its selection
+    # of keys to functions of other names than "eager" and "sdpa", which would have to know it.
     source = inspect.getsource(sys.modules[type(module).__module__])
-    return re.search(r"_attn_implementation (not )?in \(", source) is not None
+    asks_for_names = re.search(r"_attn_implementation (not )?in \(", source) is not None
+    bridge.asks_interface = by_interface and not asks_for_names
+    return bridge
 
 
 def _prove(

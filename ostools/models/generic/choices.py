@@ -85,11 +85,7 @@ class _AtEachChoice(TorchFunctionMode):
     def __init__(self, choose: Callable[[_Place, Tensor, _TopK], _TopK]) -> None:
         super().__init__()
         self._choose = choose
-        self._place: _Place | None = None
-
-    def enter_block(self, layer: int) -> None:
-        """Every choice from here on is one of that block."""
-        self._place = (layer, 0)
+        self.place: _Place | None = None
 
     def __torch_function__(
         self,
@@ -99,13 +95,13 @@ class _AtEachChoice(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         output = func(*args, **(kwargs or {}))
-        if self._place is None or func not in (torch.topk, Tensor.topk):
+        if self.place is None or func not in (torch.topk, Tensor.topk):
             return output
         scores, topk = cast(Tensor, args[0]), cast(_TopK, output)
         if topk[1].shape[:-1] != scores.shape[:-1]:  # not along the last axis
             return output
-        layer, count = place = self._place
-        self._place = (layer, count + 1)
+        layer, count = place = self.place
+        self.place = (layer, count + 1)
         return self._choose(place, scores, topk)
 
 
@@ -117,7 +113,7 @@ def _at_each_choice(
     layers = {id(block): layer for layer, block in enumerate(model.blocks)}
 
     def enter(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        mode.enter_block(layers[id(module)])
+        mode.place = (layers[id(module)], 0)  # every choice from here on is of that block
 
     with (
         before_modules(

@@ -209,10 +209,9 @@ class _Sizes(TorchFunctionMode):
 def _form(name: str, module: nn.Module, calls: list[tuple[object, ...]]) -> NormForm:
     """Form of a norm, by what it makes of numbers drawn at random, large and small."""
     kind = f"{name} ({type(module).__name__})"
-    if len(calls) != 1:
-        raise UnknownError(f"{kind} runs {len(calls)} times a pass")
-    if len(calls[0]) != 1 or not isinstance(x := calls[0][0], Tensor):
-        raise UnknownError(f"{kind} reads more than one tensor")
+    if len(calls) != 1 or len(calls[0]) != 1 or not isinstance(calls[0][0], Tensor):
+        raise UnknownError(f"{kind} reads other than one tensor, once a pass")
+    x = calls[0][0]
     if x.ndim < 3 or x.shape[0] != 1:
         raise UnknownError(f"{kind} reads all prompts of a batch as one")
     weight = getattr(module, "weight", None)

@@ -49,14 +49,6 @@ def without_softmax(model: TransformerBridge) -> str:
     """
     layer_types = setting(original_model(model).config.get_text_config(), "layer_types")
     if layer_types:
-        layers = {
-            kind: [layer for layer, layer_type in enumerate(layer_types) if layer_type == kind]
-            for kind in dict.fromkeys(layer_types)
-        }
-        return "; ".join(
-            f"{kind} in block{'s' * (len(where) > 1)} {', '.join(map(str, where))}"
-            for kind, where in layers.items()
-            if kind not in _SOFTMAX
-        )
+        return ", ".join(sorted({*layer_types} - {*_SOFTMAX}))
     kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
     return ", ".join(kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX))

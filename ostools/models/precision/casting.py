@@ -1,5 +1,5 @@
-"""A model that computes in another dtype, with the weights that the user's own model holds: no
-second copy of them.
+"""A model that computes in another dtype, or with weights rounded to what a format of few bits
+holds, out of the weights that the user's own model holds: no second copy of them.
 
 `bridge.to(bfloat16)` and back leaves a 0.09 error in the logits: nothing here casts in place.
 """
@@ -7,7 +7,7 @@ second copy of them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FunctionType
 
@@ -15,21 +15,37 @@ import torch
 from torch import Tensor, nn
 
 from ostools import hooks
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import (
+    OF_A_LEFT_HOOK,
+    Conv1D,
+    HookPoint,
+    InputError,
+    NonFiniteError,
+    TransformerBridge,
+    checked_arguments,
+)
+from ostools.ground.out_of_memory import chunk
+from ostools.hooks.errors import FormatError
 from ostools.hooks.register import remove_observers
-from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
+from ostools.hooks.rounding import FLOATS, Format, integer_scale, stored
+from ostools.models.describe import metadata_of, named_weights, refuse_processed, remember
 from ostools.models.families import family_of
-from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
+from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast, dense
 from ostools.models.precision.scores import check_arithmetic, put_scores
 from ostools.models.precision.torch_state import default_torch_state
 
 Reader = Callable[..., Tensor]
 Reading = Callable[[Tensor], tuple[Reader, tuple[Tensor, ...]]]
+# What holds every number of a dtype; nothing has to be read to know it.
+_WIDER = {
+    torch.bfloat16: (torch.bfloat16, torch.float32, torch.float64),
+    torch.float16: (torch.float16, torch.float32, torch.float64),
+    torch.float32: (torch.float32, torch.float64),
+    torch.float64: (torch.float64,),
+}
 
 
-@checked_arguments(InputError, IN_WORDS)
+@checked_arguments(InputError)
 @default_torch_state()
 def view_in(
     model: TransformerBridge, dtype: torch.dtype, *, eager: bool = False
@@ -49,8 +65,8 @@ def view_in(
     """
     if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
-    refuse_hooked(model)
-    return view(model, dtype, _cast_to(dtype), eager=eager)
+    _refuse_hooked(model)
+    return _view(model, dtype, _cast_to(dtype), eager=eager)
 
 
 @default_torch_state()
@@ -68,9 +84,49 @@ def edited_view(model: TransformerBridge, what: str) -> TransformerBridge:
                 f"the hook of somebody else at {edit.where} would not follow; load the model with "
                 f"dtype='float32' and put it there{OF_A_LEFT_HOOK}"
             )
-    result = view(model, torch.float32, _cast_to(torch.float32))
+    result = _view(model, torch.float32, _cast_to(torch.float32))
     remove_observers(result)
     return result
+
+
+@checked_arguments(InputError)
+def view_rounded(model: TransformerBridge, format: Format) -> TransformerBridge:
+    """A float32 view of `model` whose weights are the nearest that `format` holds (ties to even);
+    tied ones stay tied.
+
+    bfloat16, float16, float8_e4m3fn, float8_e5m2: every parameter. int8, int4: matrices, symmetric
+    with a scale per output channel (the largest magnitude of a Linear's row, of a token's or a
+    position's row of an embedding, over 127 or 7); gains of norms and biases stay float32, as
+    quantisers leave them. Integer scales are found from the weights in float32.
+
+    Cost: reads every weight once, then rounds a weight wherever it is read (`view_in`). Raises
+    `InputError` for an unknown format, a weight that a floating format cannot hold, and while hooks
+    are on the model.
+    """
+    _refuse_hooked(model)
+    _require_held(model, format)
+    if format in FLOATS:
+        return _view(
+            model, torch.float32, lambda weight: (partial(_rounded, format=format), (weight,))
+        )
+    # GPT-2's projections are stored [in, out], where everybody else's are [out, in].
+    inputs_first = {id(module.weight) for module in model.modules() if isinstance(module, Conv1D)}
+
+    def reading(weight: Tensor) -> tuple[Reader, tuple[Tensor, ...]]:
+        if weight.ndim != 2:
+            return torch.Tensor.float, (weight,)
+        inputs, numbers = 0 if id(weight) in inputs_first else 1, dense(weight)
+        largest = torch.maximum(
+            numbers.amax(inputs, keepdim=True), -numbers.amin(inputs, keepdim=True)
+        ).float()
+        scale = integer_scale(largest, format)
+        return partial(_rounded, format=format), (weight, scale.expand(weight.shape))
+
+    return _view(model, torch.float32, reading)
+
+
+def _rounded(weight: Tensor, scale: Tensor | None = None, *, format: str) -> Tensor:
+    return stored(weight.float(), format, scale)
 
 
 def _cast_to(dtype: torch.dtype) -> Reading:
@@ -78,7 +134,7 @@ def _cast_to(dtype: torch.dtype) -> Reading:
     return lambda weight: (cast, (weight,))
 
 
-def view(
+def _view(
     model: TransformerBridge, dtype: torch.dtype, reading: Reading, eager: bool = False
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function,
@@ -128,7 +184,7 @@ def _copied(model: TransformerBridge, dtype: torch.dtype, reading: Reading) -> d
     return memo
 
 
-def refuse_hooked(model: TransformerBridge) -> None:
+def _refuse_hooked(model: TransformerBridge) -> None:
     """`InputError` while hooks are on the model: a view that lives longer would keep them."""
     observed = [
         module.name
@@ -159,3 +215,42 @@ def _refuse_patched(model: TransformerBridge) -> None:
             f"function in its place at {patched[0].replace('._original_component', '')}: load the "
             "model with ostools.load_model, which takes it out"
         )
+
+
+def _require_held(model: TransformerBridge, format: str) -> None:
+    """Every weight is finite, and within what a floating format holds: said before the run, with
+    the weight's name.
+    """
+    for name, weight in named_weights(model):
+        if format not in FLOATS and weight.ndim > 2:
+            raise InputError(
+                f"{format}: expected matrices, of which each output has a scale, found {name} with "
+                f"{weight.ndim} axes, the weights of experts; use one of {', '.join(FLOATS)}"
+            )
+        if format in FLOATS or weight.ndim == 2:
+            scale = None if format in FLOATS else torch.ones((), device=weight.device)
+            try:
+                for rows in _row_blocks(weight):
+                    stored(rows.float(), format, scale, name)
+            except FormatError as error:
+                raise NonFiniteError(str(error)) from None
+
+
+def holds(model: TransformerBridge, dtype: torch.dtype) -> bool:
+    """Whether every weight of the model is a number of `dtype` already, so that storing it there
+    changes nothing.
+    """
+    return all(
+        bool(torch.equal(rows.to(dtype).to(rows.dtype), rows))
+        for _, weight in named_weights(model)
+        if dtype not in _WIDER.get(weight.dtype, ())
+        for rows in _row_blocks(weight)
+    )
+
+
+def _row_blocks(weight: Tensor) -> Iterator[Tensor]:
+    """The weight, so many rows at a time that another dtype of a large one does not stand beside
+    it.
+    """
+    rows = max(1, chunk(BLOCK) // max(1, weight[0].numel() * weight.element_size()))
+    return (dense(part) for part in weight.split(rows))

@@ -24,8 +24,14 @@ import torch
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.lens import HookPoint, PreTrainedModel, TransformerBridge, original_model
+from ostools.ground import (
+    HookPoint,
+    InputError,
+    PreTrainedModel,
+    TransformerBridge,
+    original_model,
+    unknown_name,
+)
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.models.families import Family
@@ -125,18 +131,11 @@ def reference_attention(module: PreTrainedModel, eager: bool) -> str:
     return "eager" if wide else FLOAT32_SCORES
 
 
-def own_logits(module: PreTrainedModel, run: Callable[[], Tensor]) -> Tensor | None:
-    """Logits by transformers' default, sdpa, of a model that has it."""
-    if not module._supports_sdpa:
-        return None
-    with attention_of(module, "sdpa"):
-        return run()
-
-
 def find_own_attention(
     model: TransformerBridge, expected: Tensor | None, run: Callable[[], Tensor]
 ) -> None:
-    """Note whether the wrapped modules still compute `own_logits`, to the bit.
+    """Note whether the wrapped modules still compute what they gave by sdpa, to the bit; None: not
+    tried.
 
     They do not where TransformerLens, or this package, has taken a module's weight apart (a joint
     q, k, v) or reordered it.

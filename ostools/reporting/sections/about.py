@@ -68,21 +68,11 @@ def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
         "weights (sha256)": str(model.get("weight_hash")),
         "architecture": f"{model.get('architecture')}, {size}",
         "dtype, device": computed_on(model) + (f", {attention} attention" if attention else ""),
-        "special tokens": "; ".join(
-            words for (name, state), words in _SPECIAL.items() if model.get(name) == state
-        ),
         "time": provenance.time,
         "versions": versions_of(provenance.versions),
         "active edits": "; ".join(provenance.edits),
     }
     return [(term, str(value)) for term, value in rows.items() if value]
-
-
-_SPECIAL = {
-    ("bos", "not added"): "the tokenizer has a BOS and by itself puts none before a text",
-    ("eos", "appended"): "the tokenizer puts an EOS behind a text, which prompts leave out",
-}
-"""What a reader may expect around a text and not find."""
 
 
 def versions_of(versions: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from ostools.measure.collapse.result import Collapse
 from ostools.measure.passes.last_tokens import LastRows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import encode, view_in
-from ostools.models.precision.rounding import view_rounded
+from ostools.models.precision.casting import view_rounded
 from ostools.theory.distances import distance
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token, select

@@ -116,7 +116,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"logit": "12"}, r"expected text that is one token, found '12', which is 2: \['1', '2'\]"),
         ({"linearisation": "forzen"}, "linearisation"),
-        ({"logit": 100_000}, "expected a token's text, or an id from 0 to"),
+        ({"logit": 100_000}, "a token's id: expected a whole number of at most"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(options: dict[str, Any], words: str) -> None:

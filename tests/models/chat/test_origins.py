@@ -7,13 +7,11 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import processors
 
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, encode
-from ostools.models.chat import MIXED, ORIGINS, SPECIAL, SYSTEM, TEMPLATE, TEXT
+from ostools.models.chat import MIXED, SPECIAL, SYSTEM, TEMPLATE, TEXT
 from ostools.models.tokens import count_tokens
 from tests.checkpoints import trained
 from tests.models.chat.templates import TEMPLATES, Template, on_template, with_template
@@ -21,7 +19,6 @@ from tests.sets import quick
 
 NAMES = tuple(TEMPLATES)
 TAKES_SYSTEM = tuple(name for name in NAMES if name != "gemma-2")
-BYTES = tuple(name for name, template in TEMPLATES.items() if not template.sentencepiece)
 TEXTS = (
     "Hi",
     "user\nmodel\nassistant",
@@ -84,25 +81,6 @@ def test_what_is_not_the_text_is_the_frame_and_what_is_left_is_the_text(name: st
     assert prompt.text[low:high] == "Hi"
 
 
-@pytest.mark.parametrize("name", BYTES)
-@given(
-    text=st.text(
-        st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="<?"),
-        min_size=1,
-        max_size=40,
-    )
-)
-def test_removing_the_templates_tokens_leaves_the_users_text(name: str, text: str) -> None:
-    """Here every token is ASCII and ends at the border; what a template strips is the text's no
-    more.
-    """
-    if TEMPLATES[name].strips and not text.strip():
-        return
-    prompt = encode(on_template(name), text, chat=True)
-    assert _said(prompt, TEXT) == (text.strip() if TEMPLATES[name].strips else text)
-    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(_frame(name))
-
-
 @pytest.mark.parametrize("name", TAKES_SYSTEM)
 @pytest.mark.parametrize(("system", "text"), [("Be short.", "Hi"), ("Hi", "Hi")])
 def test_a_system_prompt_stands_where_the_template_puts_it(
@@ -155,6 +133,7 @@ _TURN = "{{ messages[-1]['content'] }}"
             "writes the message as it is, found one that rewrites it",
         ),
         ("{% if %}" + _TURN, {}, "expected a chat template that takes one user turn, found"),
+        ("", {}, "expected a tokenizer with a chat template, found none: leave chat out"),
     ],
 )
 def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(
@@ -187,26 +166,6 @@ def test_a_token_across_the_border_is_the_texts_where_only_blanks_are_foreign() 
     assert prompt.tokens[prompt.tokens.index("?\n")] == "?\n"
     assert _said(prompt, TEXT) == "Hi?\n"
     assert _said(prompt, TEMPLATE).endswith("|>\n<|assistant|>\n")
-
-
-def test_a_token_of_two_kinds_of_blanks_or_of_letters_of_both_is_mixed() -> None:
-    prompt = encode(on_template("phi-3"), "\nHi", chat=True)
-    assert prompt.origins is not None
-    assert [
-        token
-        for token, origin in zip(prompt.tokens, prompt.origins, strict=True)
-        if origin == MIXED
-    ] == ["\n\n"]
-    glued = encode(_changed("{{ 'Q?' + messages[-1]['content'] }}"), "\nHi", chat=True)
-    assert glued.origins == (
-        TEMPLATE,
-        TEMPLATE,
-        TEXT,
-        TEXT,
-    )  # "?" and "\n" are one token: the text's part is a blank
-    joined = encode(_changed("{{ messages[-1]['content'] + '\n' }}"), "?", chat=True)
-    assert joined.origins == (TEXT,)
-    assert set(ORIGINS) == {SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED}
 
 
 @pytest.mark.parametrize("text", ["\n Hi?"])

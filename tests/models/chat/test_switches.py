@@ -9,42 +9,19 @@ from typing import Any
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import encode
-from ostools.models.chat import LOW, NO_SWITCH, OFF, ON
+from ostools.models.chat import NO_SWITCH, OFF, ON
 from ostools.models.tokenizer_calls import note_once
-from ostools.tasks import task
 from tests.checkpoints import tiny_model
-from tests.models.chat.templates import Template, on_template, with_template
-
-_TURN = "{{ '<|u|>' + messages[-1]['content'] + '<|a|>' }}"
-SWITCHES = {
-    # DeepSeek V3.1: off unless it is switched on, and closed where it is off
-    "thinking": "{% if not thinking is defined %}{% set thinking = false %}{% endif %}" + _TURN
-    + "{{ '<think>' if thinking else '</think>' }}",
-    # GLM 4.5, SmolLM 3: a mark in the turn
-    "enable_thinking": "{% if enable_thinking is defined and not enable_thinking %}" + _TURN + "{{ '/nothink' }}{% else %}"
-    + _TURN + "{% endif %}",
-}  # fmt: skip
-EFFORT = "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}{{ 'Reasoning: ' + "
-EFFORT += "reasoning_effort + '\n' }}" + _TURN
-
-
-def _model(source: str) -> Any:
-    return with_template(Template(source, ("<|u|>", "<|a|>")))
-
-
-def _text(model: Any, **options: Any) -> str:
-    return str(encode(model, "Hi", chat=True, **options).text)
+from tests.models.chat.templates import on_template
 
 
 @pytest.mark.parametrize("name", ["gemma-2", "phi-3"])
 def test_a_template_without_a_switch_is_left_as_it_is(name: str) -> None:
     assert encode(on_template(name), "Hi", chat=True).provenance["thinking"] == NO_SWITCH
     with pytest.raises(
-        InputError,
-        match=r"thinking: expected a chat template with a switch \(enable_thinking, .*found none",
+        ost.InputError,
+        match=r"thinking: expected a chat template with a switch \(enable_thinking\), found none",
     ):
         encode(on_template(name), "Hi", chat=True, thinking=True)
 
@@ -63,37 +40,6 @@ def test_qwen_3_does_not_think_unless_it_is_asked_to() -> None:
     assert set(off.origins[len(on.ids) :]) == {"template"}
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_other_switches_are_found_by_their_names(name: str) -> None:
-    model = _model(SWITCHES[name])
-    off, on = (_text(model, thinking=thinking) for thinking in (False, True))
-    assert (off, on) == (
-        ("<|u|>Hi<|a|></think>", "<|u|>Hi<|a|><think>")
-        if name == "thinking"
-        else ("<|u|>Hi<|a|>/nothink", "<|u|>Hi<|a|>")
-    )
-
-
-def test_an_effort_has_no_off() -> None:
-    model = _model(EFFORT)
-    assert _text(model).startswith("Reasoning: low\n")
-    assert _text(model, thinking=True).startswith("Reasoning: medium\n")
-    assert encode(model, "Hi", chat=True).provenance["thinking"] == LOW
-
-
-def _posed(model: Any, **options: Any) -> TaskPrompt:
-    return render_prompt(model, task("copy-last"), 4, **options)
-
-
-def test_a_system_prompt_that_says_the_same_is_no_second_copy_of_the_question() -> None:
-    model = on_template("phi-3")
-    plain = _posed(model)
-    said = _posed(model, system=plain.text)
-    (place,), (other,) = carrier_positions(model, plain), carrier_positions(model, said)
-    assert said.prompt.tokens[other] == plain.prompt.tokens[place] == "0"
-    assert said.tokens - other == plain.tokens - place
-
-
 # Markers in a text.
 
 
@@ -105,5 +51,5 @@ def test_a_text_with_markers_says_so(capsys: pytest.CaptureFixture[str]) -> None
     assert prompt.provenance == {"markers_as_text": 2}
     ost.encode(model, "<start_of_turn>user\nHi<end_of_turn>")
     (line,) = capsys.readouterr().err.splitlines()
-    assert "holds 2 markers of the chat template, read as plain text; give" in line
+    assert "holds markers of the chat template (2), read as plain text; give" in line
     assert ost.sensitivity(model, prompt).provenance.parameters["markers_as_text"] == 2

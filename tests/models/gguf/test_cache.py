@@ -4,7 +4,6 @@ what is broken says so.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from ostools.models import describe, load_model
 from ostools.models.files import gguf_cache
 from ostools.models.files.gguf_cache import in_cache
 from ostools.models.files.sources import locate
-from ostools.sweep import plan, sweep_of
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
@@ -95,33 +93,6 @@ def test_a_file_is_loaded_in_the_dtype_that_it_stores_and_of_fewer_bits_in_bfloa
     assert described == describe(load_model(file, dtype=dtype, device="cpu"))
     assert described.dtype == dtype
     assert f"dequantised to {dtype}" in str(described.quantisation)
-
-
-def test_a_sweep_converts_a_file_for_its_dtype_and_knows_it_by_its_hash(
-    file: Path, cache: Path, tmp_path: Path
-) -> None:
-    asked = {"models": str(file), "tasks": "copy-last", "lengths": "4", "measurements": "evaluate"}
-    narrow = plan(sweep_of(asked | {"dtypes": ["bfloat16"]}), tmp_path / "cells")
-    assert [folder.name.endswith("-bfloat16") for folder in _folders(cache)] == [True]
-    both = plan(sweep_of(asked | {"dtypes": ["bfloat16", "float32"]}), tmp_path / "cells")
-    assert len(_folders(cache)) == 2
-    assert (
-        narrow.terms.checkpoints
-        == both.terms.checkpoints
-        == {str(file): gguf_cache.file_hash(file)}
-    )
-
-
-def test_a_directory_of_an_earlier_conversion_is_made_anew(
-    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(gguf_cache, "_CONVERSION", 1)
-        folder = locate(file, None).directory
-    (folder / "tokenizer.json").write_text("{}")
-    load_model(file, dtype="float32", device="cpu")
-    assert _folders(cache) == [folder]
-    assert json.loads((folder / "gguf.json").read_text())["conversion"] == gguf_cache._CONVERSION
 
 
 def test_what_a_killed_conversion_left_goes_at_the_next(file: Path, cache: Path) -> None:

@@ -4,8 +4,6 @@ nothing.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,29 +136,3 @@ def test_a_header_that_contradicts_itself(said: dict[str, Any], match: str, tmp_
     with pytest.raises(InputError, match=match) as refused:
         _tokenizer(tmp_path, of_bytes("gpt-2", said=said))
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.slow
-def test_the_first_files_of_llama_3_load_after_what_the_refusal_says(tmp_path: Path) -> None:
-    """They do not say how text is cut: the command in the message adds it."""
-    file = _written(tmp_path / "tiny.gguf", of_bytes(None))
-    with pytest.raises(
-        InputError,
-        match=r"found none: add it with `gguf-new-metadata --pre-tokenizer NAME tiny.gguf",
-    ):
-        read_gguf_tokenizer(read_header(file), "tiny.gguf")
-    command = [
-        sys.executable,
-        "-m",
-        "gguf.scripts.gguf_new_metadata",
-        "--pre-tokenizer",
-        "llama-bpe",
-        "tiny.gguf",
-        "new.gguf",
-    ]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    tokenizer = read_gguf_tokenizer(read_header(tmp_path / "new.gguf"), "new.gguf")
-    vocabulary = of_bytes("llama-bpe")
-    assert [tokenizer(text).input_ids for text in TEXTS] == [
-        vocabulary.published(text) for text in TEXTS
-    ]

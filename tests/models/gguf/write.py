@@ -54,11 +54,6 @@ def _packed(weight: Tensor) -> NDArray[np.uint8]:
     return quants.quantize(weight.numpy(), GGMLQuantizationType.Q8_0)
 
 
-def _interleaved(weight: Tensor, n_heads: int) -> Tensor:
-    """Rows of q and k as llama.cpp's rotation wants them: the halves of each head by turns."""
-    return weight.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
 def stands_for(family: str, **config: Any) -> Any:
     """The Hugging Face model of the dequantised weights."""
     model = make_model(family, **_sizes(family, config))
@@ -89,43 +84,27 @@ def write_gguf(
     Skips the test where the package gguf is not installed.
     """
     gguf = pytest.importorskip("gguf")
+    from scripts.gguf_writing import as_converted, settings_of
+
     model = make_model(family, **_sizes(family, config))
     own = model.config
     arch = gguf.MODEL_ARCH.LLAMA if family == "llama" else gguf.MODEL_ARCH.GEMMA3
-    named = architecture or gguf.MODEL_ARCH_NAMES[arch]
+    named = architecture or family
     writer = gguf.GGUFWriter(file, named)
-    writer.add_context_length(own.max_position_embeddings)
-    writer.add_embedding_length(own.hidden_size)
-    writer.add_block_count(own.num_hidden_layers)
-    writer.add_feed_forward_length(own.intermediate_size)
-    writer.add_head_count(own.num_attention_heads)
-    writer.add_head_count_kv(own.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(own.rms_norm_eps)
-    writer.add_key_length(own.head_dim)
-    writer.add_value_length(own.head_dim)
-    if family == "llama":
-        writer.add_rope_dimension_count(own.head_dim)
-        writer.add_rope_freq_base(own.rope_parameters["rope_theta"])
-    else:
-        writer.add_rope_freq_base(own.rope_parameters["full_attention"]["rope_theta"])
-        writer.add_sliding_window(own.sliding_window)
+    own_settings = {f"{named}.{key}": value for key, value in settings_of(own, family).items()}
+    add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    for key, value in (own_settings | (settings or {})).items():
+        add[type(value)](key, value)
     _add_tokenizer(writer, gguf, family, pre)
     if file_type is not None:
         writer.add_file_type(file_type)
-    for key, value in (settings or {}).items():
-        {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)](
-            key, value
-        )
     names = gguf.get_tensor_name_map(arch, own.num_hidden_layers)
     for path, weight in model.state_dict().items():
         stem, ending = path.rsplit(".", 1)
         name = f"{names.get_name(stem)}.{ending}"
         if (path == "lm_head.weight" and own.tie_word_embeddings) or name in without:
             continue
-        weight = weight + 1 if family == "gemma3" and "norm" in stem else weight
-        if family == "llama" and stem.endswith(("q_proj", "k_proj")):
-            heads = own.num_attention_heads if stem.endswith("q_proj") else own.num_key_value_heads
-            weight = _interleaved(weight, heads)
+        weight = as_converted(family, own, path, weight)
         if weight.ndim == 2:
             writer.add_tensor(name, _packed(weight), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
         else:

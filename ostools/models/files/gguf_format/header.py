@@ -7,7 +7,6 @@ Cost: 8 s and 740 MB for the 262,144 tokens of Gemma 3, once: what is made of a 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from ostools.ground.errors import InputError, refusal
 
-MAGIC = b"GGUF"
 ROPE_FACTORS = "rope_freqs.weight"
 """The tensor that holds what Llama 3.1 divides its frequencies by."""
 
@@ -48,38 +46,6 @@ class GgufHeader:
         }
 
 
-def gguf_file_at(path: Path) -> Path | None:
-    """The GGUF file at that path, or in a directory there that holds no other weights; None where
-    there is none.
-
-    It is one by its name, or by its first bytes: Ollama's blobs have no suffix.
-    """
-    # os.path, not pathlib: a name that is no possible path (too long) is no path, and no error.
-    if os.path.isfile(path):
-        return path if _is_gguf(path) else None
-    if not os.path.isdir(path) or any(path.glob("*.safetensors")):
-        return None
-    files = sorted(file for file in path.iterdir() if file.is_file() and _is_gguf(file))
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files[:5]) + ", ..." * (len(files) > 5)
-        raise InputError(
-            f"expected one GGUF file in {path}, found {len(files)} ({names}): name the file itself"
-        )
-    return files[0] if files else None
-
-
-def _is_gguf(file: Path) -> bool:
-    return file.suffix.lower() == ".gguf" or _first_bytes(file) == MAGIC
-
-
-def _first_bytes(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(len(MAGIC))
-    except OSError:
-        return b""
-
-
 def read_header(file: Path) -> GgufHeader:
     """Read the header of a GGUF file whose tensors all lie inside the file.
 
@@ -94,12 +60,8 @@ def read_header(file: Path) -> GgufHeader:
     from gguf import GGUFReader
     from gguf.constants import LlamaFileType
 
-    if _first_bytes(file) != MAGIC:
-        raise InputError(
-            f"expected a GGUF file, found {file} without GGUF's first bytes: fetch it again (of a "
-            "Git LFS pointer: `git lfs pull`)"
-        )
-    with refusal(f"a whole GGUF file, found {file} truncated or corrupt", "; fetch it again"):
+    remedy = "; fetch it again (of a Git LFS pointer: `git lfs pull`)"
+    with refusal(f"a whole GGUF file, found {file} truncated or corrupt", remedy):
         reader = GGUFReader(file)
         settings = {name: field.contents() for name, field in reader.fields.items()}
         architecture = str(settings["general.architecture"])
