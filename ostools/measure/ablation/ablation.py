@@ -6,8 +6,7 @@ g = 1. Real: the part is taken out and m measured again. The two never share a
 column: where first order fails, as it does for parts that matter much or that others stand in for,
 the table shows it.
 
-Cost: for each part one forward pass a prompt (answers), two (collapse), or d_model backward passes
-(sensitivity).
+Cost: for each part one forward pass a prompt (answers), or two (collapse).
 """
 
 from __future__ import annotations
@@ -34,20 +33,19 @@ from ostools.ground import (
 )
 from ostools.measure.ablation.questions import (
     MEASURES,
+    TOP,
     AblatedPrompt,
     Logit,
     MeasureName,
-    of_prompt,
-    of_task,
-    require_apart,
-)
-from ostools.measure.ablation.targets import (
-    TOP,
+    ScalarMeasure,
     Target,
     What,
     all_targets,
     checked_targets,
     columns_of,
+    of_prompt,
+    of_task,
+    require_apart,
 )
 from ostools.measure.first_order import agreement_table
 from ostools.measure.measurement import measurement
@@ -72,10 +70,9 @@ class Ablation(Result):
 
     Columns: task, length, seed, tokens; what (heads | edges | layers), target (its name), layer,
     head, query, key, part (NA where it has none);
-    measure and quantity: sensitivity (frobenius_norm and operator_norm of d y_n / d v_C, C the
-    tokens that carry the answer), collapse (pair_distance, ||y - y*||_2), answers (log_probability
-    of the right answer or of the token of `logit`, nats; or logit_difference of two); value
-    (nothing taken out), ablated (measured with the part out), effect (ablated - value: real),
+    measure and quantity: collapse (pair_distance, ||y - y*||_2), answers (log_probability of the
+    right answer or of the token of `logit`, nats; or logit_difference of two); value (nothing taken
+    out), ablated (measured with the part out), effect (ablated - value: real),
     predicted_effect (first order).
     """
 
@@ -152,9 +149,9 @@ def ablation(
             "mlp"). None: every head or sublayer, or the `top` edges to which the last token attends
             most.
         top: how many edges, where none is named.
-        measures: what is measured: "sensitivity", "collapse", "answers"; None: all that are
-            possible. Edges have no "collapse": the two prompts of a pair have different lengths. A
-            prompt has no "sensitivity", and "answers" with `logit` alone.
+        measures: what is measured: "collapse", "answers"; None: all that are possible. Edges have
+            no "collapse": the two prompts of a pair have different lengths. A prompt has "answers"
+            with `logit` alone.
         logit: the answer's token, or two for the difference of their logits. None: a task's right
             line.
         prefilled: whether the right answer's line, up to the answer itself, is put after the
@@ -163,7 +160,7 @@ def ablation(
 
     How a task's prompts are encoded: `EncodingOptions`.
 
-    The sensitivity is that of the real derivative. The prediction is -dm/dg at g = 1, where g is a
+    The prediction is -dm/dg at g = 1, where g is a
     gate on the part and m the measure. Active edits stay active. All is computed in float32, or in
     float64 for a float64 model (`computed_in`), log p of the right line too: an effect stands
     beside its derivative. That of `ost.evaluate` is in the model's own dtype. Raises `InputError`
@@ -173,9 +170,18 @@ def ablation(
     parts = None if targets is None else checked_targets(what, targets)
     work = full_precision(model, "ablation")
     names = _measure_names(what, measures, prompt is not None, logit)
-    if prompt is None:
-        answers = logit, prefilled
-        ablated = _of_tasks(work, task, lengths, seeds, names, *answers, **encoding)
+    if prompt is None and task is not None and lengths is not None:
+        form = tasks.task(task)
+        ablated = [
+            of_task(work, form, length, seed, names, logit, prefilled, **encoding)
+            for length in checked_lengths(lengths)
+            for seed in seeds_of(form, seeds)
+        ]
+    elif prompt is None:
+        raise InputError(
+            "ablation: expected a prompt, or a task with its lengths, such as task='copy-first', "
+            "lengths=[20]"
+        )
     elif task is None and lengths is None and not prefilled and tuple(seeds) == (0,):
         ablated = [of_prompt(work, as_prompt(model, prompt), names, logit)]
     else:
@@ -209,29 +215,6 @@ def ablation(
     )
 
 
-def _of_tasks(
-    model: TransformerBridge,
-    task: str | Task | None,
-    lengths: Iterable[int] | None,
-    seeds: Sequence[int],
-    names: Sequence[MeasureName],
-    logit: Logit | None,
-    prefilled: bool,
-    **encoding: Unpack[EncodingOptions],
-) -> list[AblatedPrompt]:
-    if task is None or lengths is None:
-        raise InputError(
-            "ablation: expected a prompt, or a task with its lengths, such as task='copy-first', "
-            "lengths=[20]"
-        )
-    form = tasks.task(task)
-    return [
-        of_task(model, form, length, seed, names, logit, prefilled, **encoding)
-        for length in checked_lengths(lengths)
-        for seed in seeds_of(form, seeds)
-    ]
-
-
 def _measure_names(
     what: str,
     measures: MeasureName | Sequence[MeasureName] | None,
@@ -245,19 +228,16 @@ def _measure_names(
     impossible: dict[str, str] = {}
     if what == "edges":
         impossible["collapse"] = "the two prompts of a pair have different edges: leave it out"
-    if is_prompt:
-        impossible["sensitivity"] = "which tokens carry a prompt's answer is not known: give a task"
-        if logit is None:
-            impossible["answers"] = "the answer to a prompt is not known: give logit, its token"
-    names: Sequence[MeasureName]
-    names = [name for name in MEASURES if name not in impossible] or MEASURES[2:]
+    if is_prompt and logit is None:
+        impossible["answers"] = "the answer to a prompt is not known: give logit, its token"
+    names = [name for name in MEASURES if name not in impossible] or MEASURES[1:]
     if measures is not None:
         names = distinct("measures", measures)
-    if wrong := [name for name in names if name in impossible]:
-        reason = impossible[wrong[0]]
-        raise InputError(
-            f"ablation: expected another measure of {what}, found {wrong[0]!r}: {reason}"
-        )
+    for name in names:
+        if name in impossible:
+            raise InputError(
+                f"ablation: expected another measure of {what}, found {name!r}: {impossible[name]}"
+            )
     if logit is not None and "answers" not in names:
         raise InputError(
             "ablation: expected 'answers' among the measures, as logit= is read there, found "
@@ -279,50 +259,41 @@ def _rows(
             f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0]}"
         )
     where = {"task": prompt.task, "length": prompt.length, "seed": prompt.seed, "tokens": n}
-    baseline = _numbers(model, prompt, "with nothing taken out")
-    if ("collapse", "pair_distance") in baseline:
-        require_apart(model, prompt.prompt, baseline["collapse", "pair_distance"])
+    values = {
+        name: _value(model, measure, "with nothing taken out")
+        for name, measure in prompt.measures.items()
+    }
+    if "collapse" in values:
+        require_apart(model, prompt.prompt, values["collapse"])
     weight = next(model.parameters())
     gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
     gated = partial(hooks.gated, model, targets)
     slopes = {
-        (name, quantity): slope
-        for name, measure in prompt.measures.items()
-        for quantity, slope in measure.slopes(model, gated, gates).items()
+        name: measure.slopes(model, gated, gates) for name, measure in prompt.measures.items()
     }
     for index, target in enumerate(targets):
-        with hooks.gated(model, [target], torch.zeros_like(weight[0, :1])):
-            real = _numbers(model, prompt, f"without {target}")
-        for (name, quantity), ablated in real.items():
-            value = baseline[name, quantity]
+        for name, measure in prompt.measures.items():
+            with hooks.gated(model, [target], torch.zeros_like(weight[0, :1])):
+                ablated = _value(model, measure, f"without {target}")
             yield {
                 **where,
                 **columns_of(target),
                 "measure": name,
-                "quantity": quantity,
-                "value": value,
+                "quantity": measure.quantity,
+                "value": values[name],
                 "ablated": ablated,
-                "effect": ablated - value,
-                "predicted_effect": -float(slopes[name, quantity][index]),
+                "effect": ablated - values[name],
+                "predicted_effect": -float(slopes[name][index]),
             }
         tell(progress, index + 1, len(targets))
 
 
-def _numbers(
-    model: TransformerBridge, prompt: AblatedPrompt, where: str
-) -> dict[tuple[str, str], float]:
-    """The numbers of a prompt by measure and quantity. Raises `InputError` for one that is not
-    finite.
-    """
-    numbers = {
-        (name, quantity): value
-        for name, measure in prompt.measures.items()
-        for quantity, value in measure.values(model).items()
-    }
-    for (_, quantity), value in numbers.items():
-        if not math.isfinite(value):
-            raise InputError(
-                f"ablation: the {quantity} {where} is not finite; the model's weights or its dtype "
-                "are broken"
-            )
-    return numbers
+def _value(model: TransformerBridge, measure: ScalarMeasure, where: str) -> float:
+    """The number of a measure. Raises `InputError` for one that is not finite."""
+    value = measure.value(model)
+    if not math.isfinite(value):
+        raise InputError(
+            f"ablation: the {measure.quantity} {where} is not finite; the model's weights or its "
+            "dtype are broken"
+        )
+    return value

@@ -1,56 +1,53 @@
-"""The prompts that an ablation is judged on, and the measures m on each with their first-order
-effects d m / d g, a gate g on each part.
+"""The prompts that an ablation is judged on, the measures m on each with their first-order effects
+d m / d g, a gate g on each part, and the parts: heads, attention edges, and the attention or MLP of
+a layer.
 
-Three numbers m of a forward pass: the log probability of the right answer (of a contrast the
-difference of two logits), the distance of a pair, and the norm of the Jacobian of the last token
-with respect to the tokens that carry the answer. For the last, d m / d g is a second derivative:
+Two numbers m of a forward pass: the log probability of the right answer (of a contrast the
+difference of two logits), and the distance of a pair.
 
-    J_C = d y_n / d v_C^(0)
-    d ||J_C||_F / d g = <J_C, d J_C / d g> / ||J_C||_F
-    d ||J_C||_2 / d g = a^T (d J_C / d g) b
-
-with a, b the leading singular vectors; rows of J_C come from a backward pass that is differentiated
-once more.
-
-Cost: of a value one forward pass (a pair: two; a Jacobian: d_model backward passes); of all slopes
-together two to four times that, however many parts carry a gate.
+Cost: of a value one forward pass (a pair: two); of all slopes together two to four times that,
+however many parts carry a gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, Unpack, get_args
+from typing import Any, Literal, TypeAlias, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground import InputError, TransformerBridge
+from ostools.ground import InputError, TransformerBridge, checked_list
+from ostools.hooks import Edge, Head, Sublayer
 from ostools.measure.answers.probability import line_ends
-from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.output import logit_ids
 from ostools.measure.position import answer_text, line_ids, read_at
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
+from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import EncodingOptions, Prompt
 from ostools.models.tokens import fitted
 from ostools.tasks import Task, label
 
 Ids: TypeAlias = Int[Tensor, " _"]
 """Token ids, on the model's device."""
-Numbers: TypeAlias = dict[str, float]
-Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
 Logit: TypeAlias = str | int | Sequence[str | int]
 Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
 """From gates to the context that puts them on a model."""
+Target = Head | Edge | Sublayer
 
-
-MeasureName = Literal["sensitivity", "collapse", "answers"]
+MeasureName = Literal["collapse", "answers"]
 MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
-_TOKENS = 1024
-"""Tokens times cotangents that go back together."""
+What = Literal["heads", "edges", "layers"]
+TOP = 32
+"""Number of edges where none are named."""
+_KINDS: Mapping[str, tuple[type[Head] | type[Edge] | type[Sublayer], str]] = {
+    "heads": (Head, "(layer, head)"),
+    "edges": (Edge, "(layer, head, query, key)"),
+    "layers": (Sublayer, "(layer, 'attention' or 'mlp')"),
+}
 _ROUNDINGS = 16
 """A distance up to this many steps of the dtype, relative to ||y||, is rounding."""
 
@@ -62,19 +59,21 @@ class ScalarMeasure:
     quantity: str
     number: Callable[[TransformerBridge], Float[Tensor, ""]]
 
-    def values(self, model: TransformerBridge) -> Numbers:
+    def value(self, model: TransformerBridge) -> float:
         with torch.no_grad():
-            return {self.quantity: float(self.number(model))}
+            return float(self.number(model))
 
     def slopes(
         self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]
-    ) -> Slopes:
+    ) -> Float[Tensor, " gate"]:
         """d m / d g at the values of `gates`, which require a gradient and which `gated` puts on
         the model.
         """
         with torch.enable_grad(), gated(gates):
             number = self.number(model)
-        return {self.quantity: _gradient(number, gates)}
+        if not number.requires_grad:  # an active edit cuts every gate off
+            return torch.zeros_like(gates)
+        return torch.autograd.grad(number, gates, materialize_grads=True)[0]
 
 
 def log_probability(prompt: Ids, answer: Ids, ends: Ids | None) -> ScalarMeasure:
@@ -134,75 +133,11 @@ def require_apart(model: TransformerBridge, prompt: Ids, distance: float) -> Non
         )
 
 
-@dataclass(frozen=True)
-class JacobianNorm:
-    """||J_C||_F and ||J_C||_2 of J_C = d y_n / d v_C^(0), the tokens C at `carriers` side by side;
-    the real derivative.
-    """
-
-    prompt: Ids
-    carriers: tuple[int, ...]
-
-    def values(self, model: TransformerBridge) -> Numbers:
-        linear = self._linearised(model)
-        rows = [linear.pull(part)[:, list(self.carriers)].double() for part in _basis(linear)]
-        jacobian = torch.cat(rows).flatten(1)
-        return {
-            "frobenius_norm": float(jacobian.norm()),
-            "operator_norm": float(torch.linalg.matrix_norm(jacobian, 2)),
-        }
-
-    def slopes(
-        self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]
-    ) -> Slopes:
-        with gated(gates):
-            linear = self._linearised(model)
-        parts, frobenius = [], torch.zeros_like(gates)
-        for part in _basis(linear):
-            rows = linear.pull_with_graph(part)[:, list(self.carriers)]
-            frobenius += _gradient(rows.square().sum(), gates)
-            parts.append(rows.detach().double())
-        jacobian = torch.cat(parts).flatten(1)
-        if not bool((jacobian != 0).any()):
-            raise InputError(
-                "ablation: the Jacobian is 0: the tokens that carry the answer do not reach the "
-                "last one"
-            )
-        leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
-        # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
-        at_leading = linear.pull_with_graph(leading[None])[:, list(self.carriers)]
-        return {
-            "frobenius_norm": frobenius / (2 * float(jacobian.norm())),
-            "operator_norm": _gradient(at_leading.norm(), gates),
-        }
-
-    def _linearised(self, model: TransformerBridge) -> Linearised:
-        with torch.no_grad():
-            embedded = model.input_to_embed(self.prompt[None])[0][0]
-        return Linearised(model, embedded)
-
-
-Measures: TypeAlias = Mapping[str, ScalarMeasure | JacobianNorm]
-
-
-def _basis(linear: Linearised) -> tuple[Float[Tensor, "row d_model"], ...]:
-    """The cotangents whose pulls are the rows of J, as many at a time as go back together."""
-    y = linear.base.y
-    return torch.eye(len(y), dtype=y.dtype, device=y.device).split(max(1, _TOKENS // linear.pos))
-
-
 def _last_token(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:
     """y_n in float64, with its graph."""
     with hooks.capture(model, "final_norm", detach=False) as record:
         model(ids[None], logits_to_keep=1)
     return record["final_norm"][0, -1].double()
-
-
-def _gradient(number: Float[Tensor, ""], gates: Float[Tensor, " gate"]) -> Float[Tensor, " gate"]:
-    if not number.requires_grad:  # an active edit cuts every gate off
-        return torch.zeros_like(gates)
-    (slope,) = torch.autograd.grad(number, gates, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(gates) if slope is None else slope
 
 
 @dataclass(frozen=True)
@@ -213,7 +148,7 @@ class AblatedPrompt:
     length: int | None
     seed: int | None
     prompt: Ids
-    measures: Measures
+    measures: Mapping[str, ScalarMeasure]
 
 
 def of_task(
@@ -237,11 +172,9 @@ def of_task(
             "model thinks first: ask without it, chat=False"
         )
     prompt, answer = _split(model, task_prompt, prefilled)
-    measures: dict[str, ScalarMeasure | JacobianNorm] = {}
+    measures: dict[str, ScalarMeasure] = {}
     for name in names:
-        if name == "sensitivity":
-            measures[name] = JacobianNorm(prompt, carrier_positions(model, task_prompt))
-        elif name == "collapse":
+        if name == "collapse":
             longer = render_prompt(model, task, length + 1, seed=seed, **encoding)
             measures[name] = pair_distance(prompt, _split(model, longer, prefilled)[0])
         elif logit is not None:
@@ -282,3 +215,53 @@ def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -
 
 def _tensor(model: TransformerBridge, ids: Sequence[int]) -> Ids:
     return torch.tensor(ids, device=next(model.parameters()).device)
+
+
+def checked_targets(what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:
+    """The parts by name, without doubles; `InputError` for one that is no such part. One that the
+    model does not have `hooks.gated` refuses.
+    """
+    (kind, fields), target_list = _KINDS[what], []
+    for values in checked_list("targets", targets, f"[{fields}]"):
+        if not isinstance(values, list | tuple) or len(values) != len(kind._fields):
+            raise InputError(f"ablation of {what}: expected {fields}, found {values!r}")
+        target_list.append(kind(*values))
+    return tuple(dict.fromkeys(target_list))
+
+
+def all_targets(
+    model: TransformerBridge, what: str, prompt: Int[Tensor, " pos"], top: int
+) -> tuple[Target, ...]:
+    """All heads; both sublayers of every block; or the last token's `top` edges with the most
+    attention.
+    """
+    layers, n_heads = range(int(model.cfg.n_layers)), int(model.cfg.n_heads)
+    if what == "heads":
+        return tuple(Head(layer, head) for layer in layers for head in range(n_heads))
+    if what == "layers":
+        return tuple(Sublayer(layer, part) for layer in layers for part in ("attention", "mlp"))
+    with (
+        torch.no_grad(),
+        hooks.capture(model, "pattern", reduce=lambda pattern, _: pattern[0, :, -1]) as record,
+    ):
+        model(prompt[None], logits_to_keep=1)
+    weights = torch.stack([record["pattern"][layer] for layer in layers])
+    edge_indices = weights.flatten().topk(min(top, weights.numel())).indices.tolist()
+    last, n = len(prompt) - 1, len(prompt)
+    return tuple(
+        Edge(index // (n_heads * n), index // n % n_heads, last, index % n)
+        for index in edge_indices
+    )
+
+
+def columns_of(target: Target) -> dict[str, object]:
+    """layer, head, query, key, part (None where it has none), and `target`, its name in tables and
+    charts: L2H0, L2 mlp, L2H0: 9 → 4.
+    """
+    if isinstance(target, Sublayer):
+        name = f"L{target.layer} {target.part}"
+    else:
+        edge = f": {target.query} → {target.key}" if isinstance(target, Edge) else ""
+        name = f"L{target.layer}H{target.head}{edge}"
+    columns = dict.fromkeys(("layer", "head", "query", "key", "part"))
+    return {"target": name} | columns | target._asdict()

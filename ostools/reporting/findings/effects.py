@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ostools.measure import Ablation, Patching, PositionEffect, Study
 
 QUANTITY_WORDS = {
-    "frobenius_norm": "sensitivity (Frobenius)",
-    "operator_norm": "sensitivity (operator)",
     "pair_distance": "collapse distance",
     "log_probability": "log p of the answer",
     "logit_difference": "difference of the two logits",
