@@ -27,6 +27,7 @@ from ostools.measure.memory import bytes_of
 from ostools.measure.patching.patching import Patching, patch
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
 from ostools.measure.probes.probe import Decodability, probe
+from ostools.measure.probes.wrong_answers import explain_wrong_answers
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
 from ostools.measure.profiles.position_effect import PositionEffect, position_effect
@@ -79,6 +80,7 @@ __all__ = [
     "collapse",
     "compare",
     "evaluate",
+    "explain_wrong_answers",
     "failure_stage",
     "faithfulness",
     "head_scores",

@@ -17,6 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ostools.ground import InputError
+from ostools.measure.answers.result import Evaluation
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.position import ANSWER
+from ostools.results import Frame
 from ostools.theory.statistics.intervals import wilson
 
 NONE_WRONG = "no answer is wrong"
@@ -48,6 +52,43 @@ class ErrorVerdict:
             question = "Whether wrong answers come from hidden pairs"
             return f"{question} cannot be told: {self.reason} ({where})."
         return f"The answers are {self.verdict}: {where}."
+
+
+def explain_wrong_answers(answers: Evaluation, pairs: Collapse) -> ErrorVerdict:
+    """Say whether wrong answers fall where rounding hides n from n + 1: `explain_errors` of an
+    `ost.evaluate` and an `ost.collapse` of the same questions, in the first dtype that rounds.
+
+    Raises `InputError` for two results of other models, tasks or mitigations, for a collapse that
+    was not measured where the answer is predicted, and without a dtype that rounds.
+    """
+    for name in ("task", "mitigation"):
+        asked, compared = (result.provenance.parameters.get(name) for result in (answers, pairs))
+        if asked != compared:
+            raise InputError(
+                f"explain_wrong_answers: expected answers and pairs of one {name}, found {asked!r} "
+                f"and {compared!r}: measure both with the same"
+            )
+    if (place := pairs.provenance.parameters["read_at"]["position"]) != ANSWER:
+        raise InputError(
+            f"explain_wrong_answers: expected distances at the token before the answer, found them "
+            f"at {place!r}: leave `position` of collapse out"
+        )
+    if answers.provenance.model["weight_hash"] != pairs.provenance.model["weight_hash"]:
+        raise InputError(
+            "explain_wrong_answers: expected answers and pairs of one model, found two: measure "
+            "both with the same"
+        )
+    counts = answers.summary.set_index("length")
+    rounded: Frame = pairs.summary.dropna(subset=["hidden"])
+    if rounded.empty:
+        raise InputError(
+            "explain_wrong_answers: expected pairs in a dtype that rounds, found float64 alone: "
+            "give collapse dtypes=['bfloat16']"
+        )
+    at_y = rounded["layer"] == rounded["layer"].max()
+    rounded = rounded[at_y & (rounded["dtype"] == rounded["dtype"].iloc[0])]
+    hidden = rounded["hidden"].astype(bool).groupby(rounded["length"]).all()
+    return explain_errors(counts["right"].to_dict(), counts["wrong"].to_dict(), hidden.to_dict())
 
 
 def explain_errors(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.probes.wrong_answers import (
     HIDDEN,
@@ -12,7 +16,9 @@ from ostools.measure.probes.wrong_answers import (
     WRONG_APART,
     ErrorVerdict,
     explain_errors,
+    explain_wrong_answers,
 )
+from ostools.results import frame_of
 
 ALL = range(1, 9)
 
@@ -85,3 +91,44 @@ def test_the_sentences() -> None:
         "lengths (of 1 lengths with a wrong answer the pair is told apart at 0)."
     )
     assert verdict_of("..", "..").sentence == "No answer is wrong."
+
+
+def test_answers_and_pairs_are_joined_by_length(embedded) -> None:
+    """By hand: wrong at 2 to 5, the pairs hidden at 4 and 5, so that 4 and 5 may be collapse."""
+    lengths = range(2, 6)
+    answers = ost.evaluate(embedded, "count-ones", lengths=lengths)
+    pairs = ost.collapse(embedded, "count-ones", lengths=lengths, dtypes=["bfloat16"])
+    answers = replace(answers, summary=answers.summary.assign(right=0, wrong=1))
+    frame = frame_of(pairs)
+    rounds = frame["length"].ge(4) & frame["dtype"].eq("bfloat16")
+    hidden = replace(pairs, frame=frame.assign(pair_noise=frame["pair_noise"].mask(rounds, 1e9)))
+    verdict = explain_wrong_answers(answers, hidden)
+    assert (verdict.told_apart, verdict.hidden) == (2, 2)
+    assert explain_wrong_answers(answers, pairs).told_apart == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"task": "copy-last"}, "of one task, found 'count-ones' and 'copy-last'"),
+        ({"mitigation": "hint"}, "of one mitigation, found 'none' and 'hint'"),
+        ({"position": "prompt-end"}, "at the token before the answer, found them at 'prompt-end'"),
+        ({"dtypes": ["float64"]}, "in a dtype that rounds, found float64 alone"),
+    ],
+)
+def test_answers_and_pairs_of_other_questions_are_refused(
+    embedded, options: dict[str, Any], words: str
+) -> None:
+    answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
+    asked: dict[str, Any] = {"task": "count-ones", "dtypes": ["bfloat16"], **options}
+    pairs = ost.collapse(embedded, lengths=[2, 3], **asked)
+    with pytest.raises(InputError, match=words):
+        explain_wrong_answers(answers, pairs)
+
+
+def test_answers_and_pairs_of_two_models_are_refused(embedded) -> None:
+    answers = ost.evaluate(embedded, "count-ones", lengths=[2, 3])
+    other = ost.models.untrained_model(embedded)
+    pairs = ost.collapse(other, "count-ones", lengths=[2, 3], dtypes=["bfloat16"])
+    with pytest.raises(InputError, match="of one model, found two"):
+        explain_wrong_answers(answers, pairs)
