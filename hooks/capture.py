@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.ground import TransformerBridge
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest
-from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import Order, attached

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import TransformerBridge
 from ostools.hooks.capture import capture
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
@@ -170,20 +170,14 @@ def ablate_heads(
 
 @model_block
 def ablate_edges(
-    model: TransformerBridge,
-    edges: Iterable[tuple[int, int, int, int]],
-    *,
-    method: Literal["zero", "renormalise"] = "zero",
+    model: TransformerBridge, edges: Iterable[tuple[int, int, int, int]]
 ) -> Iterator[None]:
-    """Cut single edges (layer, head, query, key) of attention, given by absolute positions.
+    """Cut single edges (layer, head, query, key) of attention, given by absolute positions: their
+    weight is 0, and the row then sums to less than 1. (`mask_scores` lets the other keys share it.)
 
-    "zero" sets the weight to 0, so the row then sums to less than 1. "renormalise" masks the score,
-    so that the other keys share the weight. An edge acts in the forward pass that holds its query;
-    with a key/value cache that is one pass of many.
-
-    Raises `HookError` for an edge that does not exist in the model; for a query that is left
-    without a key ("renormalise"); and, at the end of the block, for an edge whose query was in no
-    forward pass.
+    An edge acts in the forward pass that holds its query; with a key/value cache that is one pass of
+    many. Raises `HookError` for an edge that does not exist in the model and, at the end of the
+    block, for an edge whose query was in no forward pass.
     """
     by_layer: dict[int, list[tuple[int, int, int]]] = {}
     for layer, head, query, key in edges:
@@ -195,25 +189,21 @@ def ablate_edges(
         by_layer.setdefault(layer, []).append((head, query, key))
     if not by_layer:
         raise HookError("ablate_edges: expected at least one (layer, head, query, key), found none")
-
     uncut = {(layer, *edge) for layer, cut in by_layer.items() for edge in cut}
 
-    def body(tensor: Tensor, layer: int) -> Tensor:
-        out = tensor.clone()
-        first_query = tensor.shape[-1] - tensor.shape[-2]
+    def body(pattern: Tensor, layer: int) -> Tensor:
+        out = pattern.clone()
+        first_query = pattern.shape[-1] - pattern.shape[-2]
         for head, query, key in by_layer[layer]:
-            if first_query <= query < tensor.shape[-1]:
-                out[:, head, query - first_query, key] = 0.0 if method == "zero" else lowest(tensor)
+            if first_query <= query < pattern.shape[-1]:
+                out[:, head, query - first_query, key] = 0.0
                 uncut.discard((layer, head, query, key))
-        if method == "renormalise":
-            _require_some_key("ablate_edges", tensor, out)
         return out
 
     def what(layer: int) -> str:
-        return f"edges (head, query, key) {sorted(by_layer[layer])} by {method}"
+        return f"edges (head, query, key) {sorted(by_layer[layer])}"
 
-    site = "pattern" if method == "zero" else "scores"
-    with _edited(model, "ablate_edges", site, body, by_layer, what=what):
+    with _edited(model, "ablate_edges", "pattern", body, by_layer, what=what):
         yield
     if uncut:
         raise HookError(

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import Order, Placement, attached, with_input
-from ostools.hooks.sites import Norm, available_sites, path_norms, points, require_open
+from ostools.hooks.sites import Norm, available_sites, norms, points, require_open
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding
 # only.
@@ -199,7 +199,7 @@ def _placements(model: TransformerBridge, what: str, values: Holding) -> list[Pl
             for point in patterns
         ]
     if parts.norms:
-        for norm in path_norms(model).values():
+        for norm in norms(model).values():
             body = values.of_map(
                 "norms",
                 norm.name,

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ostools.ground import TransformerBridge
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.register import remove_hooks
 

@@ -182,23 +182,15 @@ def remove_hooks(modules: Sequence[torch.nn.Module], block: int | None = None) -
     """Remove this package's hooks of one with-block, or of all, from these modules; modules inside
     others come after them.
     """
-
-    def of_block(hook: _AttachedHook | ModuleHook) -> bool:
-        return block in (None, hook.block)
-
-    try:
-        _remove_hooks(modules, of_block)
-    except BaseException:  # an interrupt: what is left is removed before it goes on
-        _remove_hooks(modules, of_block)
-        raise
+    _remove(modules, lambda hook: block in (None, hook.block))
 
 
 def remove_observers(model: TransformerBridge) -> None:
     """Remove this package's observers from a copy of a model: what they watch is the original."""
-    _remove_hooks([*model.modules()], lambda hook: hook.edit is None)
+    _remove([*model.modules()], lambda hook: hook.edit is None)
 
 
-def _remove_hooks(
+def _remove(
     modules: Sequence[torch.nn.Module], is_removed: Callable[[_AttachedHook | ModuleHook], bool]
 ) -> None:
     """Remove those of this package's hooks at these modules that `is_removed` names."""

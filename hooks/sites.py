@@ -24,15 +24,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ostools.ground import TransformerBridge, is_whole, short_repr
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import nearest, short_repr
-from ostools.ground.lens import (
-    HookPoint,
-    JointQKVPositionEmbeddingsAttentionBridge,
-    MoEBridge,
-    TransformerBridge,
-)
-from ostools.ground.whole_numbers import is_whole
+from ostools.ground.errors import nearest
+from ostools.ground.lens import HookPoint, JointQKVPositionEmbeddingsAttentionBridge, MoEBridge
 from ostools.hooks.errors import HookError
 
 
@@ -269,9 +264,7 @@ def points_of(
     return points_by_site
 
 
-PRE_NORMS = ("ln1", "ln2")
-POST_NORMS = ("ln1_post", "ln2_post")
-QK_NORMS = ("attn.q_norm", "attn.k_norm")
+_BLOCK_NORMS = ("ln1", "ln2", "ln1_post", "ln2_post", "attn.q_norm", "attn.k_norm")
 
 
 @dataclass(frozen=True)
@@ -311,19 +304,12 @@ def norms(model: TransformerBridge) -> dict[str, Norm]:
     """Every norm on the path of this model by name ("blocks.0.ln1", "blocks.0.attn.q_norm",
     "ln_final").
     """
-    return path_norms(model)
-
-
-def path_norms(model: TransformerBridge) -> dict[str, Norm]:
-    """`norms`, of what is known to be a model."""
     require_open(model, "norms", "norms")
     if is_closed(model):
         closed: Any = model
         return closed.known_norms()
-    per_block = PRE_NORMS + POST_NORMS + QK_NORMS
-    names = [
-        f"blocks.{layer}.{part}" for layer in range(int(model.cfg.n_layers)) for part in per_block
-    ]
+    layers = range(int(model.cfg.n_layers))
+    names = [f"blocks.{layer}.{part}" for layer in layers for part in _BLOCK_NORMS]
     hook_points = model.hook_dict  # put together anew at every access
     return {
         name: _norm(model, name, hook_points)

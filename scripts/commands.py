@@ -52,7 +52,7 @@ from ostools.theory import distances
 from scripts.command_options import common_of, common_options, options_of
 
 Function = Callable[..., Any]
-NOT_OF_A_PROFILE = ("linearisations", "layers", "accuracy", "seed", "logit", "shuffled")
+NOT_OF_A_PROFILE = ("linearisations", "layers", "accuracy", "seed", "logit")
 """Parameters of `sensitivity` that `sensitivity profile` does not have."""
 SUPPLIED = ("progress", "say", "max_memory")
 """Parameters that the command line gives itself, to the functions that have them."""
@@ -163,10 +163,7 @@ DECLARED = (
     Declared(
         name="sensitivity profile",
         function=composed.profile,
-        examples=[
-            '--prompt "The capital of France is"',
-            '--prompt "The capital of France is" --position -2',
-        ],
+        examples=['--prompt "The capital of France is"'],
         lines_of=[profile],
         options_of={sensitivity: NOT_OF_A_PROFILE},
         memory=sensitivity,

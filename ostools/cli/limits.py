@@ -22,7 +22,6 @@ from ostools.ground.out_of_memory import is_out_of_memory
 from ostools.measure.measurement import RECORDS
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
-from ostools.measure.passes.output import require_position
 from ostools.measure.prompts import layers_up_to, prompt_named
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.mitigations import Mitigation, optional
@@ -49,8 +48,8 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model:
     of its measurement (`measure.memory`), on the longest prompt as a mitigation rewrites it.
 
-    Refuses, of the model, what its configuration and its tokenizer know: layers, positions and
-    prompts that it has not.
+    Refuses, of the model, what its configuration and its tokenizer know: layers and prompts
+    that it has not.
     """
     plain, prompts = split_prompts(values)
     measurement = command.measurement
@@ -69,13 +68,10 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     def memory(model: Unloaded) -> int:
         if (layers := plain.get("layers")) is not None:
             layers_up_to(model.shape.n_layers, layers)
-        position, longest = plain.get("position"), None
+        longest = None
         for index, count in enumerate(counts):
             with prompt_named(prompts, index):
-                pos = count(model)
-                if isinstance(position, int):
-                    require_position(position, pos)
-            longest = max(pos, longest or 0)
+                longest = max(count(model), longest or 0)
         return count_bytes(model, longest, **{**defaults, **arguments})
 
     return memory

@@ -30,7 +30,6 @@ from ostools.measure.answers.probability import spare
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import RECORDS, Kind
-from ostools.measure.passes.output import read_up_to
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.passes.trees import TOKENS
 from ostools.measure.task_prompt import FEW_SHOT, Elicitation
@@ -189,14 +188,14 @@ def _rows(call: _SizedCall) -> int:
     get = call.arguments.get
     if "sensitivity" not in get("measures", ["sensitivity"]):
         return 0
-    longest, layers, position = call.longest(), get("layers", [0]), get("position")
+    longest, layers = call.longest(), get("layers", [0])
     pos = longest.tokens + max(longest.answer, get("max_new_tokens", 0))
     cotangents, rows = get("cotangents", COTANGENTS), None
     if "most" in call.arguments:  # tracks of hops
         rows = (call.arguments["most"] + 2) * cotangents
     return sensitivity_bytes(
         in_full(call.model.shape),
-        read_up_to(position if isinstance(position, int) else None, pos),
+        pos,
         layers=call.model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
         method="estimate" if "accuracy" in call.arguments else get("method", "auto"),
         cotangents=cotangents,

@@ -12,7 +12,7 @@ changes nothing of a float32 copy, and numbers taken there say nothing of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,6 @@ import torch
 from ostools import mitigations
 from ostools.ground import InputError, TransformerBridge
 from ostools.measure.position import (
-    PROMPT_END,
     ReadPrompt,
     checked_position,
     read_at,
@@ -50,8 +49,8 @@ class MitigatedPrompts:
 
     silent: for each prompt the parts of the mitigation that left its text as it was, and so have to
         change the pass.
-    questions: for each prompt the task's question up to the position of that name; None for a text,
-        a `Prompt`, or an index.
+    questions: for each prompt the task's question up to the position of that name; None for a text
+        or a `Prompt`.
     """
 
     what: str
@@ -67,43 +66,41 @@ class MitigatedPrompts:
         model: TransformerBridge,
         prompts: Sequence[str | Prompt | Question],
         mitigation: Mitigation | str | None,
-        position: int | str | None = None,
+        position: str | None = None,
     ) -> MitigatedPrompts:
-        """`position`: where the questions among the prompts are read; with the index of a token
-        they are whole.
+        """`position`: where the questions among the prompts are read.
 
         Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of
         the text where only tokens are given, for a part that neither rewrites the text nor has
         hooks, and for a position that a prompt does not have; `MitigationError` for an unknown
         mitigation."""
-        acting = None if mitigation is None else mitigations.mitigation(mitigation)
+        acting = mitigations.optional(mitigation)
         if not prompts:
             raise InputError("expected at least one prompt, found an empty list")
         encoded, silent, questions = [], [], []
         for prompt in prompts:
-            if not isinstance(prompt, str | Prompt | Question):
+            read = None
+            if isinstance(prompt, Question):
+                task_prompt, silent_parts = pose(model, prompt, acting)
+                read = read_at(model, task_prompt, checked_position(position))
+                encoded.append(read.prompt(model))
+            elif isinstance(prompt, str | Prompt):
+                require_question([prompt], position)
+                text, silent_parts = rewritten(what, model, prompt, acting)
+                with prompt_named(prompts, len(encoded)):
+                    encoded.append(as_prompt(model, text))
+            else:
                 raise InputError(
                     f"expected a text, a Prompt or a task's question, found {type(prompt).__name__}"
                     "; for token ids use ost.Prompt.from_ids(model, ids)"
                 )
-            read = None
-            if isinstance(prompt, Question):
-                task_prompt, silent_parts = pose(model, prompt, acting)
-                place = PROMPT_END if isinstance(position, int) else checked_position(position)
-                read = read_at(model, task_prompt, place)
-                encoded.append(read.prompt(model))
-            else:
-                require_question([prompt], position)
-                text, silent_parts = prompt, ()
-                if acting is not None:
-                    text, silent_parts = rewritten(what, model, prompt, acting)
-                with prompt_named(prompts, len(encoded)):
-                    encoded.append(as_prompt(model, text))
-            questions.append(None if isinstance(position, int) else read)
+            questions.append(read)
             silent.append(silent_parts)
         mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(questions))
-        if acting is not None:
-            mitigated._require_rewritten()
+        for number, silent_parts in enumerate(silent):
+            for part in silent_parts:
+                if not changes_pass(part):
+                    raise mitigated._inactive(part, number, "its text")
         return mitigated
 
     @classmethod
@@ -144,11 +141,8 @@ class MitigatedPrompts:
         """Run `work`, the model in the precision that is measured, under the mitigation inside the
         block, once it was seen to act (`require_acting`).
         """
-        if self.mitigation is None:
-            yield
-            return
         self.require_acting(work)
-        with self.mitigation.hooks(work):
+        with nullcontext() if self.mitigation is None else self.mitigation.hooks(work):
             yield
 
     def require_acting(self, work: TransformerBridge) -> None:
@@ -172,21 +166,12 @@ class MitigatedPrompts:
                     )
                     raise self._inactive(part, number, unchanged)
 
-    def _require_rewritten(self) -> None:
-        """Refuse a part that left a text as it was, and does not change the pass."""
-        for number, silent_parts in enumerate(self.silent):
-            for part in silent_parts:
-                if not changes_pass(part):
-                    raise self._inactive(part, number, "its text")
-
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
-        which, count = "this prompt", len(self.prompts)
-        if count > 1:
-            which = f"prompt {number + 1} of {count}"
+        count = len(self.prompts)
+        which = f"prompt {number + 1} of {count}" if count > 1 else "this prompt"
         return InactiveMitigationError(
             f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} "
-            "does not change "
-            f"{of}: leave it out, or choose one that acts here"
+            f"does not change {of}: leave it out, or choose one that acts here"
         )
 
 
@@ -194,7 +179,7 @@ def rewritten(
     what: str,
     model: TransformerBridge,
     prompt: str | Prompt,
-    mitigation: Mitigation,
+    mitigation: Mitigation | None,
     task: str = QUESTIONS,
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
     """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a

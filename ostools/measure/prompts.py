@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
@@ -98,9 +99,8 @@ def token_columns(prompt: Prompt) -> pd.DataFrame:
 
 def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Number of leading entries in which two sequences agree."""
-    pairs = enumerate(zip(first, second, strict=False))
-    shorter = min(len(first), len(second))
-    return next((index for index, (ours, theirs) in pairs if ours != theirs), shorter)
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def named_by(frame: Frame) -> list[str]:
@@ -199,15 +199,6 @@ class OneOrSeveral(Protocol[Options, OfPrompt, OfPrompts]):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> OfPrompts: ...
-
-
-def one_of_several(value: object, expected: Sequence[type]) -> str:
-    """The end of a message about a result of several prompts where one prompt's was expected; empty
-    for all else.
-    """
-    if not (isinstance(value, PromptResults) and isinstance(value[0], tuple(expected))):
-        return ""
-    return f": it is the result of {len(value)} prompts, and found[0] of it is that of the first"
 
 
 def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:

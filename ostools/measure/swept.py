@@ -147,8 +147,6 @@ class Swept:
     fixed: arguments that a sweep always gives.
     rows: the rows of a result, each with its length.
     measure: the rows of a cell, where one call of the function does not make them.
-    pairs: it compares pairs of prompts, which are in no chat, and knows the tasks that have pairs
-        and no answer.
     casts: it casts a float32 model itself, to dtypes too (bfloat16-kv) that no model can be loaded
         in.
     depends_on_lengths: a row depends on which other lengths were asked: cells at other lengths are
@@ -164,7 +162,6 @@ class Swept:
     fixed: Mapping[str, object] = field(default_factory=dict)
     rows: Callable[[Any, Cell], Frame] = lambda result, cell: result.frame
     measure: Callable[[TransformerBridge, Cell], Rows] | None = None
-    pairs: bool = False
     casts: bool = False
     depends_on_lengths: bool = False
     of_texts: Callable[[Frame, Provenance], Result] | None = None

@@ -64,9 +64,9 @@ class Figure5(PaperFigure):
     alike.
 
     v^(L) has no heads, over which the paper averages: here it is cut into chunks of d_model / H
-    numbers (the paper may also mean the outputs of the last block's heads, the site attention of
-    `curves`). In (b) the digit before the one or two ones is never a one; the paper names no seeds,
-    and its bars are over heads. The pair of one digit more, after a comma, is ours.
+    numbers (the paper may also mean the outputs of the last block's heads). In (b) the digit before
+    the one or two ones is never a one; the paper names no seeds, and its bars are over heads. The
+    pair of one digit more, after a comma, is ours.
 
     `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as
     `Collapse.verdicts` says, of the quantity that is drawn. A dtype that overflows has its verdict

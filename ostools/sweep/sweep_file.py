@@ -34,7 +34,7 @@ from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE, typed
 from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
 from ostools.sweep.texts import read_texts
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import Task
 
 MOST_CELLS = 100_000
 """The most cells that a sweep may ask for. At a second each, they take more than a day."""
@@ -165,13 +165,11 @@ class Sweep(Strict):
             of_the_pass("texts", spec, "the windows of texts are tokens, which it cannot rewrite")
 
 
-def form_of(spec: str, measurement: str) -> Task | CollapseTask:
-    """The task of a name as a measurement takes it; one that compares pairs knows more tasks.
+def form_of(spec: str, measurement: str) -> Task:
+    """The task of a name as a measurement takes it.
 
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
-    if MEASUREMENTS[measurement].swept.pairs:
-        return tasks.pairs_or_task(spec)
     if spec in tasks.REPEATING_TASKS:
         raise InputError(
             f"{measurement} of {spec!r}: expected a task with an answer; known are "

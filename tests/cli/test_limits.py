@@ -93,14 +93,11 @@ def _forecast(run, *asked: str) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("no_model")
-def test_a_forecast_is_of_the_prompt_the_logit_and_the_position(run) -> None:
-    """A logit is one row, a position the prompt's beginning, and a mitigation makes the prompt
-    longer.
-    """
+def test_a_forecast_is_of_the_prompt_and_the_logit(run) -> None:
+    """A logit is one row, and a mitigation makes the prompt longer."""
     asked = ("sensitivity", "--prompt", "Once upon a time there was a girl named Ann. " * 4)
     whole = _forecast(run, *asked)
-    for option in (("--logit", "."), ("--position", "4")):
-        assert _forecast(run, *asked, *option)["work"] < whole["work"]
+    assert _forecast(run, *asked, "--logit", ".")["work"] < whole["work"]
     asked = ("bounds", "--variants", "local", "--prompt", "Once upon a time")
     assert (
         _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"]
@@ -162,11 +159,11 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
     sizes: list[int] = []
     planned = linearisation_run.planned
 
-    def hungry(*args: Any) -> Any:
+    def hungry(*args: Any, **how: Any) -> Any:
         sizes.append(chunk(4096))
         if not fits or sizes[-1] > 1024:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return planned(*args)
+        return planned(*args, **how)
 
     monkeypatch.setattr(linearisation_run, "planned", hungry)
     result = run(*PROMPT, "--linearisations", "frozen", "--model", directory, "--out", "x.json")

@@ -70,7 +70,6 @@ BEFORE_A_MODEL = [
 BY_ITS_FILES = [
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found neither there"]),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
-    ("sensitivity --prompt a --position 400", ["position: expected a position from 0 to 1"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
 ]
 """What the configuration and the tokenizer say."""

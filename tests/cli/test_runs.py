@@ -133,20 +133,18 @@ EVERY_THIRD: dict[str, Any] = {
     "mitigation": "separator:every=3",
     "dtypes": ["float32"],
 }
-FROZEN: dict[str, Any] = {"linearisations": ["frozen"], "mitigation": HINT, "position": 4}
-LOCAL: dict[str, Any] = {"variants": "local", "mitigation": HINT, "positions": "all"}
+FROZEN: dict[str, Any] = {"linearisations": ["frozen"], "mitigation": HINT}
+LOCAL: dict[str, Any] = {"variants": "local", "mitigation": HINT}
 CALLS: dict[str, Any] = {
-    "sensitivity --position -2 --logit 1": lambda model: ost.sensitivity(
-        model, TEXT, position=-2, logit="1"
-    ),
+    "sensitivity --logit 1": lambda model: ost.sensitivity(model, TEXT, logit="1"),
     f"attention --mitigation {WINDOW}": lambda model: ost.attention(model, TEXT, mitigation=WINDOW),
     "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtypes float32": (
         lambda model: ost.collapse(model, "copy-last", **EVERY_THIRD)
     ),
-    f"sensitivity profile --position -2 --mitigation {HINT}": (
-        lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2))
+    f"sensitivity profile --mitigation {HINT}": (
+        lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT))
     ),
-    "ablate faithfulness --variants local --linearisations frozen --ways removed --position 4 --mitigation "
+    "ablate faithfulness --variants local --linearisations frozen --ways removed --mitigation "
     f"{HINT}": lambda model: ost.measure.faithfulness(
         model,
         [ost.sensitivity(model, TEXT, **FROZEN), ost.bounds(model, TEXT, **LOCAL)],
@@ -207,11 +205,10 @@ def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> 
         "--load-dtype",
         "float64",
     ]
-    assert run("bounds", *prompt, "--positions", "all", "--out", "y.parquet")[0] == 0
-    triangle = pd.read_parquet(tmp_path / "y.parquet")
-    n = triangle["last"].max() + 1
-    assert len(triangle) == n * (n + 1) // 2
-    assert triangle.attrs["ostools"]["model"]["dtype"] == "float64"
+    assert run("bounds", *prompt, "--out", "y.parquet")[0] == 0
+    sums = pd.read_parquet(tmp_path / "y.parquet")
+    assert sums["position"].tolist() == list(range(len(sums)))
+    assert sums.attrs["ostools"]["model"]["dtype"] == "float64"
     line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtypes float32 --out x.parquet --model"
     code, out, _ = run(*line.split(), directory)
     frame = pd.read_parquet(tmp_path / "x.parquet")

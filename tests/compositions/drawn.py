@@ -158,10 +158,7 @@ def _squared(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractC
 def _cut(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:
     layer = (change.layers or (0,))[0]
     head, query = (change.heads or (0,))[0], len(ids) - 1
-    method: Any = "zero" if change.amount < 1 else "renormalise"
-    return hooks.ablate_edges(
-        model, [(layer, head, query, int(change.amount) % len(ids))], method=method
-    )
+    return hooks.ablate_edges(model, [(layer, head, query, int(change.amount) % len(ids))])
 
 
 def _heads(model: TransformerBridge, ids: Tensor, change: Change) -> AbstractContextManager[None]:

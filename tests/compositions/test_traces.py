@@ -51,7 +51,7 @@ PROMPTS: dict[str, Measure] = {
     ),
     "bounds": _bounds,
     "windowed-path-sum": lambda model, ids: ost.bounds(
-        model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"], positions="all"
+        model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"]
     ),
     "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
     "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),

@@ -38,7 +38,6 @@ EDITS: dict[str, Any] = {
     "ablate_zero": lambda m: hooks.ablate_heads(m, [(0, 1), (1, 0)]),
     "ablate_mean": lambda m: hooks.ablate_heads(m, [(1, 2)], method="mean", reference=REFERENCE),
     "edge_zero": lambda m: hooks.ablate_edges(m, [(0, 0, 8, 6)]),
-    "edge_renormalise": lambda m: hooks.ablate_edges(m, [(1, 3, 8, 8)], method="renormalise"),
 }
 
 
@@ -58,26 +57,6 @@ def test_an_edit_acts_inside_and_leaves_no_trace(
     assert torch.isfinite(inside).all()
     assert hooks.active_edits(model) == ()
     assert torch.equal(model(tokens), before)
-
-
-def test_a_rule_of_keys_or_of_queries_alone_is_that_of_every_pair(
-    model: TransformerBridge, tokens: Tokens
-) -> None:
-    apart = torch.stack([torch.arange(9) != 3, torch.arange(9) != 2])[
-        :, None
-    ]  # of each prompt its own
-    rules: list[tuple[Any, Any]] = [
-        (lambda query, key: key != 3, lambda query, key: (key != 3) & (query >= 0)),
-        (lambda query, key: query < 100, lambda query, key: query + key < 100),
-        (lambda query, key: True, lambda query, key: query + key >= 0),
-        (lambda query, key: torch.stack([key != 3, key != 2]), torch.ones(2, 9, 9).bool() & apart),
-    ]
-    for pair in rules:
-        logits = []
-        for allowed in pair:
-            with hooks.mask_scores(model, allowed):
-                logits.append(model(tokens))
-        assert torch.equal(*logits)
 
 
 def test_transformer_lens_own_reset_inside_does_not_end_an_edit(
@@ -135,15 +114,12 @@ def test_a_mean_is_that_of_the_reference(model: TransformerBridge, tokens: Token
 
 
 def test_cut_edges_have_no_weight(model: TransformerBridge, tokens: Tokens) -> None:
-    for method in ("zero", "renormalise"):
-        with (
-            hooks.ablate_edges(model, [(0, 0, 8, 7)], method=method),
-            hooks.capture(model, "pattern") as record,
-        ):
-            model(tokens)
-        row = record["pattern"][0][:, 0, 8]
-        assert (row[:, 7] == 0).all()
-        assert torch.allclose(row.sum(-1), torch.ones(2)) == (method == "renormalise")
+    with (
+        hooks.ablate_edges(model, [(0, 0, 8, 7)]),
+        hooks.capture(model, "pattern") as record,
+    ):
+        model(tokens)
+    assert (record["pattern"][0][:, 0, 8, 7] == 0).all()
 
 
 @pytest.mark.parametrize("step", quick([1, 5], 5))
@@ -251,61 +227,3 @@ def test_residuals_and_patterns_are_those_of_hugging_face_eager(family, tokens: 
         close(record["residual_pre"][layer], reference.hidden_states[layer])
         close(record["pattern"][layer], pattern)
     close(record["final_norm"], reference.hidden_states[-1])
-
-
-def test_every_available_site_has_the_axes_of_the_table(
-    model: TransformerBridge, tokens: Tokens
-) -> None:
-    sizes = {
-        "batch": 2,
-        "pos": 9,
-        "query": 9,
-        "key": 9,
-        "1": 1,
-        "d_model": model.cfg.d_model,
-        "head": model.cfg.n_heads,
-        "kv_head": model.cfg.n_key_value_heads or model.cfg.n_heads,
-        "d_head": model.cfg.d_head,
-        "d_mlp": model.cfg.d_mlp,
-    }
-    names = hooks.available_sites(model)
-    assert {
-        "residual_pre",
-        "residual_mid",
-        "residual_post",
-        "final_norm",
-        "pattern",
-        "head_output",
-    } <= set(names)
-    with hooks.capture(model, *names) as record:
-        model(tokens)
-    for name in names:
-        value = record[name][1] if hooks.SITES[name].per_layer else record[name]
-        assert value.shape == tuple(sizes[axis] for axis in hooks.SITES[name].axes.split()), name
-
-
-def test_reducer_sees_every_layer_and_only_its_result_is_kept(
-    model: TransformerBridge, tokens: Tokens
-) -> None:
-    with hooks.capture(model, "pattern") as whole:
-        model(tokens)
-    with hooks.capture(
-        model, "pattern", reduce=lambda pattern, layer: (layer, pattern[:, :, -1].mean(1))
-    ) as record:
-        model(tokens)
-    assert list(record["pattern"]) == list(range(model.cfg.n_layers))
-    for layer, (seen, row) in record["pattern"].items():
-        assert seen == layer
-        assert torch.equal(row, whole["pattern"][layer][:, :, -1].mean(1))
-
-
-def test_gradients_flow_through_what_is_captured(model: TransformerBridge, tokens: Tokens) -> None:
-    embedded = model.input_to_embed(tokens)[0].detach().requires_grad_(True)
-    with hooks.capture(model, "final_norm", detach=False) as record:
-        model(embedded, start_at_layer=0)
-    (gradient,) = torch.autograd.grad(record["final_norm"][0, -1, 0], embedded)
-    assert gradient[0].abs().sum() > 0
-    assert gradient[1].abs().sum() == 0  # another prompt of the batch
-    with hooks.capture(model, "final_norm") as detached:
-        model(embedded, start_at_layer=0)
-    assert not detached["final_norm"].requires_grad

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.hooks import Edge, Head, Sublayer
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.sets import quick
 
 Tokens = Int[Tensor, "batch pos"]
@@ -129,32 +129,6 @@ def test_exact_arithmetic_refuses_what_it_would_undo_and_leaves_nothing(tokens: 
     point.remove_hooks()
 
 
-@pytest.mark.parametrize("activations", [False, True])
-@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
-def test_fully_frozen_network_without_mlp_is_linear(
-    family, activations: bool, tokens: Tokens
-) -> None:
-    """With patterns and scales held and the MLP cut off, or its activations held too, y = sum_i J_i
-    v_i.
-    """
-    model = tiny_model(
-        family, seed=3, scale=2.0 if activations else 4.0, dtype=torch.float64, fresh=True
-    )
-    for block in [] if activations else model.blocks:
-        block.mlp.out.weight.zero_()
-    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
-
-    def run(x: Tensor) -> Tensor:
-        with hooks.exact_arithmetic(model), hooks.frozen(model, activations=activations):
-            return last_token(model, x)
-
-    jacobian = torch.autograd.functional.jacobian(run, embedded)
-    assert isinstance(jacobian, Tensor)
-    torch.testing.assert_close(
-        torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9
-    )
-
-
 def test_exact_arithmetic_keeps_the_share_of_a_sink(tokens: Tokens) -> None:
     """gpt-oss: a learnt score a head joins the softmax."""
     model = tiny_model("gpt-oss", seed=1, dtype=torch.float64)
@@ -205,42 +179,27 @@ def test_one_is_nothing_and_zero_is_the_ablation(
     assert torch.equal(model(tokens), plain)
 
 
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
-@pytest.mark.parametrize("what", TARGETS)
-def test_the_gradient_is_the_finite_difference(family: Family, what: str, tokens: Tokens) -> None:
-    model = tiny_model(family, seed=1, scale=1.5, dtype=torch.float64)
-    step = 1e-5
+@pytest.mark.parametrize("activations", [False, True])
+@pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma3"))
+def test_fully_frozen_network_without_mlp_is_linear(
+    family, activations: bool, tokens: Tokens
+) -> None:
+    """With patterns and scales held and the MLP cut off, or its activations held too, y = sum_i J_i
+    v_i.
+    """
+    model = tiny_model(
+        family, seed=3, scale=2.0 if activations else 4.0, dtype=torch.float64, fresh=True
+    )
+    for block in [] if activations else model.blocks:
+        block.mlp.out.weight.zero_()
+    embedded = model.input_to_embed(tokens[:1])[0][0].detach()
 
-    def number(gates: Tensor) -> Tensor:
-        with hooks.gated(model, TARGETS[what], gates):
-            return model(tokens)[:, -1].log_softmax(-1)[:, 7].sum()
+    def run(x: Tensor) -> Tensor:
+        with hooks.exact_arithmetic(model), hooks.frozen(model, activations=activations):
+            return last_token(model, x)
 
-    with hooks.exact_arithmetic(model):
-        gates = torch.ones(3, dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(number(gates), gates)
-        for index in range(3):
-            move = step * torch.eye(3, dtype=torch.float64)[index]
-            with torch.no_grad():
-                difference = (number(1 + move) - number(1 - move)) / (2 * step)
-            torch.testing.assert_close(slope[index], difference, rtol=1e-7, atol=1e-9)
-
-
-def test_the_skip_connection_alone_is_left(model: TransformerBridge, tokens: Tokens) -> None:
-    def streams() -> Any:
-        with hooks.capture(
-            model, "residual_pre", "residual_mid", "residual_post", "mlp_output"
-        ) as record:
-            model(tokens)
-        return record
-
-    with hooks.ablate_layers(model, [1]):
-        record = streams()
-        assert torch.equal(record["residual_mid"][1], record["residual_pre"][1])
-        assert (record["mlp_output"][1] != 0).any()
-    with hooks.ablate_layers(model, [1], part="mlp"):
-        record = streams()
-        assert torch.equal(record["residual_post"][1], record["residual_mid"][1])
-        assert not torch.equal(record["residual_mid"][1], record["residual_pre"][1])
-    with hooks.ablate_layers(model, [0, 1], part="both"):
-        record = streams()
-        assert torch.equal(record["residual_post"][1], record["residual_pre"][0])
+    jacobian = torch.autograd.functional.jacobian(run, embedded)
+    assert isinstance(jacobian, Tensor)
+    torch.testing.assert_close(
+        torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9
+    )

@@ -15,7 +15,7 @@ import ostools as ost
 from ostools import measure, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.measurement import RECORDS
-from ostools.measure.position import POSITIONS, Position, read_at
+from ostools.measure.position import read_at
 from ostools.measure.task_prompt import render_prompt
 from ostools.models.tokens import EncodingOptions
 from ostools.results import frame_of
@@ -118,18 +118,6 @@ def test_a_question_is_measured_at_the_answers_token(
     assert [length for length, _, _ in parameters["next_tokens"]] == [3]
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-def test_a_question_is_read_at_the_position_of_that_name(
-    model: TransformerBridge, position: Position
-) -> None:
-    (question,) = tasks.questions(FORM, lengths=[3])
-    read = read_at(model, render_prompt(model, tasks.task(FORM), 3), position)
-    for measurement in (ost.measure.hops, ost.attribution):
-        found = measurement(model, question, position=position, **OF_A_TEXT[measurement])
-        assert found.provenance.token_ids == read.ids
-        assert found.provenance.parameters["read_at"]["position"] == position
-
-
 def test_a_mitigation_rewrites_a_question_before_it_is_encoded(model: TransformerBridge) -> None:
     (plain,) = tasks.questions(FORM, lengths=[4])
     (made,) = tasks.questions(FORM, lengths=[4], mitigation="separator:every=2")
@@ -152,18 +140,6 @@ def tokens_read(result: Any) -> list[int]:
     if (read := result.provenance.parameters.get("read_at")) is not None:
         return [place + 1 for _, place in read["places"]]
     return frame_of(result)["tokens"].tolist()
-
-
-@pytest.mark.parametrize(
-    "measurement", quick_first(OF_A_TASK, ost.evaluate, ost.collapse, ost.ablation)
-)
-def test_a_task_is_asked_without_its_bos(model: TransformerBridge, measurement: Any) -> None:
-    """The tokens that were read are one fewer, and the provenance says why."""
-    options = {**OF_A_TASK[measurement], "task": FORM, "chat": False}
-    found, plain = measurement(model, bos=False, **options), measurement(model, **options)
-    assert found.provenance.parameters["bos"] is False
-    assert plain.provenance.parameters.get("bos") is None
-    assert [count + 1 for count in tokens_read(found)] == tokens_read(plain)
 
 
 REFUSED = {

@@ -17,13 +17,12 @@ from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.models import Prompt, view_in
+from ostools.models import Prompt
 from ostools.models.precision import rounding
 from ostools.tasks import RepeatedIds
 from tests.checkpoints import make_model, tiny_model
-from tests.families import EXPERTS, NOT_EAGER, OTHERS
+from tests.families import EXPERTS, OTHERS
 from tests.measure.bounds import test_certified as chain
-from tests.measure.jacobian.dense import by_rows
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
@@ -130,53 +129,6 @@ def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None
         match=r"'proof': expected the paper's block.*(no norm before|attention and MLP side)",
     ):
         ost.bounds(model, Prompt.from_ids(model, IDS.tolist()), variants="proof")
-
-
-@pytest.mark.slow
-@experts
-def test_experts_are_differentiated_with_the_router_live(family: str) -> None:
-    """The Jacobian is the derivative of the whole network, checked by finite differences; bounds
-    refuse, with the reason.
-    """
-    model = tiny_model(family, seed=6, dtype=torch.float64)
-    prompt = Prompt.from_ids(model, IDS.tolist())
-    found = ost.sensitivity(model, prompt, linearisations=["full", "frozen"])
-    for name, run in found.provenance.parameters["runs"].items():
-        assert run["certificate"]["error"] < 1e-2
-        rows: Any = found.frame[found.frame["linearisation"] == name]
-        expected = by_rows(model, IDS, name).flatten(1).norm(dim=1).numpy()
-        assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
-    with pytest.raises(
-        InputError, match="expected one MLP a block, found experts, of which a router chooses"
-    ):
-        ost.bounds(model, prompt, variants="local")
-
-
-@pytest.mark.slow
-@every_family
-def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
-    """`view_in` is the model loaded in that dtype; eager in 16 bits the bridge is Hugging Face's
-    model to the bit."""
-    wide = tiny_model(family, seed=1, dtype=torch.float64)
-    torch.testing.assert_close(
-        view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]),
-        wide(IDS[None]),
-        rtol=1e-12,
-        atol=1e-12,
-    )
-    if family in NOT_EAGER:
-        with pytest.raises(
-            InputError,
-            match=r"expected attention with its scores in float32 for .*, found an eager dtype",
-        ):
-            view_in(wide, torch.bfloat16, eager=True)
-    else:
-        expected = make_model(family, seed=1, dtype=torch.bfloat16)(
-            IDS[None], use_cache=False
-        ).logits
-        assert torch.equal(view_in(wide, torch.bfloat16, eager=True)(IDS[None]), expected)
-    narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
-    assert torch.equal(view_in(wide, torch.bfloat16)(IDS[None]), narrow(IDS[None]))
 
 
 @pytest.mark.slow

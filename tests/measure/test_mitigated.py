@@ -108,26 +108,6 @@ def test_it_equals_the_edited_prompt_inside_the_hooks(name: str, under: str) -> 
     assert not hooks.active_edits(model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("under", ["hint", "window"])
-def test_faithfulness_takes_tokens_out_under_the_mitigation(under: str) -> None:
-    model, given = model_of(), KNOWN[under]
-    found: Any = _faithfulness(model, TEXT, mitigation=given)
-    assert found.provenance.parameters["mitigation"] == ost.mitigations.label(given)
-    ids = encode(model, given.prompt(TEXT)).ids
-    with torch.no_grad(), given.hooks(model), hooks.capture(model, "final_norm") as record:
-        model(ids[None])
-        whole = record["final_norm"][0, -1].double()
-        model(torch.cat([ids[:-3], ids[-2:]])[None])
-        without = record["final_norm"][0, -1].double()
-    row = found.frame[(found.frame["way"] == "removed") & (found.frame["position"] == len(ids) - 3)]
-    assert row["y_change"].item() == pytest.approx(float((whole - without).norm()), rel=1e-4)
-    with pytest.raises(ost.InputError, match="under different mitigations"):
-        ost.measure.faithfulness(model, ost.bounds(model, TEXT, mitigation=given))
-    with pytest.raises(ost.InputError, match="under different mitigations"):
-        ost.measure.faithfulness(model, ost.bounds(model, TEXT), mitigation=given)
-
-
 def test_results_under_different_mitigations_do_not_stand_beside_each_other() -> None:
     model = model_of()
     measured = ost.sensitivity(model, TEXT, linearisations=["frozen"], mitigation=SlidingWindow(3))
@@ -145,16 +125,6 @@ def test_what_no_formula_knows_is_differentiated_and_refused_where_a_formula_is_
     with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
         ost.bounds(model, TEXT, mitigation=given)
     assert not hooks.active_edits(model)
-
-
-@pytest.mark.slow
-def test_a_16_bit_model_is_measured_in_float32_under_the_hooks() -> None:
-    """By hand that is refused: an edit of the model does not reach the float32 view."""
-    half, given = model_of(dtype=torch.bfloat16), SlidingWindow(3)
-    found = ost.sensitivity(half, TEXT, mitigation=given)
-    single = ost.models.view_in(half, torch.float32)
-    with given.hooks(single):
-        require_equal(found, ost.sensitivity(single, TEXT))
 
 
 @dataclass(frozen=True)

@@ -53,22 +53,6 @@ def test_random_sequences_carry_their_answer_in_as_many_items_as_it_counts(name:
         assert "".join(shown) == ("car" if name == "count-word" else "1") * int(posed.key)
 
 
-def test_in_a_chat_template_the_carriers_stand_further_on() -> None:
-    model = tiny_model("llama", fresh=True)
-    posed, plain = (
-        render_prompt(model, task("copy-first"), 7, chat=chat) for chat in (None, False)
-    )
-    assert posed.chat
-    assert not plain.chat
-    (before,), (after,) = carrier_positions(model, plain), carrier_positions(model, posed)
-    assert plain.prompt.tokens[before] == posed.prompt.tokens[after] == "0"
-    assert posed.prompt.text != posed.text == plain.prompt.text
-    model.tokenizer.chat_template = None
-    assert (
-        render_prompt(model, task("copy-first"), 7).prompt.ids.tolist() == plain.prompt.ids.tolist()
-    )
-
-
 @pytest.mark.parametrize(
     ("spec", "mitigation", "message"),
     [

@@ -18,7 +18,6 @@ from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
-from ostools.measure.probes.probe import ProbeTask
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_text
@@ -89,15 +88,6 @@ def test_y_and_the_next_token_are_those_of_plain_transformers(
     assert found.provenance.parameters["read_at"]["position"] == position
 
 
-def test_the_default_is_the_answer_in_the_template(model: TransformerBridge) -> None:
-    default = ost.collapse(model, "count-ones", **SOME)
-    assert default.frame.equals(
-        ost.collapse(model, COUNT, position="answer", chat=True, **SOME).frame
-    )
-    read = default.provenance.parameters["read_at"]
-    assert (read["chat"], read["line"], read["tokens"]) == (True, LINE, [" "])
-
-
 def test_the_plain_prompts_end_gives_the_numbers_of_its_ids(model: TransformerBridge) -> None:
     """To the bit: what was stored before positions had names is still explained."""
     ids = {n: ost.encode(model, COUNT.prompt(n)).ids.tolist() for n in (2, 3, 5, 6)}
@@ -116,16 +106,6 @@ def test_the_plain_prompts_end_gives_the_numbers_of_its_ids(model: TransformerBr
         "next_token",
     ]
     assert found.frame[columns].equals(ost.collapse(model, pairs, **lengths).frame[columns])
-
-
-@pytest.mark.parametrize("position", POSITIONS)
-def test_without_its_bos_a_plain_prompt_is_read_at_the_same_token(
-    model: TransformerBridge, position: Position
-) -> None:
-    found = ost.collapse(model, COUNT, position=position, chat=False, bos=False, **SOME)
-    read = read_at(model, render_prompt(model, COUNT, 6, chat=False), position)
-    assert read.ids[0] == model.tokenizer.bos_token_id  # pyright: ignore[reportOptionalMemberAccess]
-    assert found.provenance.token_ids == read.ids[1:]
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -164,57 +144,6 @@ def test_the_begun_line_is_no_text_of_the_users_and_no_item(model: TransformerBr
     items = item_positions(model, read.task_prompt)
     assert len(items) == len(read.ids) - read.line
     assert [item for item in items if item is not None] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("position", POSITIONS)
-def test_a_probe_decodes_the_right_answer_from_the_position(
-    model: TransformerBridge, position: Position
-) -> None:
-    form, lengths = task("count-ones-bernoulli"), (3, 4, 5, 6, 7)
-    asked = ProbeTask.of(model, form, lengths, range(6), None, position)
-    for one in asked.prompts:
-        length, seed = one.task_prompt.length, one.task_prompt.seed
-        assert (
-            one.ids == read_at(model, render_prompt(model, form, length, seed=seed), position).ids
-        )
-        assert one.token == model.tokenizer.convert_tokens_to_ids(form.answer(length, seed)[0])  # pyright: ignore
-    assert asked.described["read_at"]["position"] == position
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("position", [None, "last-item"])
-def test_a_probe_says_where_it_was_measured(model: TransformerBridge, position: Any) -> None:
-    asked: dict[str, Any] = {
-        "lengths": range(3, 8),
-        "seeds": range(9),
-        "random_weights": False,
-        "layers": [0],
-    }
-    found = ost.probe(model, "count-ones-bernoulli", position=position, **asked)
-    pairs = ost.collapse(
-        model, "count-ones-bernoulli", lengths=[5], dtypes=["float32"], seeds=[0], position=position
-    )
-    of_seed = [row for row in found.provenance.parameters["next_tokens"] if row[:2] == (5, 0)]
-    assert of_seed == next_tokens(pairs)
-    assert found.findings()[0].startswith(
-        "y is that of the " + ("token from" if position is None else "last token of")
-    )
-
-
-def test_a_sensitivity_at_an_index_of_a_question_is_that_of_its_beginning(
-    model: TransformerBridge,
-) -> None:
-    (question,) = questions("count-ones", lengths=[3])
-    whole = render_prompt(model, COUNT, 3).prompt
-    options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
-    found, expected = (
-        ost.sensitivity(model, one, position=9, **options) for one in (question, whole)
-    )
-    assert found.frame.equals(expected.frame)
-    with pytest.raises(
-        InputError, match=f"expected a position from 0 to {len(whole.ids) - 1}, .* found 999"
-    ):
-        ost.sensitivity(model, question, position=999, **options)
 
 
 @pytest.mark.parametrize("spec", ["none", "hint", "separator", "repeat-prompt"])

@@ -42,7 +42,7 @@ def faithfulness(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    position: int | Position | None = None,
+    position: Position | None = None,
     linearisations: Linearisation | Sequence[Linearisation] | None = None,
     variants: Sequence[str] = (),
     mitigation: Mitigation | str | None = None,
@@ -53,8 +53,7 @@ def faithfulness(
 
     Each token before the last is removed, replaced by another of its kind, and masked in attention.
     How far the last representation, the answer and the next token move is ranked beside what was
-    measured and predicted of the token. With --position the answer is the token after that
-    position, and tokens are taken out before it.
+    measured and predicted of the token.
     """
     from ostools import measure
 
@@ -67,9 +66,8 @@ def faithfulness(
         )
     ]
     if variants:
-        is_token = isinstance(position, int)
-        place = {"positions": "all"} if is_token else {"position": position}
-        profiles.append(measure.bounds(model, prompt, variants=variants, **place, **common))
+        sums = measure.bounds(model, prompt, variants=variants, position=position, **common)
+        profiles.append(sums)
     return measure.faithfulness(model, profiles, mitigation=mitigation, **options)
 
 

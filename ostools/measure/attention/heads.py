@@ -210,7 +210,7 @@ def _of_pattern(
         raise InputError(
             f"head_scores: expected patterns whose rows sum to 1, found others in {where}: they "
             "are not finite, or an edit "
-            "of the forward pass cuts weights out (ablate_edges: use method='renormalise')"
+            "of the forward pass cuts weights out (hooks.mask_scores lets the others share them)"
         )
     first_weights = pattern[:, 1:, 0]
     last_weights = pattern[:, -1]

@@ -12,21 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Unpack
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from pydantic import AfterValidator
 from torch import Tensor
 
-from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Position, Progress, TransformerBridge, tell
+from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import available_memory
-from ostools.ground.names import Position
-from ostools.ground.progress import Progress, tell
-from ostools.measure.bounds.certified import BlockView
 from ostools.measure.bounds.variants import (
     LINEARISATION,
     NORM,
@@ -43,28 +39,24 @@ from ostools.measure.measurement import measurement
 from ostools.measure.memory import blocks_bytes
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision
-from ostools.measure.prompts import (
-    by_token,
-    token_columns,
-)
+from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
+from ostools.theory import path_sum
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds(Result):
     """Path sums: one row is one token under one variant.
 
-    Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant,
-    kind (certified | paper), linearisation ("frozen": patterns and norm scales held, the theorem's
-    assumptions), norm ("operator"), value, believed (whether a form that is no bound has the order
+    Columns: position, token_id, token, origin, variant, kind (certified | paper), linearisation
+    ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
+    believed (whether a form that is no bound has the order
     and the size of a sketch of that derivative, by the rules of `ostools.measure.bounds.variants`;
     missing of a certified bound, and where it could not be tested). `beliefs` has the numbers
     behind it, one row a form: variant, believed, spearman, log10_off, words.
@@ -72,21 +64,18 @@ class Bounds(Result):
 
     tables: ClassVar = (
         TableHead("beliefs", "variant words"),
-        TableHead(columns="last position token value", across="variant kind linearisation norm"),
+        TableHead(columns="position token value", across="variant kind linearisation norm"),
     )
 
     @property
     def by_token(self) -> Frame:
-        """The value of each token for the last position: position, token, source (the variant),
-        norm, kind.
-        """
-        table: Frame = self.frame
-        rows = table[table["last"] == table["last"].max()]
+        """The value of each token: position, token, source (the variant), norm, kind."""
+        rows: Frame = self.frame
         return by_token(rows, rows["variant"], rows["value"], rows["kind"])
 
     @property
     def beliefs(self) -> Frame:
-        """Verdict on each form that is no bound, for the last position: one row a variant."""
+        """Verdict on each form that is no bound: one row a variant."""
         verdict_by_variant = self.provenance.parameters.get("beliefs", {})
         table = [{"variant": name, **verdict} for name, verdict in verdict_by_variant.items()]
         columns = ["variant", "believed", "spearman", "log10_off", "words"]
@@ -118,7 +107,6 @@ def bounds(
     *,
     variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm = "svd",
-    positions: Literal["last", "all"] = "last",
     max_memory: int | None = None,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
@@ -140,8 +128,6 @@ def bounds(
             and size agree with it.
         mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`: "svd", the largest
             singular value, or "product" of weight norms, cheaper and larger.
-        positions: which tokens are the last one: "last" alone, as in the theorem, or "all": the
-            triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change the prompt
@@ -163,7 +149,7 @@ def bounds(
         )
     mitigated = MitigatedPrompts.of("bounds", model, [prompt], mitigation, position)
     tokens, shape = mitigated.prompt, Shape.of(model)
-    about: dict[str, object] = {"variants": names, "mlp_norm": mlp_norm, "positions": positions}
+    about: dict[str, object] = {"variants": names, "mlp_norm": mlp_norm}
     about |= {} if believe else {"believe": False}
     described = mitigated.described(model)
     ids = tuple(tokens.ids.tolist())
@@ -171,34 +157,17 @@ def bounds(
     work = full_precision(model, "bounds")
     with mitigated.acting(work):
         _require_memory(shape, names, len(ids), max_memory)
-        return _of_one(work, tokens, provenance, max_memory, believe, progress)
-
-
-def _of_one(
-    model: TransformerBridge,
-    tokens: Prompt,
-    provenance: Provenance,
-    max_memory: int | None,
-    believe: bool,
-    progress: Progress | None,
-) -> Bounds:
-    """Path sum of one prompt, on the model in the precision in which its blocks are read: fold,
-    believe, tabulate.
-    """
-    options, n = provenance.parameters, len(tokens.ids)
-    last = [n - 1] if options["positions"] == "last" else list(range(n))
-    values = _fold(model, tokens, options["variants"], last, options["mlp_norm"], progress)
-    rows_of_last = {name: rows[-1] for name, rows in values.items() if believe}
-    verdicts = beliefs(model, tokens, rows_of_last, max_memory)
-    tables = [
-        _table(tokens, variant_named(name), last, rows).assign(
-            believed=verdicts[name].believed if name in verdicts else None
-        )
-        for name, rows in values.items()
-    ]
-    parameters = dict(options)
+        values = _fold(work, tokens, names, mlp_norm, progress)
+        verdicts = beliefs(work, tokens, values if believe else {}, max_memory)
+    parameters = dict(provenance.parameters)
     if verdicts:
         parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
+    tables = [
+        _table(tokens, variant_named(name), row).assign(
+            believed=verdicts[name].believed if name in verdicts else None
+        )
+        for name, row in values.items()
+    ]
     frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})
     return Bounds(frame, replace(provenance, parameters=parameters))
 
@@ -220,51 +189,35 @@ def _fold(
     model: TransformerBridge,
     tokens: Prompt,
     names: Sequence[str],
-    last: list[int],
     mlp_norm: str,
     progress: Progress | None,
-) -> dict[str, Float[Tensor, "last pos"]]:
+) -> dict[str, Float[Tensor, " pos"]]:
     """One forward pass, then the blocks, last first, through every variant at once."""
     with torch.no_grad(), float32_products():
         run = forward(model, tokens.ids)
-        folds = {name: variant_named(name).fold(run, last) for name in names}
+        folds = {name: variant_named(name).fold(run) for name in names}
         for block in run.blocks():
             blocks_done = int(model.cfg.n_layers) - block.layer
-            view = BlockView(block, mlp_norm)
+            if mlp_norm == "product":
+                block.mlp_norm = path_sum.mlp_norm_products
             for fold in folds.values():
-                fold.step(view)
+                fold.step(block)
             # Before the next block is read: a long prompt's patterns fill the memory. (enumerate()
             # would keep the block.)
-            del view, block
+            del block
             tell(progress, blocks_done, int(model.cfg.n_layers))
         return {name: fold.values() for name, fold in folds.items()}
 
 
-def _table(
-    tokens: Prompt, variant: Variant, last: list[int], values: Float[Tensor, "last pos"]
-) -> pd.DataFrame:
+def _table(tokens: Prompt, variant: Variant, values: Float[Tensor, " pos"]) -> pd.DataFrame:
     if not bool(torch.isfinite(values).all()):
         raise InputError(
             f"variant {variant.name!r} is not finite on this prompt: the product over layers "
             "overflows float64"
         )
-    columns = token_columns(tokens)
-    lengths = [m + 1 for m in last]
-    token_indices = np.concatenate([np.arange(length) for length in lengths])
-    variant_columns = {"kind": variant.kind, "linearisation": LINEARISATION, "norm": NORM}
-    flat_values = (
-        torch.cat([row[:length] for row, length in zip(values, lengths, strict=True)]).cpu().numpy()
-    )
-    token_values = {name: column.take(token_indices).array for name, column in columns.items()}
-    return pd.DataFrame(
-        {
-            "last": np.repeat(last, lengths),
-            **token_values,
-            "variant": variant.name,
-            **variant_columns,
-            "value": flat_values,
-        }
-    )
+    names = {"variant": variant.name, "kind": variant.kind}
+    names |= {"linearisation": LINEARISATION, "norm": NORM}
+    return token_columns(tokens).assign(**names, value=values.cpu().numpy())
 
 
 SWEPT = Swept(

@@ -25,13 +25,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.ground.names import Linearisation, checked_names
 from ostools.ground.words import factor
 from ostools.hooks.sites import is_closed
-from ostools.measure.bounds import certified
-from ostools.measure.bounds.certified import BlockView, WindowedFold
+from ostools.measure.bounds.certified import WindowedFold, local
+from ostools.measure.formulas.block import BlockTerms
 from ostools.measure.formulas.forward import Forward
 from ostools.measure.formulas.weights import final_gain
 from ostools.measure.jacobian.sensitivity import sensitivity
@@ -62,8 +61,8 @@ class Variant:
 
     name: str
     kind: Kind
-    edges: Callable[[BlockView], Float[Tensor, "query key"]]
-    numbers: Callable[[BlockView], tuple[float, ...]] | None = None
+    edges: Callable[[BlockTerms], Float[Tensor, "query key"]]
+    numbers: Callable[[BlockTerms], tuple[float, ...]] | None = None
     constant: Callable[[list[tuple[float, ...]], float], float] | None = None
     printed: bool = False
     window: int = 0
@@ -72,24 +71,24 @@ class Variant:
     def scaled(self) -> bool:
         return self.constant is not None or self.window > 0
 
-    def fold(self, run: Forward, last: list[int]) -> RowFold | WindowedFold:
+    def fold(self, run: Forward) -> RowFold | WindowedFold:
         """The path sum in the making: fed the blocks from the last to the first, then asked for its
-        values. A row is one of the `last` positions.
+        values.
         """
-        return WindowedFold(run, last, self.window) if self.window else RowFold(self, run, last)
+        return WindowedFold(run, self.window) if self.window else RowFold(self, run)
 
 
 class RowFold:
-    """constant * ( Abar^(L-1) ... Abar^(0) )_{m,:} for the last positions m, with Abar from the
+    """constant * ( Abar^(L-1) ... Abar^(0) )_{n,:} for the last position n, with Abar from the
     variant's `edges` and the constant from its numbers of each block.
     """
 
-    def __init__(self, variant: Variant, run: Forward, last: list[int]) -> None:
-        self.variant, self.run, self.last = variant, run, last
-        self.rows = torch.eye(len(run.final_norm_scale)).to(run.final_norm_scale)[last]
+    def __init__(self, variant: Variant, run: Forward) -> None:
+        self.variant, self.run = variant, run
+        self.rows = torch.eye(len(run.final_norm_scale)).to(run.final_norm_scale)[-1:]
         self.block_numbers: list[tuple[float, ...]] = []
 
-    def step(self, view: BlockView) -> None:
+    def step(self, view: BlockTerms) -> None:
         variant = self.variant
         if variant.printed:
             view.require_causal(variant.name)
@@ -101,13 +100,12 @@ class RowFold:
             self.rows = self.rows @ edges if has_one_block else path_sum.tail_sums(self.rows)
         self.block_numbers.append(() if variant.numbers is None else variant.numbers(view))
 
-    def values(self) -> Float[Tensor, "last pos"]:
-        """beta_3 = r3_m / ||g3||_inf, of each last position m."""
+    def values(self) -> Float[Tensor, " pos"]:
+        """The row; beta_3 = r3_n / ||g3||_inf."""
         if (constant := self.variant.constant) is None:
-            return self.rows
-        beta_3 = self.run.final_norm_scale[self.last] / final_gain(self.run.model).abs().max()
-        constants = [constant(self.block_numbers, beta) for beta in beta_3.tolist()]
-        return self.rows.new_tensor(constants)[:, None] * self.rows
+            return self.rows[0]
+        beta_3 = self.run.final_norm_scale[-1] / final_gain(self.run.model).abs().max()
+        return constant(self.block_numbers, float(beta_3)) * self.rows[0]
 
 
 # Equation 4's factors and its sigma_psi^L.
@@ -140,9 +138,7 @@ VARIANTS: dict[str, Variant] = {
             ),
         ),
         # ( row ) ||g3||_inf / r3_n
-        Variant(
-            "local", "certified", certified.local, constant=lambda numbers, beta_3: 1.0 / beta_3
-        ),
+        Variant("local", "certified", local, constant=lambda numbers, beta_3: 1.0 / beta_3),
     )
 }
 """Every name but `windowed(k)`, which `variant_named` makes."""
@@ -167,7 +163,7 @@ def variant_named(name: str) -> Variant:
     window = _WINDOWED.fullmatch(name)
     if window is None:
         return VARIANTS[name]
-    return Variant(name, "certified", certified.local, window=int(window[1]))
+    return Variant(name, "certified", local, window=int(window[1]))
 
 
 def undescribed(model: TransformerBridge, names: Iterable[str]) -> dict[str, str]:

@@ -18,11 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
-from ostools.ground.progress import Progress
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground import InputError, Position, Progress, TransformerBridge, checked_lengths
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, as_rows, from_rows
 from ostools.measure.collapse.run import CollapseRun
@@ -34,8 +30,7 @@ from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation, label, optional
 from ostools.mitigations.passes import own_windows
-from ostools.models import Prompt, context_length
-from ostools.models.tokens import EncodingOptions
+from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.results import Provenance
 from ostools.tasks import CollapseTask, RepeatTask, Task
 from ostools.tasks.base import seeds_of

@@ -28,10 +28,9 @@ from torch import Tensor
 
 from ostools.ground.errors import NonFiniteError
 from ostools.ground.out_of_memory import chunk
-from ostools.measure.collapse.verdicts import HEAD_CHUNK, HEAD_OUTPUT, READINGS, VECTOR
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, VECTOR
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
-from ostools.models.precision.torch_state import float32_products
 from ostools.theory import distances
 
 CHUNK = 1 << 18
@@ -51,15 +50,16 @@ Place: TypeAlias = tuple[str, int, str, str]
 
 @dataclass(frozen=True)
 class LastTokens:
-    """The last tokens of all prompts in one precision, with what turns them into logits and head
-    outputs (no heads where blocks are closed). `weights`: the key of the weights that it stores.
+    """The last tokens of all prompts in one precision, with what turns them into logits. `weights`:
+    the key of the weights that it stores. `heads`: into how many chunks a vector is cut too, 0 where
+    the heads do not divide it.
     """
 
     precision: Precision
     weights: str
     rows: LastRows
     unembedding: Unembedding
-    w_o: Float[Tensor, "head d_head d_model"]
+    heads: int
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastTokens:
         """Rows of some of the prompts alone, in that order."""
@@ -67,36 +67,17 @@ class LastTokens:
 
     @property
     def sites(self) -> list[tuple[str, int]]:
-        """Sites with the number of blocks before each: v^(l) of the layers kept, and the others
-        after all blocks.
+        """Sites with the number of blocks before each: v^(l) of the layers kept, then y and the
+        logits.
         """
         layers = sorted(self.rows.residuals)
-        after = ["y", LOGITS, "attention"] if len(self.w_o) else ["y", LOGITS]
-        return [*(("residual", layer) for layer in layers), *((site, layers[-1]) for site in after)]
+        return [*(("residual", layer) for layer in layers), ("y", layers[-1]), (LOGITS, layers[-1])]
 
-    def pieces(self, site: str) -> dict[str, int]:
-        """Into how many pieces a site's vectors are cut, by what is compared there; chunks where
-        the heads divide them.
-        """
-        heads = len(self.w_o)
-        counts = {VECTOR: 1, HEAD_CHUNK: heads, HEAD_OUTPUT: heads}
-        divides = heads > 0 and self.rows.y.shape[-1] % heads == 0
-        return {per: counts[per] for per in READINGS[site] if divides or per != HEAD_CHUNK}
-
-    def at(self, site: str, layer: int, index: Int[Tensor, " row"]) -> Float[Tensor, "row ..."]:
-        """A site's vectors in the model's dtype, at "residual" v^(layer); "attention" [row, head,
-        d_model], each head's own z W_O.
-        """
-        index = index.to(self.rows.y.device)
-        if site == "residual":
-            return self.rows.residuals[layer][index]
-        if site == "y":
-            return self.rows.y[index]
-        if site == LOGITS:
-            return self.unembedding(self.rows.y[index])
-        z = self.rows.z[index]
-        with float32_products():  # attention may run in float32 over 16-bit weights
-            return torch.einsum("rhe,hed->rhd", z, self.w_o.to(z))
+    def at(self, site: str, layer: int, index: Int[Tensor, " row"]) -> Float[Tensor, "row d"]:
+        """A site's vectors in the model's dtype, at "residual" v^(layer)."""
+        rows = self.rows.residuals[layer] if site == "residual" else self.rows.y
+        vectors = rows[index.to(rows.device)]
+        return self.unembedding(vectors) if site == LOGITS else vectors
 
     def read(
         self, site: str, layer: int, first: Int[Tensor, " pair"], second: Int[Tensor, " pair"]
@@ -105,7 +86,7 @@ class LastTokens:
         the same logits to the bit: these are made once for both. Raises `NonFiniteError` for logits
         that are not finite.
         """
-        width = self.width(site)
+        width = self.unembedding.d_vocab if site == LOGITS else self.rows.y.shape[-1]
         step = max(1, chunk(CHUNK) // width)
         at_once = step * max(1, logits_rows(width) // step) if site == LOGITS else step
         for v, v_star in zip(first.split(at_once), second.split(at_once), strict=True):
@@ -114,17 +95,15 @@ class LastTokens:
             if site == LOGITS:
                 y, rows = torch.unique(self.at("y", layer, index), dim=0, return_inverse=True)
                 vectors = self.unembedding(y)
-                _require_finite_logits(vectors, self.precision)
+                if not math.isfinite(float(vectors.sum(dtype=torch.float64))):
+                    raise NonFiniteError(
+                        f"collapse in {self.precision.name}: logits are not finite where y is: "
+                        "leave this dtype out, or check the model's weights"
+                    )
             else:
                 vectors = self.at(site, layer, index)
             pairs = zip(rows[: len(v)].split(step), rows[len(v) :].split(step), strict=True)
             yield from ((vectors[row], vectors[row_star]) for row, row_star in pairs)
-
-    def width(self, site: str) -> int:
-        """Numbers that a site has per row."""
-        if site == "attention":
-            return int(self.w_o.shape[0] * self.w_o.shape[2])
-        return int(self.unembedding.d_vocab if site == LOGITS else self.rows.y.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -136,9 +115,8 @@ class PairVectors:
 
     @classmethod
     def cut(cls, v: Tensor, v_star: Tensor, pieces: int) -> PairVectors:
-        """Vectors [pair, d] in so many pieces; a head's output is one already."""
-        vectors = (x.double() for x in (v, v_star))
-        return cls(*(distances.head_chunks(x, pieces) if x.ndim == 2 else x for x in vectors))
+        """Vectors [pair, d] in so many pieces."""
+        return cls(*(distances.head_chunks(x.double(), pieces) for x in (v, v_star)))
 
     @cached_property
     def difference(self) -> Float[Tensor, "pair piece d"]:
@@ -165,32 +143,26 @@ def pair_columns(
     tables: list[dict[Place, list[Columns]]] = [defaultdict(list) for _ in runs]
     for site, layer in runs[0].sites:
         streams = (tokens.read(site, layer, first, second) for tokens in readers.values())
+        norms = ["l2"] if site == LOGITS else distances.NORMS
+        cuts = {VECTOR: 1}
+        if site != LOGITS and runs[0].heads:
+            cuts[HEAD_CHUNK] = runs[0].heads
         for vectors in zip(*streams, strict=True):
-            for per, pieces in runs[0].pieces(site).items():
+            for per, pieces in cuts.items():
                 pairs = (PairVectors.cut(v, v_star, pieces) for v, v_star in vectors)
                 by_reader = dict(zip(readers, pairs, strict=True))
                 original = by_reader[id(exact[AS_GIVEN])]
                 for run, table in zip(runs, tables, strict=True):
                     pair, stored = by_reader[id(run)], by_reader[id(exact[run.weights])]
-                    for norm, columns in _columns_at(site, run.precision, pair, stored, original):
-                        table[site, layer, per, norm].append(columns)
+                    flags = _of_logits(pair) if site == LOGITS else {}
+                    for norm, columns in norm_columns(run.precision, pair, stored, original, norms):
+                        table[site, layer, per, norm].append(columns | flags)
     return [{place: _joined(parts) for place, parts in table.items()} for table in tables]
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
     """The columns of all chunks, one after the other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _columns_at(
-    site: str, precision: Precision, run: PairVectors, exact: PairVectors, original: PairVectors
-) -> Iterator[tuple[str, Columns]]:
-    if site != LOGITS:
-        yield from norm_columns(precision, run, exact, original)
-        return
-    flags = _of_logits(run)
-    for norm, columns in norm_columns(precision, run, exact, original, ["l2"]):
-        yield norm, columns | flags
 
 
 def _of_logits(vectors: PairVectors) -> Columns:
@@ -251,27 +223,18 @@ def logits_rows(d_vocab: int) -> int:
     return max(1, chunk(_LOGITS) // d_vocab)
 
 
-def _require_finite_logits(logits: Tensor, precision: Precision) -> None:
-    if not math.isfinite(float(logits.sum(dtype=torch.float64))):
-        raise NonFiniteError(
-            f"collapse in {precision.name}: logits are not finite where y is: leave this dtype "
-            "out, or check the model's weights"
-        )
-
-
-def require_finite(tokens: LastTokens, what: str, lengths: Sequence[int], *, logits: bool) -> None:
+def require_finite(tokens: LastTokens, what: str, lengths: Sequence[int]) -> None:
     """Refuse rows that are not finite: say in which precision, where, and from which length.
 
-    lengths: items of each row. logits: whether to make them for this.
+    lengths: items of each row. Where y is finite its logits are, in every dtype but float16, which
+    has the fewest powers of two.
     """
     dtype = tokens.precision.dtype
-    # Logits last: of what is not finite, the first is named.
-    for site, layer in sorted(tokens.sites, key=lambda place: place[0] == LOGITS):
-        if site == LOGITS and not logits:
+    for site, layer in tokens.sites:
+        if site == LOGITS and dtype != torch.float16:
             continue
-        parts = torch.arange(len(lengths)).split(logits_rows(tokens.width(site)))
-        finite = [tokens.at(site, layer, part).isfinite().flatten(1).all(-1) for part in parts]
-        wrong = ~torch.cat(finite)
+        parts = torch.arange(len(lengths)).split(logits_rows(tokens.unembedding.d_vocab))
+        wrong = ~torch.cat([tokens.at(site, layer, part).isfinite().all(-1) for part in parts])
         if bool(wrong.any()):
             length = min(lengths[int(i)] for i in wrong.nonzero()[:, 0])
             name, most = str(dtype).removeprefix("torch."), torch.finfo(dtype).max

@@ -19,10 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
-from ostools.ground.whole_numbers import Seed, whole_numbers
+from ostools.ground import InputError, Position, Seed, TransformerBridge, whole_numbers
 from ostools.hooks.sites import unknown_inside
 from ostools.measure.attention.heads import SINK
 from ostools.measure.measurement import measurement
@@ -34,11 +31,9 @@ from ostools.measure.passes.contexts import (
 )
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt, untrained_model
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.models import EncodingOptions, Prompt, untrained_model
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
 from ostools.theory.homogenization import likeness
 
 MODEL, UNTRAINED = "model", "untrained"

@@ -18,8 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.mitigated_prompts import rewriting
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
 from ostools.measure.position import (
@@ -32,15 +31,9 @@ from ostools.measure.position import (
 )
 from ostools.measure.task_prompt import render_prompt
 from ostools.mitigations import Mitigation, label
-from ostools.models import Prompt, context_length, encode
+from ostools.models import EncodingOptions, Prompt, context_length, encode
 from ostools.models.tokenizer_calls import control_ids, lead, token_ids_of_each
-from ostools.models.tokens import (
-    EncodingOptions,
-    fitted,
-    require_chat,
-    token_text,
-    tokenizer_of,
-)
+from ostools.models.tokens import fitted, require_chat, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Encoder, ItemsAs, Pair, RepeatedIds, Task
 from ostools.tasks.repeats import TaskOfIds
 

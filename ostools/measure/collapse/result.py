@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from ostools.ground.errors import InputError
+from ostools.ground import InputError
 from ostools.measure.collapse.run import (
     COLUMNS,
     ORIGINAL,
@@ -27,8 +27,7 @@ from ostools.measure.collapse.verdicts import (
     is_hidden,
     judge,
 )
-from ostools.results import Chart, Column, Frame, Provenance, Result, frame_of
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Column, Frame, Provenance, Result, TableHead, frame_of
 from ostools.theory.distances import DistanceNorm, hidden_ranges
 
 FITTED_FROM = 8
@@ -45,17 +44,15 @@ class Collapse(Result):
 
     Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v),
     dtype (a precision by name), weights (how they are stored: "given" where nothing was rounded),
-    site (residual: v^(l), y, logits, attention: the last block's heads), layer (l, the number of
-    blocks before the site; 0 is the embedding, L for all but residual), per (vector | head-chunk |
-    head-output), norm (l1 | l2 | linf; of logits l2 alone); mean, minimum, maximum of the distance
-    over the pieces; relative (to the same norm of v), ulps (distance / machine line),
-    float64_distance (with the same stored weights), noise, pair_noise (of y - y*), machine_line,
-    weight_shift, each the mean over the pieces; on `logits` rows, total_variation (sum |p - p*|,
-    no factor 1/2),
-    same_top_token, identical_logits (bit for bit), next_token (the likeliest after v); and
-    status: "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no
-    number. NA where a column has no meaning. Head chunks are left out where the number of heads
-    does not divide d_model.
+    site (residual: v^(l), y, logits), layer (l, the number of blocks before the site; 0 is the
+    embedding, L for all but residual), per (vector | head-chunk), norm (l1 | l2 | linf; of logits
+    l2 alone); mean, minimum, maximum of the distance over the pieces; relative (to the same norm of
+    v), ulps (distance / machine line), float64_distance (with the same stored weights), noise,
+    pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; on `logits`
+    rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for
+    bit), next_token (the likeliest after v); and status: "measured", or "not finite" of a dtype
+    that overflows on this model, whose rows hold no number. NA where a column has no meaning. Head
+    chunks are left out where the number of heads does not divide d_model.
 
     In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both
     ends of a hidden range of whole vectors in L2, and those beside them, have the rows of passes of

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError, NonFiniteError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
+from ostools.ground.errors import NonFiniteError
 from ostools.ground.memory import keep_freed_memory
-from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (
@@ -28,12 +27,10 @@ from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import (
     Batching,
-    LastRows,
     Unembedding,
     batching_of,
     last_rows,
     own_rows,
-    separate_rows,
 )
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
 from ostools.mitigations import Mitigation, changes_pass, label, running
@@ -129,8 +126,10 @@ class CollapseRun:
                     self._remeasure(prompts, passes, index, references)
         tables = {name: pd.concat(run.tables, ignore_index=True) for name, run in runs.items()}
         like = next(iter(tables.values()))
-        for name in not_finite:
-            tables[name] = _overflowing(like, name, keys[Precision.of_name(name)])
+        for name in not_finite:  # the rows of another, without a number
+            key = keys[Precision.of_name(name)]
+            rows = like.assign(dtype=name, weights=key, status=OVERFLOWS, **_BLANK)
+            tables[name] = rows.astype(_KINDS)
         in_order = [tables[precision.name] for precision in precisions]
         return pd.concat(in_order, ignore_index=True), _described(exact, runs, not_finite)
 
@@ -143,42 +142,32 @@ class CollapseRun:
         Raises `InputError` for a precision that cannot overflow where float64 does not: there the
         weights are broken.
         """
+        exact: dict[str, Passes] = {}
         runs: dict[str, Passes] = {}
         not_finite: dict[str, str] = {}
-        rounded = [precision for precision in keys if precision != REFERENCE]
-        steps = len(rounded) + 1
-        try:
-            step = part_of(progress, 0, 1, steps)
-            exact = {
-                AS_GIVEN: self._passes(REFERENCE, AS_GIVEN, self.model, self._batching(), step)
-            }
-        except (NonFiniteError, hooks.FormatError) as error:
-            raise _broken(error) from None
-        batching = exact[AS_GIVEN].batching
-        for index, precision in enumerate(rounded, 1):
-            step, key = part_of(progress, index, index + 1, steps), keys[precision]
+        batching = batching_of(self.model, [prompts.tree for prompts in self.sets])
+        if changes_pass(self.mitigation):  # by absolute positions maybe: a packed tree has none
+            name = label(self.mitigation)
+            reason = f"{name} changes the forward pass: every prompt has its own"
+            batching = Batching("loop", reason)
+        in_order = dict.fromkeys((REFERENCE, *keys))
+        for precision, step in with_progress(in_order, progress, units=None):
+            key = keys.get(precision, AS_GIVEN)
             try:
                 passes = self._passes(precision, key, self.model, batching, step)
-                # Of weights that only overflowing precisions store nothing is shown.
-                if key not in exact:
+                if precision == REFERENCE:
+                    batching, exact[key] = passes.batching, passes
+                elif key not in exact:  # of weights that only overflowing ones store nothing
                     exact[key] = self._passes(REFERENCE, key, passes.view, batching, None)
-                runs[precision.name] = passes
             except (NonFiniteError, hooks.FormatError) as error:
                 if not precision.narrow:
-                    raise _broken(error) from None
+                    reason = "leave this dtype out, or check the model's weights"
+                    raise InputError(f"{error}: {reason}") from None
                 not_finite[precision.name] = str(error)
-        if REFERENCE in keys:
-            runs[REFERENCE.name] = exact[AS_GIVEN]
+                continue
+            if precision in keys:
+                runs[precision.name] = passes
         return exact, runs, not_finite
-
-    def _batching(self) -> Batching:
-        """The way to begin with. Hooks may act on absolute positions, which a packed tree does not
-        have.
-        """
-        if changes_pass(self.mitigation):
-            name = label(self.mitigation)
-            return Batching("loop", f"{name} changes the forward pass: every prompt has its own")
-        return batching_of(self.model, [prompts.tree for prompts in self.sets])
 
     def _passes(
         self,
@@ -234,40 +223,28 @@ class CollapseRun:
         Raises `NonFiniteError` for numbers that are not finite, and `InputError` where W_U y (with
         the soft-cap) is not what the model itself returns.
         """
-        unembedding, w_o = Unembedding.of(view), torch.empty(0, 0, 0)
-        if not is_closed(view):
-            last_block = view.blocks[int(view.cfg.n_layers) - 1]
-            w_o = hooks.residual_scale(view) * last_block.attn.W_O.detach()
-        lengths = prompts.prompt_lengths()
-
-        def finite(rows: LastRows, of_rows: Sequence[int]) -> LastTokens:
-            tokens = LastTokens(precision, weights, rows, unembedding, w_o)
-            # Where y is finite its logits are, in every dtype but the one with the fewest powers
-            # of two.
-            require_finite(tokens, self.task, of_rows, logits=precision.dtype == torch.float16)
-            return tokens
-
+        heads = 0 if is_closed(view) else int(view.cfg.n_heads)
+        heads = heads if heads and view.cfg.d_model % heads == 0 else 0
+        unembedding, lengths = Unembedding.of(view), prompts.prompt_lengths()
         if precision.narrow:  # what overflows mostly does so on every prompt: seen on one first
             shortest = min(prompts.prompts, key=len)
-            finite(own_rows(view, [shortest]), [lengths[prompts.prompts.index(shortest)]])
+            first, _ = own_rows(view, [shortest])
+            tokens = LastTokens(precision, weights, first, unembedding, heads)
+            require_finite(tokens, self.task, [lengths[prompts.prompts.index(shortest)]])
         rows = last_rows(view, prompts.prompts, prompts.tree, batching, self.layers)
-        tokens = finite(rows, lengths)
+        tokens = LastTokens(precision, weights, rows, unembedding, heads)
+        require_finite(tokens, self.task, lengths)
         probes = prompts.probes(_PROBES_16_BIT if precision.dtype in SIXTEEN_BITS else 1)
         probed = [prompts.prompts[probe] for probe in probes]
-        y_alone: list[Tensor] = []
-        if prompts is self.sets[0]:
-            alone, logits = separate_rows(view, probed.pop(0))
-            y_alone.append(alone.y)
-            error = _relative(unembedding(alone.y)[0], logits)
-            if not error <= _SAME_LOGITS[precision.dtype]:
-                raise InputError(
-                    "expected the model's logits to be its unembedding of y, found a difference of "
-                    f"{error:.2g} (relative): {view.cfg.architecture} does something after the "
-                    "final norm that collapse does not know"
-                )
-        if probed:
-            y_alone.append(own_rows(view, probed).y)
-        return tokens, max(map(_relative, rows.y[probes], torch.cat(y_alone)))
+        alone, logits = own_rows(view, probed, logits_to_keep=1)
+        error = max(map(_relative, unembedding(alone.y), logits[:, -1]))
+        if not error <= _SAME_LOGITS[precision.dtype]:
+            raise InputError(
+                "expected the model's logits to be its unembedding of y, found a difference of "
+                f"{error:.2g} (relative): {view.cfg.architecture} does something after the "
+                "final norm that collapse does not know"
+            )
+        return tokens, max(map(_relative, rows.y[probes], alone.y))
 
     def _remeasure(
         self, prompts: PromptSet, passes: Passes, index: int, exact: Mapping[str, LastTokens]
@@ -285,18 +262,19 @@ class CollapseRun:
             )
             shared = tokens.of(prompt_indices)
             with running(view, self.mitigation), tokens.precision.running(view, cut.longest()):
-                alone = replace(shared, rows=own_rows(view, cut.prompts, self.layers))
+                rows, _ = own_rows(view, cut.prompts, self.layers)
+            alone = replace(shared, rows=rows)
             errors = map(_relative, shared.rows.y, alone.rows.y)
             passes.difference = max(passes.difference, *errors)
             references = {key: run.of(prompt_indices) for key, run in exact.items()}
             (columns,) = pair_columns([alone], references, cut.first, cut.second)
-            rows = self._table(cut, alone, columns)
+            measured = self._table(cut, alone, columns)
             # Both tables have the rows of a pair and a length in one order.
             old_index, new_index = (
-                part.set_index(["pair", "length"]).index for part in (table, rows)
+                part.set_index(["pair", "length"]).index for part in (table, measured)
             )
             for column in COLUMNS:
-                table.loc[old_index.isin(new_index), column] = rows[column].array
+                table.loc[old_index.isin(new_index), column] = measured[column].array
             replaced |= undecided
         passes.own_lengths |= {length for *_, length in replaced}
 
@@ -339,17 +317,6 @@ def _described(
         },
         "not_finite": dict(not_finite),
     }
-
-
-def _broken(error: Exception) -> InputError:
-    """The refusal of an overflow in a precision that cannot overflow where float64 does not."""
-    return InputError(f"{error}: leave this dtype out, or check the model's weights")
-
-
-def _overflowing(like: pd.DataFrame, name: str, weights_key: str) -> pd.DataFrame:
-    """The rows of a precision that overflows: those of another, without a number."""
-    rows = like.assign(dtype=name, weights=weights_key, status=OVERFLOWS, **_BLANK)
-    return rows.astype(_KINDS)
 
 
 def _relative(x: Tensor, y: Tensor) -> float:

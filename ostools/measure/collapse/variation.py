@@ -28,10 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import checked_lengths
+from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths, tell
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import captured_pass, require_no_edits
@@ -40,8 +37,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import PROMPT_END
 from ostools.mitigations import Mitigation, changes_pass, label, optional, running
 from ostools.models import Prompt
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
 from ostools.tasks import CollapseTask, Pair
 from ostools.tasks.base import seeds_of
 from ostools.theory.distances import proof_variation

@@ -10,8 +10,7 @@ A distance is read at a site, of the whole vector there or of its pieces by head
 (`Reading`). Figure 5 reports the "difference in representation at the last layer", the Linf norm of
 v^(L) - v*^(L), "averaged out over each head" (section 4). v^(L) has no heads, and the paper does
 not say what they are of it. Here it is cut into as many chunks of d_model / H as there are heads
-(`per="head-chunk"`). The other reading is every head's own output in the last block
-(`site="attention"`)."""
+(`per="head-chunk"`)."""
 
 from __future__ import annotations
 
@@ -22,23 +21,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import pandas as pd
 
 from ostools import tasks
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
+from ostools.ground import InputError, checked_name
 from ostools.ground.words import runs
 from ostools.results import Column, Frame
 from ostools.theory.distances import IN_A_ROW, NORMS, DistanceNorm, HiddenRange, hidden_ranges
 
-Per = Literal["vector", "head-chunk", "head-output"]
-VECTOR, HEAD_CHUNK, HEAD_OUTPUT = get_args(Per)
-READINGS = {
-    "residual": (VECTOR, HEAD_CHUNK),
-    "y": (VECTOR, HEAD_CHUNK),
-    "logits": (VECTOR,),
-    "attention": (HEAD_OUTPUT,),
-}
-"""The sites, and what is compared at each: the whole vector, or pieces with their mean, least and
-greatest.
-"""
+Per = Literal["vector", "head-chunk"]
+"""What is compared at a site: the whole vector, or pieces with their mean, least and greatest."""
+VECTOR, HEAD_CHUNK = get_args(Per)
 
 
 def behind_all_blocks(frame: Frame) -> Frame:

@@ -117,8 +117,7 @@ def faithfulness(
     Args:
         profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation),
             `ost.bounds` (one for each variant), `ost.attribution` (the sizes of its parts), or
-            several of these. With sensitivities of `position=k` the answer is the token after
-            position k, and path sums beside them need `positions="all"`.
+            several of these.
         logit: the answer, as a text that is one token or as an id, or two for the difference of
             their log p; None: the token that the model, in its own dtype, ranks first. How far its
             log p falls is measured in float32, or in float64 of a float64 model.
@@ -135,12 +134,12 @@ def faithfulness(
     active, because positions move.
     """
     sources = [profiles] if isinstance(profiles, ProfileSource | PromptResults) else [*profiles]
-    profile_by_name, position = profiles_of(sources)
+    profile_by_name = profiles_of(sources)
     if ways is None:
         ways = WAYS[:2] if is_closed(model) else WAYS
     way_names = distinct("ways", ways)
     acting = mitigations.optional(mitigation)
-    whole_ids, ids, provenance = _checked_run(model, sources, position, acting)
+    ids, provenance = _checked_run(model, sources, acting)
     with mitigations.running(model, acting):
         target = (
             logit_ids(model, logit)
@@ -160,7 +159,6 @@ def faithfulness(
             tables.append(_single_effects(work, whole_prompt, ids, way, replacements, part))
     texts = [token_text(model.tokenizer, token) for token in target]
     answer = {"logit": target[0] if len(target) == 1 else target, "token": MINUS.join(texts)}
-    answer |= {} if position is None else {"position": position}
     answer |= {"log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)), "ways": way_names}
     parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name)}
     parameters |= {"draws": draws, "seed": seed}
@@ -168,7 +166,7 @@ def faithfulness(
     tokens = tokens.drop_duplicates("position").dropna(subset="position")
     frame: Frame = pd.concat(tables, ignore_index=True).merge(tokens, on="position")
     frame = frame[[*tokens.columns, "way", "draws", *EFFECTS]]
-    where = replace(provenance, token_ids=whole_ids, parameters=parameters)
+    where = replace(provenance, token_ids=ids, parameters=parameters)
     return Faithfulness(frame, where, _correlations(frame, profile_by_name))
 
 
@@ -200,10 +198,9 @@ def _single_effects(
 def _checked_run(
     model: TransformerBridge,
     profiles: Sequence[ProfileSource],
-    position: int | None,
     acting: Mitigation | None,
-) -> tuple[tuple[int, ...], tuple[int, ...], Provenance]:
-    """The token ids of the prompt, those up to the position that is meant, and the provenance.
+) -> tuple[tuple[int, ...], Provenance]:
+    """The token ids of the prompt, and the provenance.
 
     Refuses edits, and profiles of another run.
     """
@@ -214,14 +211,13 @@ def _checked_run(
     }
     parameters |= {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **parameters)
-    whole_ids = require_of_model(profiles[0], provenance)
-    ids = whole_ids if position is None else whole_ids[: position + 1]
+    ids = require_of_model(profiles[0], provenance)
     if len(ids) < 3:
         raise InputError(
             f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is "
             "no order of one"
         )
-    return whole_ids, ids, provenance
+    return ids, provenance
 
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:

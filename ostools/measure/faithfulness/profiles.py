@@ -16,7 +16,6 @@ from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
-from ostools.measure.prompts import one_of_several
 from ostools.results import Frame, Provenance, frame_of
 
 ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution
@@ -33,13 +32,13 @@ class TokenProfile:
     values: Float[np.ndarray, " pos"]
 
 
-def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfile], int | None]:
-    """Profiles by name (the linearisation of a sensitivity, the variant of a path sum,
-    "attribution"), and the position that all are of, None for the last one.
+def profiles_of(results: Sequence[ProfileSource]) -> dict[str, TokenProfile]:
+    """Profiles by name: the linearisation of a sensitivity, the variant of a path sum, or
+    "attribution".
 
     A sensitivity is read at layer 0, by its operator norm, an estimate by its Frobenius norm. Of
     contributions the sizes are taken. Raises `InputError` for anything else, for none, for the same
-    name twice, and for two prompts, models or positions.
+    name twice, and for two prompts or models.
     """
     if not results:
         raise InputError(
@@ -52,43 +51,23 @@ def profiles_of(results: Sequence[ProfileSource]) -> tuple[dict[str, TokenProfil
             raise InputError(
                 "faithfulness: expected a Sensitivity, a Bounds or Contributions, found "
                 f"{type(result).__name__}"
-                f"{one_of_several(result, (Sensitivity, Bounds))}"
             )
-        require_of_all("faithfulness", result.provenance, ("logit",))
+        require_of_all("faithfulness", result.provenance)
         require_same_run(
             "faithfulness",
             results[0].provenance,
             result.provenance,
             "another that was given",
-            whole_output=False,
         )
-    position = _position(results)
     for result in results:
-        for name, token_profile in _of(result, position).items():
+        for name, token_profile in _of(result).items():
             if name in profile_by_name:
                 raise InputError(
                     f"faithfulness: expected each profile once, found two of {name!r}: leave one "
                     "out"
                 )
             profile_by_name[name] = token_profile
-    return profile_by_name, position
-
-
-def _position(results: Sequence[ProfileSource]) -> int | None:
-    """The position whose y is meant by all, None where it is the last one of the prompt."""
-    last = len(results[0].provenance.token_ids or ()) - 1
-    positions = {
-        result.provenance.parameters.get("position", last)
-        for result in results
-        if not isinstance(result, Bounds)
-    }
-    if len(positions) > 1:
-        raise InputError(
-            "faithfulness: expected profiles of one position, found some of "
-            f"{' and of '.join(map(str, sorted(positions)))}: "
-            "measure all with the same position="
-        )
-    return next(iter(positions - {last}), None)
+    return profile_by_name
 
 
 def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...]:
@@ -104,25 +83,17 @@ def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...
         result.provenance,
         replace(model, token_ids=ids),
         "the model",
-        whole_output=False,
     )
     return ids
 
 
-def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfile]:
+def _of(result: ProfileSource) -> Mapping[str, TokenProfile]:
     if isinstance(result, Attribution):
         sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
         linearisation = str(result.provenance.parameters["linearisation"])
         return {"attribution": TokenProfile("parts", linearisation, "logit", sizes)}
     if isinstance(result, Bounds):
         table: Frame = frame_of(result).assign(source=lambda rows: rows["variant"])
-        table = table[table["last"] == (table["last"].max() if position is None else position)]
-        if table.empty:
-            raise InputError(
-                f"faithfulness: the other profiles are of position {position}, expected path sums "
-                "of it: bounds(..., "
-                "positions='all')"
-            )
     else:
         table = frame_of(profile(result))
         kinds = table["method"].map(METHOD_KINDS)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.hooks import Norm
 from ostools.measure.formulas.weights import BlockNorms, BlockWeights, activation, block_weights
+from ostools.theory import path_sum
 
 SITES = (
     "residual_pre",
@@ -45,6 +45,9 @@ class BlockTerms:
     the scales of the norms before attention and MLP; rp1, rp2: of those behind them; 1 where there
     is no such norm.
     """
+
+    mlp_norm: Callable[..., Float[Tensor, " pos"]] = staticmethod(path_sum.mlp_norms)
+    """How ||D_i|| is taken; `path_sum.mlp_norm_products` is cheaper and larger."""
 
     def __init__(
         self,
@@ -97,6 +100,60 @@ class BlockTerms:
         u = self._site("mlp_up")
         self._require_close(value * u, "mlp_hidden", "act(a) * u of the MLP")
         return slope * u, value
+
+    def require_causal(self, variant: str) -> None:
+        """`InputError` where a replaced pattern looks at later tokens: this variant cuts off what
+        it takes for no path.
+        """
+        if any(bool(head.triu(1).any()) for head in self.raw_pattern):
+            raise InputError(
+                f"block {self.layer}: variant {variant!r} expects a causal pattern, the one "
+                "that an edit put in place looks at later tokens; use 'windowed(1)' or 'local', "
+                "or measure with sensitivity()"
+            )
+
+    @cached_property
+    def mean_pattern(self) -> Float[Tensor, "query key"]:
+        """The paper has one head; on a model with several its alpha is their mean."""
+        heads = len(self.raw_pattern)
+        return path_sum.weighted_pattern(self.raw_pattern, self.r1.new_full((heads,), 1.0 / heads))
+
+    @cached_property
+    def weighted(self) -> Float[Tensor, "query key"]:
+        """sum_h omega_h alpha_ij^h."""
+        omega = path_sum.head_norms(self.weights.left_factor, self.weights.right)
+        return path_sum.weighted_pattern(self.raw_pattern, omega)
+
+    @cached_property
+    def mlp_norms(self) -> Float[Tensor, " pos"]:
+        """||D_i||: the MLP with the norms before and after it."""
+        maps = self.weights.down, self.weights.gate, self.weights.up
+        return self.mlp_norm(*maps, *self.slopes) / (self.r2 * self.rp2)
+
+    @property
+    def rows(self) -> Float[Tensor, "pos d_model d_model"]:
+        """I + D_i at every position."""
+        maps = self.weights.down, self.weights.gate, self.weights.up
+        scale = (self.r2 * self.rp2)[:, None, None]
+        return path_sum.with_identity(path_sum.mlp_jacobian(*maps, *self.slopes) / scale)
+
+    @cached_property
+    def sigma_psi(self) -> float:
+        """max over positions of ||J_psi||, at this input: a gated MLP has no global Lipschitz
+        constant.
+        """
+        maps = self.weights.bare_down, self.weights.bare_gate, self.weights.bare_up
+        return float(self.mlp_norm(*maps, *self.slopes).max())
+
+    @property
+    def beta_1(self) -> float:
+        """min_j r1_j / ||g1||_inf."""
+        return float(self.r1.min() / self.weights.gain_1)
+
+    @property
+    def beta_2(self) -> float:
+        """min_j r2_j / ||g2||_inf."""
+        return float(self.r2.min() / self.weights.gain_2)
 
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added;

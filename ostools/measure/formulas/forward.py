@@ -16,14 +16,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge
 from ostools.measure.formulas.block import SITES, BlockTerms
 from ostools.measure.formulas.weights import require_described
 from ostools.measure.passes.contexts import (
+    PATTERN_EDITS,
     BlockCall,
-    edits_beyond_patterns,
     noted_calls,
+    require_no_edits,
     true_arithmetic,
 )
 
@@ -68,12 +68,8 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     the formulas do not know (an ablated head, a hook of somebody else), and for numbers that are
     not finite.
     """
-    if unknown := edits_beyond_patterns(model):
-        raise InputError(
-            f"bounds does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its "
-            "formulas would describe another network; leave the edit's block, or use "
-            f"sensitivity(), which measures whatever runs{OF_A_LEFT_HOOK}"
-        )
+    reason = "formulas would describe another network (sensitivity() measures whatever runs)"
+    require_no_edits("bounds", model, reason, but=PATTERN_EDITS)
     available = hooks.available_sites(model)
     require_described(model, available)
     names = [name for name in SITES if name in available]

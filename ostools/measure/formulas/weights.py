@@ -28,8 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import MoEBridge, TransformerBridge
+from ostools.ground import InputError, TransformerBridge
+from ostools.ground.lens import MoEBridge
 from ostools.hooks import Norm
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import dense

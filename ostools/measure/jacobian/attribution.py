@@ -23,29 +23,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import mitigations
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Linearisation, Position
+from ostools.ground import Position, TransformerBridge
+from ostools.ground.names import Linearisation
 from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import Account, Claim, certify
-from ostools.measure.jacobian.linearisation_run import (
-    JacobianOptions,
-    planned,
-    require_norms,
-)
+from ostools.measure.jacobian.linearisation_run import planned, require_norms
 from ostools.measure.jacobian.linearise import Start, differentiated, linearised
-from ostools.measure.jacobian.norms import COTANGENTS, exact_jacobians
+from ostools.measure.jacobian.norms import exact_jacobians
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, logit_ids, soft_cap
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.generic.notes import block_notes
-from ostools.models.tokens import EncodingOptions, token_text
+from ostools.models.tokens import token_text
 from ostools.results import Chart, Frame, Provenance, Result
-from ostools.tasks.questions import Question
+from ostools.tasks import Question
 
 _COMPLETE = "detached"
 """The linearisation whose parts add up."""
@@ -130,11 +126,10 @@ def attribution(
         linearisation = "full" if is_closed(model) else _COMPLETE
     mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
-    if logit is not None:
-        target = logit_ids(model, logit)
-    else:
+    if logit is None:
         with mitigations.running(model, mitigated.mitigation):
-            target = (predicted_token(model, tokens.ids),)
+            logit = predicted_token(model, tokens.ids)
+    target = logit_ids(model, logit)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work:
         parts, parameters = _parts(work, tokens, target, linearisation)
@@ -159,14 +154,13 @@ def _parts(
     logits = start.logits[-1]
     output = Output.of(model, target)
     output.check(model, logits, start.y)
-    options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
-    *_, memory_plan = planned(model, len(tokens.ids), options)
+    *_, memory_plan = planned(model, len(tokens.ids), rows=1)
     how = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
     with linearised(model, start, [linearisation], **how) as linear:
         rows = exact_jacobians(linear.pull, start.embedded, logit=output.row)
         linear.release()
         require_norms(linearisation, rows.double().norm(dim=(1, 2)))
-        claim = Claim.of(linear.base, rows, output.row[None])
+        claim = Claim.of(linear, rows, output.row[None])
         account = certify(linear, {linearisation: claim}, start.choices)[linearisation]
     parts = (rows[:, 0].double() * start.embedded.double()).sum(-1).cpu()
     logit = output.before_cap(start.y)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,12 +22,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import InputError, TransformerBridge
+from ostools.ground.lens import HookPoint
 from ostools.hooks.freeze import HeldParts
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Linearised
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised
 from ostools.measure.passes.contexts import no_logits, run_from
 from ostools.models.generic.choices import Choices
 from ostools.theory.statistics.estimates import orthonormal_rows
@@ -37,8 +36,8 @@ from ostools.theory.statistics.estimates import orthonormal_rows
 # with h^2 and rounding with 1 / h; of y_n both are below 1e-3 of the sum there on the real models
 # that were measured.
 _FIRST_STEP = {torch.float32: 1e-2, torch.float64: 1e-4}
-# Where neither it nor the step that balances its truncation and rounding decides, the one below
-# whose truncation and rounding are smallest together is taken. Sharp attention needs small ones.
+# Where it does not decide, the one below whose truncation and rounding are smallest together is
+# taken. Sharp attention needs small ones.
 _STEPS = {torch.float32: (3e-2, 1e-2, 3e-3, 1e-3, 3e-4), torch.float64: (1e-3, 1e-4, 1e-5)}
 # An error bar, relative to the size of the sum, with which a step decides; and one with which a
 # difference says something.
@@ -60,23 +59,6 @@ _SQUARES = 1 << 21
 _SEED = 0
 # What the parts of a linear network may be off y_n, relative to the sizes of what is added.
 _ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """`error`: |finite difference - sum_i J_i t_i| / sqrt(sum_i |J_i t_i|^2), the largest of all
-    layers. `passes`: moved prompts that went through.
-
-    `within`: with 95% confidence over the random direction the Jacobians of the lowest layer,
-    each at the size of its step, are within this share of the true ones' size (Frobenius norm); the
-    error bar of the difference is in it. A difference Delta J shows in one direction as |Delta J
-    t|, whose square has the mean ||Delta J||_F^2. It is below 1 / `_UNSEEN`^2 of that mean in 5% of
-    cases at most: where Delta J has rank one, a chi-squared of one degree of freedom.
-    """
-
-    error: float
-    within: float
-    passes: int
 
 
 class Claim(NamedTuple):
@@ -102,14 +84,14 @@ class Claim(NamedTuple):
     @classmethod
     def of(
         cls,
-        base: BasePoint,
+        linear: Linearised,
         jacobian_rows: Float[Tensor, "place d_out d_model"],
         outputs: Float[Tensor, "out d_model"] | None = None,
     ) -> Claim:
-        """What rows W J_i say, layer by layer, those of the base's stream first."""
-        field = _field(base.stream, jacobian_rows)
+        """What rows W J_i say, layer by layer, those of the lowest layer first."""
+        field = _field(linear.stream, jacobian_rows)
         parts, homogeneous = (
-            _products(jacobian_rows, steps).double() for steps in (field, base.stream)
+            _products(jacobian_rows, steps).double() for steps in (field, linear.stream)
         )
         gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
         widened = None if outputs is None else outputs.double()
@@ -127,7 +109,7 @@ class Claim(NamedTuple):
             widened,
             gain,
             probes,
-            above.unflatten(0, (len(base.layers) - 1, len(field))),
+            above.unflatten(0, (len(linear.layers) - 1, len(field))),
         )
 
     def output(self, y: Float[Tensor, "*row d_model"]) -> Float[Tensor, "*row d_out"]:
@@ -170,47 +152,29 @@ def certify(
     Raises `InputError` too where rounding and truncation leave an error bar above a tenth of the
     sum, so that a difference says nothing.
     Cost: 2 moved prompts for each linearisation from the lowest layer on, all in one batch, and the
-    prompt itself where something is held that no pass has kept. Of those that these do not decide 2
-    more, and of those that are not decided then 8 more (4 in float64).
+    prompt itself where something is held that no pass has kept. Of those that these do not decide
+    10 more (6 in float64).
     """
-    dtype = linear.base.stream.dtype
-    differences: dict[str, tuple[_Slope, float]] = {}
-    steps = dict.fromkeys(claims, _FIRST_STEP[dtype])
-    passes = dict.fromkeys(claims, 0)
-    for _ in range(2):
-        slopes = _slopes(linear, claims, {name: (h,) for name, h in steps.items()})
-        for name, (slope,) in slopes.items():
-            claim, (best, least) = claims[name], _best_step(slope, steps[name], _STEPS[dtype])
-            passes[name] += 2
-            # Sharp, or no other step would have half of its bar.
-            sharp, bar = _SHARP * claim.size, slope.truncation + slope.rounding
-            within = float(claim.errors(slope).max()) - _TOLERANCE[dtype] * claim.size <= bar
-            if within and bar < max(sharp, min(2 * least, 2 * sharp)):
-                differences[name] = slope, bar
-            steps[name] = best
-        steps = {name: step for name, step in steps.items() if name not in differences}
-    all_steps = {name: list(_STEPS[dtype]) for name in steps}
+    dtype = linear.stream.dtype
+    differences: dict[str, tuple[_Slope, float, int]] = {}
+    first_steps = dict.fromkeys(claims, (_FIRST_STEP[dtype],))
+    for name, (slope,) in _slopes(linear, claims, first_steps).items():
+        size, bar = claims[name].size, slope.truncation + slope.rounding
+        within = float(claims[name].errors(slope).max()) - _TOLERANCE[dtype] * size <= bar
+        if within and bar < _SHARP * size:
+            differences[name] = slope, bar, 2
+    all_steps = {name: _STEPS[dtype] for name in claims if name not in differences}
     for name, by_step in _slopes(linear, claims, all_steps).items():
-        differences[name] = _decide(by_step)
-        passes[name] += 2 * len(by_step)
+        differences[name] = *_decide(by_step), 2 + 2 * len(by_step)
     accounts: dict[str, Account] = {}
     for name, claim in claims.items():
-        certificate = _certificate(name, linear.layers, claim, *differences[name], passes[name])
-        accounts[name] = {"certificate": asdict(certificate)}
+        certificate = _certificate(name, linear.layers, claim, *differences[name])
+        accounts[name] = {"certificate": certificate}
         if all(FROZEN_PARTS[name]):
             accounts[name] |= _sum_account(linear, name, claim)
         if choices is not None:
             accounts[name]["experts"] = choices.account
     return accounts
-
-
-def _best_step(slope: _Slope, step: float, steps: Sequence[float]) -> tuple[float, float]:
-    """The step, within the range of `steps`, at which a h^2 + r / h is smallest, a and r read off
-    this one; and that least.
-    """
-    balance = step * (slope.rounding / (2 * max(slope.truncation, 1e-300))) ** (1 / 3)
-    best = min(max(balance, steps[-1]), steps[0])
-    return best, slope.truncation * (best / step) ** 2 + slope.rounding * step / best
 
 
 def _certificate(
@@ -220,14 +184,22 @@ def _certificate(
     slope: _Slope,
     bar: float,
     passes: int,
-) -> Certificate:
+) -> Account:
     """The certificate of a claim, from a difference and its error bar. Raises `InputError` where
     there is none.
+
+    `error`: |finite difference - sum_i J_i t_i| / sqrt(sum_i |J_i t_i|^2), the largest of all
+    layers. `passes`: moved prompts that went through.
+
+    `within`: with 95% confidence over the random direction the Jacobians of the lowest layer,
+    each at the size of its step, are within this share of the true ones' size (Frobenius norm); the
+    error bar of the difference is in it. A difference Delta J shows in one direction as |Delta J
+    t|, whose square has the mean ||Delta J||_F^2. It is below 1 / `_UNSEEN`^2 of that mean in 5% of
+    cases at most: where Delta J has rank one, a chi-squared of one degree of freedom.
     """
     errors, size, dtype = claim.errors(slope), claim.size, claim.field.dtype
-    within = 4 * bar + _TOLERANCE[dtype] * size
     for layer, error in zip(layers, errors.tolist(), strict=True):
-        if not error <= within:
+        if not error <= 4 * bar + _TOLERANCE[dtype] * size:
             what = "y_n" if claim.outputs is None else "W y_n"
             raise InputError(
                 f"the {linearisation} Jacobian failed its check at layer {layer}: moving every "
@@ -241,9 +213,8 @@ def _certificate(
             f"finite differences in {str(dtype).removeprefix('torch.')} (error bar "
             f"{bar / size if size else 1:.0%}): load the model with dtype='float64'"
         )
-    return Certificate(
-        float(errors.max()) / size, _UNSEEN * (float(errors[0]) + bar) / size, passes
-    )
+    within = _UNSEEN * (float(errors[0]) + bar) / size
+    return {"error": float(errors.max()) / size, "within": within, "passes": passes}
 
 
 def _slopes(
@@ -253,15 +224,14 @@ def _slopes(
     moves = [(name, sign * step) for name in steps for step in steps[name] for sign in (1, -1)]
     if not moves:
         return {}
-    base = linear.base
-    moved_streams = torch.stack([base.stream + step * claims[name].field for name, step in moves])
+    moved_streams = torch.stack([linear.stream + step * claims[name].field for name, step in moves])
     choices = [FROZEN_PARTS[name] for name, _ in moves]
     y, streams = moved_prompts(linear, moved_streams, choices)
     slopes: dict[str, list[_Slope]] = {name: [] for name in steps}
     for index in range(0, len(moves), 2):
         (name, step), claim, pair = moves[index], claims[moves[index][0]], slice(index, index + 2)
         up, down = claim.output(y[pair])
-        curvature = float((up + down - 2 * claim.output(base.y)).norm()) / (2 * step)
+        curvature = float((up + down - 2 * claim.output(linear.y)).norm()) / (2 * step)
         rounding = ROUNDING[y.dtype] * float(y[pair].norm(dim=-1).max()) * claim.gain
         slope = _Slope(
             (up - down) / (2 * step),
@@ -318,10 +288,10 @@ def _sum_account(linear: Linearised, linearisation: str, claim: Claim) -> Accoun
     The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
     where they do not add up within the rounding of the dtype. Cost: one forward pass.
     """
-    none = torch.zeros_like(linear.base.stream)[None]
+    none = torch.zeros_like(linear.stream)[None]
     y_of_none, _ = moved_prompts(linear, none, [FROZEN_PARTS[linearisation]])
     bias = claim.output(y_of_none[0])
-    y, total = claim.output(linear.base.y), claim.homogeneous
+    y, total = claim.output(linear.y), claim.homogeneous
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
     if not error <= _ADDS_UP[none.dtype]:
         raise InputError(
@@ -361,7 +331,7 @@ def moved_prompts(
         part = slice(start, start + rows_at_once)
         rows, imposing = streams[part], nullcontext()
         if along:  # the prompt goes along: its row shows what is held
-            rows = torch.cat([linear.base.stream[None], rows])
+            rows = torch.cat([linear.stream[None], rows])
         if imposes:
             imposing = holding.imposing([HeldParts()] * along + list(choices[part]))
         record: dict[int | None, Tensor] = {}

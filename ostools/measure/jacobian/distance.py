@@ -19,23 +19,26 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import METHOD_KINDS, Linearisation, Method, Position
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Count, Seed
+from ostools.ground import (
+    Count,
+    InputError,
+    Position,
+    Progress,
+    Seed,
+    TransformerBridge,
+    with_progress,
+)
+from ostools.ground.names import METHOD_KINDS, Linearisation, Method
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
-from ostools.measure.passes.output import beginning, up_to_position
+from ostools.measure.passes.output import beginning, require_beginning
 from ostools.measure.swept import READ_POSITION, Swept
-from ostools.models import Prompt, untrained_model
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.models import EncodingOptions, Prompt, untrained_model
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
 from ostools.theory.statistics.fits import FEWEST, fit_decay, power_to_a_level
 from ostools.theory.statistics.intervals import FEWEST as FEWEST_TEXTS
 from ostools.theory.statistics.intervals import expanded
@@ -46,6 +49,7 @@ Control = Literal["shuffled", "untrained"]
 SHORTEST = 4
 """Tokens of a text that has a pair of tokens beside the first one, and a distance more."""
 _RESAMPLES = 200
+_COLUMNS = ["prompt", "source", "query", "position", "distance", "kind", "norm", "lower", "upper"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,13 +134,12 @@ def influence_by_distance(
     model: TransformerBridge,
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
-    queries: Count | None = 16,
+    queries: Count = 16,
     linearisation: Linearisation = "full",
     method: Method = "sketch",
     cotangents: int = COTANGENTS,
     controls: Control | Sequence[Control] = (),
     seed: Seed = 0,
-    max_memory: int | None = None,
     position: Position | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -148,8 +151,8 @@ def influence_by_distance(
         prompt: a text, a `Prompt` or a task's question, or a list of them; intervals are over
             texts.
         queries: how many positions j of each text, spread over its second half: every distance up
-            to half of the text is then measured from the same j. None: every j but the first.
-        linearisation, method, cotangents, max_memory: as in `ost.sensitivity`.
+            to half of the text is then measured from the same j.
+        linearisation, method, cotangents: as in `ost.sensitivity`.
         controls: "shuffled", the text's tokens in random order, and "untrained", random weights.
         seed: seed of the cotangents, the order and the weights.
         position: where a task's question is read, as in `collapse`.
@@ -165,8 +168,7 @@ def influence_by_distance(
     prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
     names = [controls] if isinstance(controls, str) else list(dict.fromkeys(controls))
     subjects = {name: _subject(name, model, prompts, seed) for name in (TEXT, *names)}
-    options: dict[str, Any] = {"method": method, "cotangents": cotangents}
-    options |= {"max_memory": max_memory, "seed": seed}
+    options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
     of_prompts = {
         str(number): {"token_ids": text.ids.tolist()}
         for number, text in enumerate(prompts, start=1)
@@ -174,14 +176,10 @@ def influence_by_distance(
     about: dict[str, Any] = {"linearisation": linearisation, "queries": queries, "controls": names}
     provenance = Provenance.collect(model, **about, prompts=of_prompts, **options)
     tables = []
-    for index, (source, (subject, subject_prompts)) in enumerate(subjects.items()):
-        share = part_of(progress, index, index + 1, len(subjects), units=100) or False
-        settings: Any = options | {"linearisations": [linearisation], "progress": share}
+    for (source, (subject, subject_prompts)), part in with_progress(subjects.items(), progress):
+        settings: Any = options | {"linearisations": [linearisation], "progress": part or False}
         tables.append(_pairs(subject, subject_prompts, queries, settings).assign(source=source))
-    table: Frame = pd.concat(tables, ignore_index=True)
-    return InfluenceByDistance.of(
-        table[["prompt", "source", *table.columns.drop(["prompt", "source"])]], provenance
-    )
+    return InfluenceByDistance.of(pd.concat(tables, ignore_index=True)[_COLUMNS], provenance)
 
 
 def _subject(
@@ -195,7 +193,7 @@ def _subject(
 
 
 def _pairs(
-    model: TransformerBridge, prompts: Sequence[Prompt], count: int | None, options: dict[str, Any]
+    model: TransformerBridge, prompts: Sequence[Prompt], count: int, options: dict[str, Any]
 ) -> Frame:
     """A row a pair of the texts: each query's sensitivity is that of the beginning which ends in
     it.
@@ -207,34 +205,26 @@ def _pairs(
     ]
     beginnings = [beginning(prompts[number], query + 1) for number, query in places]
     work = full_precision(model, "influence_by_distance")
-    for number, text in enumerate(prompts):
-        # Of one position of each text it is shown that its beginning is computed as within the
-        # whole.
-        up_to_position(work, text, next(query for place, query in places if place == number))
+    for number, text in enumerate(prompts):  # of one beginning of each text it is shown
+        query = next(query for place, query in places if place == number)
+        require_beginning(work, text, query + 1)
     measured = sensitivity(work, beginnings, **options)
-    tables = []
-    for (number, query), result in zip(places, measured, strict=True):
-        rows: Frame = result.frame
-        norms = {name: rows[f"frobenius_{name}"] for name in ("norm", "lower", "upper")}
-        of_pair = {"prompt": number + 1, "query": query, "position": rows["position"]}
-        columns = (
-            of_pair
-            | {"distance": query - rows["position"], "kind": rows["method"].map(METHOD_KINDS)}
-            | norms
-        )
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
+    tables = [
+        result.frame.assign(prompt=number + 1, query=query)
+        for (number, query), result in zip(places, measured, strict=True)
+    ]
+    rows: Frame = pd.concat(tables, ignore_index=True)
+    kinds = rows["method"].map(METHOD_KINDS)
+    rows = rows.assign(distance=rows["query"] - rows["position"], kind=kinds)
+    return rows.rename(columns=lambda name: name.removeprefix("frobenius_"))
 
 
-def _queries(pos: int, count: int | None) -> list[int]:
+def _queries(pos: int, count: int) -> list[int]:
     if pos < SHORTEST:
         raise InputError(
             f"influence_by_distance: expected texts of at least {SHORTEST} tokens, found {pos}"
         )
-    first = 1 if count is None else pos // 2
-    return np.unique(
-        np.linspace(first, pos - 1, pos - first if count is None else count).round().astype(int)
-    ).tolist()
+    return np.unique(np.linspace(pos // 2, pos - 1, count).round().astype(int)).tolist()
 
 
 def _relative(pairs: Frame) -> Frame:

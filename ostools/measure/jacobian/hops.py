@@ -23,19 +23,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import Position
-from ostools.ground.progress import Progress, tell
-from ostools.ground.whole_numbers import Count, Seed, at_least
+from ostools.ground import Count, InputError, Position, Progress, Seed, TransformerBridge, tell
+from ostools.ground.whole_numbers import at_least
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.certificate import Claim, certify
-from ostools.measure.jacobian.linearisation_run import (
-    JacobianOptions,
-    planned,
-    require_norms,
-)
+from ostools.measure.jacobian.linearisation_run import planned, require_norms
 from ostools.measure.jacobian.linearise import (
     Cotangents,
     Linearised,
@@ -46,14 +39,12 @@ from ostools.measure.jacobian.linearise import (
 )
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import edits_beyond_patterns
+from ostools.measure.passes.contexts import PATTERN_EDITS, require_no_edits
 from ostools.measure.prompts import token_columns
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.models import EncodingOptions, Prompt
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 MORE, ALL = "more", "all"
@@ -162,37 +153,25 @@ def hops(
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work:
-        _require_known_edits(work)
+        require_no_edits("hops", work, "what it moves would count as no hop", PATTERN_EDITS)
         start = Start.of(work, tokens.ids)
-        options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
-        *_, memory_plan = planned(work, len(tokens.ids), options)
+        *_, memory_plan = planned(work, len(tokens.ids), method="sketch", cotangents=cotangents)
         generator = torch.Generator().manual_seed(seed)
         directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(
             start.embedded
         )
-        chunk = memory_plan.chunk
-        with linearised(work, start, ["frozen"], chunk=chunk, keeps_graph=False) as linear:
+        how = {"chunk": memory_plan.chunk, "keeps_graph": False}
+        with linearised(work, start, ["frozen"], **how) as linear:
             tracks = _tracks(work, linear, directions, most, progress)
             jacobian_rows = tracks[-1].transpose(0, 1)
             require_norms("frozen", jacobian_rows.double().norm(dim=(1, 2)))
-            claim = Claim.of(linear.base, jacobian_rows, directions)
+            claim = Claim.of(linear, jacobian_rows, directions)
             account = certify(linear, {"frozen": claim}, start.choices)["frozen"]
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
     return Hops(
         _table(tokens, tracks),
         replace(provenance, parameters={**provenance.parameters, **settings}),
     )
-
-
-def _require_known_edits(model: TransformerBridge) -> None:
-    """Refuse an edit that may move something between positions outside of the heads: that would
-    count as no hop.
-    """
-    if edits := edits_beyond_patterns(model):
-        raise InputError(
-            "hops: expected edits that move nothing between positions outside of the heads, found "
-            f"{edits[0].kind!r} at {edits[0].where}: leave its block{OF_A_LEFT_HOOK}"
-        )
 
 
 def _tracks(
@@ -265,7 +244,7 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
         hooks.capture(model, "pattern", layers=[layer]) as record,
         attached(placed, kind="freeze"),
     ):
-        block = linear.block(layer)
+        entry, _, out = linear.block(layer)
     (value, z, cut_z), pattern = heads[0], record["pattern"][layer][0]
     value = value.repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
     mixed = (pattern @ value.detach()[0].transpose(0, 1)).transpose(0, 1)
@@ -278,7 +257,7 @@ def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _S
         )
     with torch.enable_grad():
         own_z = pattern.diagonal(dim1=-2, dim2=-1).T[None, :, :, None] * value
-    return _SplitBlock(block.out, (block.entry, cut_z), z, own_z)
+    return _SplitBlock(out, (entry, cut_z), z, own_z)
 
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:

@@ -4,35 +4,29 @@ certify all together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell, with_progress
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.certificate import Account, Claim, certify
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised, Start, linearised
-from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
-from ostools.measure.jacobian.norms import (
-    ACCURACY,
-    CONFIDENCE,
-    choose_method,
-    most_rows,
-    sketched,
-)
+from ostools.measure.jacobian.memory import MemoryPlan, chosen_plan
+from ostools.measure.jacobian.norms import ACCURACY, exact_jacobians, exact_norms, sketched
 from ostools.measure.passes.output import Output
+from ostools.measure.prompts import token_columns
 from ostools.models import Prompt
 from ostools.models.shape import Shape
+from ostools.results import Frame
 
-PerPlace = Float[Tensor, " place"]
-Columns = Mapping[str, PerPlace]
 NORMS = tuple(
     f"{norm}_{column}"
     for norm in ("operator", "frobenius")
@@ -53,96 +47,95 @@ class JacobianOptions:
     cotangents: int
     max_memory: int | None
     seed: int
-    output: Output | None = None
     accuracy: float = ACCURACY
-
-
-@dataclass(frozen=True)
-class MeasuredNorms:
-    """`NORMS` at every place, float64 on the CPU, by which method, and the account of it."""
-
-    columns: Columns
-    method: str
-    account: Account
+    output: Output | None = None
 
 
 def measured(
     model: TransformerBridge, prompt: Prompt, options: JacobianOptions, progress: Progress | None
-) -> dict[str, MeasuredNorms]:
-    """The norms of one prompt, by linearisation: linearised, measured, certified. Raises
-    `InputError` where a check fails.
+) -> tuple[Frame, dict[str, Account]]:
+    """The norms of one prompt: a row a token, layer by layer, linearisation by linearisation; and
+    how each linearisation was computed and checked. Raises `InputError` where a check fails.
     """
-    start, names = Start.of(model, prompt.ids), options.names
-    if options.output is not None:
-        options.output.check(model, start.logits[-1], start.y)
-    method, reason, memory_plan = planned(model, len(prompt.ids), options)
-    how = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
-    norms: dict[str, MeasuredNorms] = {}
+    start, names, output = Start.of(model, prompt.ids), options.names, options.output
+    if output is not None:
+        output.check(model, start.logits[-1], start.y)
+    method, reason, memory_plan = planned(
+        model,
+        len(prompt.ids),
+        layers=len(options.layers),
+        method=options.method,
+        cotangents=options.cotangents,
+        max_memory=options.max_memory,
+        rows=None if output is None else 1,
+    )
+    layers = np.repeat(options.layers, len(prompt.ids))
+    places: Frame = pd.concat([token_columns(prompt)] * len(options.layers), ignore_index=True)
+    tables: list[Frame] = []
     claims: dict[str, Claim] = {}
-    with linearised(model, start, names, options.layers, **how) as linear:
-        for index, name in enumerate(names):
+    runs: dict[str, Account] = {}
+    way = {"chunk": memory_plan.chunk, "keeps_graph": memory_plan.keeps_graph}
+    with linearised(model, start, names, options.layers, **way) as linear:
+        for name, part in with_progress(names, progress):
             linear.holding.follow(FROZEN_PARTS[name])
-            name_progress = part_of(progress, index, index + 1, len(names), units=100)
-            norms[name], claims[name] = _measured(method, linear, options, name_progress)
-            require_norms(name, norms[name].columns["frobenius_norm"])
+            norms, claims[name], runs[name] = _norms(method, linear, options, part)
+            require_norms(name, norms["frobenius_norm"])
+            columns = {"linearisation": name, "layer": layers, "method": method, **norms}
+            tables.append(places.assign(**columns))
         linear.release()
         checks = certify(linear, claims, start.choices)
     tell(progress, 1, 1)
     for name, check in checks.items():
-        norms[name].account.update(reason=reason, plan=str(memory_plan), **check)
-    return norms
+        runs[name] |= {"reason": reason, "plan": str(memory_plan), **check}
+    return pd.concat(tables, ignore_index=True), runs
 
 
 def planned(
-    model: TransformerBridge, pos: int, options: JacobianOptions
+    model: TransformerBridge, pos: int, *, max_memory: int | None = None, **how: Any
 ) -> tuple[str, str, MemoryPlan]:
-    """The method, why, and the way of a prompt of `pos` tokens through the memory."""
-    device, d_model = next(model.parameters()).device, int(model.cfg.d_model)
-    limit = chunk(available_memory(device)) if options.max_memory is None else options.max_memory
-    size = Shape.of(model), pos, len(options.layers)
-    if options.output is not None:
-        return "exact", "one row", plan(*size, max_memory=limit, rows=1)
-    method, reason = options.method, "as asked"
-    if method == "auto":
-        method, reason = choose_method(d_model, exact_fits=fits(*size, max_memory=limit))
-    rows = None if method == "exact" else most_rows(d_model, method, options.cotangents)
-    return method, reason, plan(*size, max_memory=limit, rows=rows)
+    """The method, why, and the way of a prompt of `pos` tokens through the memory that is free, or
+    allowed; `how`: as of `chosen_plan`.
+    """
+    free = chunk(available_memory(next(model.parameters()).device))
+    limit = free if max_memory is None else max_memory
+    return chosen_plan(Shape.of(model), pos, max_memory=limit, **how)
 
 
-def _measured(
+def _norms(
     method: str, linear: Linearised, options: JacobianOptions, progress: Progress | None
-) -> tuple[MeasuredNorms, Claim]:
-    """The norms of the linearisation that is followed, and what its Jacobians claim."""
-    like = linear.base.y
+) -> tuple[dict[str, Any], Claim, Account]:
+    """`NORMS` of the linearisation that is followed, at every place and in float64, what its
+    Jacobians claim, and the account of a sketch.
+    """
     if method == "exact":
-        output = None if options.output is None else options.output.row
-        rows = jacobian_norms.exact_jacobians(linear.pull, like, progress, output)
-        norms = [norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device)]
-        columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
-        claim = Claim.of(linear.base, rows, None if output is None else output[None])
-        return MeasuredNorms(columns, method, {}), claim
-    sketch = sketched(
-        linear.pull,
-        like,
-        torch.Generator().manual_seed(options.seed),
-        cotangents=None if method == "estimate" else options.cotangents,
-        accuracy=options.accuracy,
-        confidence=CONFIDENCE,
-    )
-    # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
-    unknown = torch.full_like(sketch.frobenius, float("nan"))
-    operator = unknown, sketch.operator_lower, sketch.frobenius_upper
-    frobenius = sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper
-    columns = dict(zip(NORMS, operator + frobenius, strict=True))
-    claim = Claim.of(linear.base, sketch.rows, sketch.cotangents.to(like.device))
-    return MeasuredNorms(columns, method, {**sketch.account}), claim
+        row = None if options.output is None else options.output.row
+        rows = exact_jacobians(linear.pull, linear.y, progress, row)
+        operator, frobenius = exact_norms(rows, rows.device)
+        columns = [operator] * 3 + [frobenius] * 3
+        claim, account = Claim.of(linear, rows, None if row is None else row[None]), {}
+    else:
+        sketch = sketched(
+            linear.pull,
+            linear.y,
+            torch.Generator().manual_seed(options.seed),
+            cotangents=None if method == "estimate" else options.cotangents,
+            accuracy=options.accuracy,
+        )
+        # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
+        unknown = torch.full_like(sketch.frobenius, float("nan"))
+        columns = [unknown, sketch.operator_lower, sketch.frobenius_upper]
+        columns += [sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper]
+        claim = Claim.of(linear, sketch.rows, sketch.cotangents.to(linear.y.device))
+        account = {**sketch.account}
+    return {k: v.cpu().numpy() for k, v in zip(NORMS, columns, strict=True)}, claim, account
 
 
-def require_norms(linearisation: str, frobenius: PerPlace) -> None:
+def require_norms(linearisation: str, frobenius: Float[Tensor, " place"] | np.ndarray) -> None:
     """`InputError` for norms that are not finite, or 0 everywhere."""
-    if not bool(torch.isfinite(frobenius).all()):
+    norms = torch.as_tensor(frobenius)
+    if not bool(torch.isfinite(norms).all()):
         raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")
-    if not bool((frobenius > 0).any()):
+    if not bool((norms > 0).any()):
         raise InputError(
             f"the {linearisation} Jacobian is 0 at every token: nothing reaches y_n, not even the "
             "last token"

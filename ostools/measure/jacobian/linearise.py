@@ -17,17 +17,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, Progress, TransformerBridge, tell
+from ostools.ground.errors import OF_A_LEFT_HOOK
 from ostools.ground.names import Linearisation
-from ostools.ground.progress import Progress, tell
 from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, noted_calls, run_from, true_arithmetic
@@ -108,22 +107,11 @@ Cotangents = Float[Tensor, "row d_model"]
 Tangents = Float[Tensor, "row place d_model"]
 
 
-class BasePoint(NamedTuple):
-    """v^(l) of a prompt at the lowest of its layers l, as edited, and its y_n, without a graph."""
-
-    layers: tuple[int, ...]
-    stream: Float[Tensor, "pos d_model"]
-    y: Float[Tensor, " d_model"]
-
-
-class BlockGraph(NamedTuple):
-    """One block run again: v^(l) as it is handed over, v^(l) as edits leave it, and what the block
-    gives.
-    """
-
-    entry: Float[Tensor, "1 pos d_model"]
-    stream: Float[Tensor, "1 pos d_model"]
-    out: Float[Tensor, "1 pos d_model"]
+BlockStreams = tuple[
+    Float[Tensor, "1 pos d_model"], Float[Tensor, "1 pos d_model"], Float[Tensor, "1 pos d_model"]
+]
+"""Of one block that ran again: v^(l) as it is handed over, v^(l) as edits leave it, and what the
+block gives."""
 
 
 class Linearised:
@@ -133,8 +121,9 @@ class Linearised:
     `layers`: which l, in order, 0 for the embedded tokens up to L for what the last block leaves;
     `places`: all their tokens, layer by layer. `chunk`: so many rows go back through a graph at a
     time; None: all. `keeps_graph`: of the whole pass; else each block runs again, and the edits
-    have to be active still. `logits`: the last token's. `base`: where the map is taken. `holding`:
-    what the block in which the prompt was linearised holds; nothing without one.
+    have to be active still. `logits`: the last token's. Where the map is taken, without a graph:
+    `stream`, v^(l) at the lowest of these layers, as edited, and `y`. `holding`: what the block in
+    which the prompt was linearised holds; nothing without one.
     """
 
     def __init__(
@@ -166,8 +155,8 @@ class Linearised:
         }
         self._streams: list[Tensor] = [streams[layer] for layer in range(self.n_layers + 1)]
         self._y: Float[Tensor, " d_model"] = record["final_norm"][0, -1]
-        stream = self._streams[self.layers[0]][0].detach()
-        self.base = BasePoint(self.layers, stream, self._y.detach())
+        self.stream: Float[Tensor, "pos d_model"] = self._streams[self.layers[0]][0].detach()
+        self.y = self._y.detach()
 
     def release(self) -> None:
         """Let the graph go, and its memory: nothing can be pulled any more."""
@@ -220,7 +209,7 @@ class Linearised:
             y = self.model.ln_final(last)[0, -1]
         return vjp(y, [last], cotangents)[0][:, 0]
 
-    def block(self, layer: int) -> BlockGraph:
+    def block(self, layer: int) -> BlockStreams:
         """Run one block again as it ran in the pass, with its graph."""
         args, kwargs = self._calls[layer]
         is_named = "hidden_states" in kwargs
@@ -236,9 +225,7 @@ class Linearised:
             hooks.capture(self.model, "residual_pre", layers=[layer], detach=False) as record,
         ):
             out = self.model.blocks[layer](*args, **kwargs)
-        return BlockGraph(
-            entry, record["residual_pre"][layer], out if isinstance(out, Tensor) else out[0]
-        )
+        return entry, record["residual_pre"][layer], out if isinstance(out, Tensor) else out[0]
 
     def _pull_by_blocks(
         self,
@@ -247,20 +234,15 @@ class Linearised:
         tangents: Float[Tensor, "layer pos row d_model"],
         progress: Progress | None,
     ) -> None:
-        places, lowest, steps = (
-            {layer: index for index, layer in enumerate(self.layers)},
-            self.layers[0],
-            count(1),
-        )
+        places = {layer: index for index, layer in enumerate(self.layers)}
+        lowest, steps = self.layers[0], count(1)
         carried = self.top(rows)
         if self.n_layers in places:
             tangents[places[self.n_layers]] = carried.transpose(0, 1)
         for layer in range(self.n_layers - 1, lowest - 1, -1):
-            graph = self.block(layer)
+            entry, stream, out = self.block(layer)
             for part in parts:
-                to_entry, to_stream = vjp(
-                    graph.out, [graph.entry, graph.stream], carried[part, None]
-                )
+                to_entry, to_stream = vjp(out, [entry, stream], carried[part, None])
                 carried[part] = to_entry[:, 0]
                 if layer in places:
                     # v^(0) is what the pass starts from; of another v^(l) the one is meant that an
@@ -268,7 +250,7 @@ class Linearised:
                     gradient = to_entry if layer == 0 else to_stream
                     tangents[places[layer], :, part] = gradient[:, 0].transpose(0, 1)
                 tell(progress, next(steps), (self.n_layers - lowest) * len(parts))
-            del graph
+            del entry, stream, out
 
 
 def vjp(

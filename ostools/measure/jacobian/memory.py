@@ -6,6 +6,7 @@ Too large a run takes fewer cotangents at a time first, then is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.out_of_memory import chunk as chunk_of
@@ -21,6 +22,7 @@ _GRAPH = 1 << 30
 ALLOCATOR = 32 << 20
 """What the allocator keeps back of small blocks that were freed."""
 _SMALLEST = {"cpu": 4, "cuda": 16}
+_WITHOUT_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,6 @@ def graph_bytes(shape: Shape, pos: int) -> int:
     return pos * shape.n_layers * of_layer * shape.element
 
 
-def fits(shape: Shape, pos: int, layers: int, *, max_memory: int) -> bool:
-    """Whether the exact run has a plan at all."""
-    return _peak(shape, pos, layers, None, 1, keeps_graph=False) <= max_memory
-
-
 def _peak(
     shape: Shape, pos: int, layers: int, rows: int | None, chunk: int, keeps_graph: bool
 ) -> int:
@@ -104,10 +101,7 @@ def _peak(
     return ALLOCATOR + cast + rows_bytes + max(graph + back + norms, check)
 
 
-_WITHOUT_LIMIT = 1 << 62
-
-
-def sensitivity_bytes(
+def chosen_plan(
     shape: Shape,
     pos: int,
     *,
@@ -116,18 +110,25 @@ def sensitivity_bytes(
     cotangents: int = COTANGENTS,
     max_memory: int | None = None,
     rows: int | None = None,
-) -> int:
-    """Peak of a prompt of `pos` tokens in float32 or float64, at `layers` residual streams, within
-    `max_memory` bytes beside the model. `rows`: how many are kept in place of the method's, 1 of a
-    logit.
+) -> tuple[str, str, MemoryPlan]:
+    """The method of a prompt of `pos` tokens in float32 or float64, at `layers` residual streams,
+    why, and its plan within `max_memory` bytes beside the model. `rows`: how many are kept in place
+    of the method's, 1 of a logit.
 
     Raises `InsufficientMemoryError` where not even the smallest steps fit into `max_memory`.
     """
-    d_model = shape.d_model
+    reason = "as asked" if rows is None else "one row"
     limit = _WITHOUT_LIMIT if max_memory is None else max_memory
-    if method == "auto":
-        can_be_exact = fits(shape, pos, layers, max_memory=limit)
-        method, _ = choose_method(d_model, exact_fits=can_be_exact)
+    if rows is not None:
+        method = "exact"
+    elif method == "auto":
+        can_be_exact = _peak(shape, pos, layers, None, 1, keeps_graph=False) <= limit
+        method, reason = choose_method(shape.d_model, exact_fits=can_be_exact)
     if rows is None and method != "exact":
-        rows = most_rows(d_model, method, cotangents)
-    return plan(shape, pos, layers, max_memory=limit, rows=rows).peak
+        rows = most_rows(shape.d_model, method, cotangents)
+    return method, reason, plan(shape, pos, layers, max_memory=limit, rows=rows)
+
+
+def sensitivity_bytes(shape: Shape, pos: int, **how: Any) -> int:
+    """Peak of a prompt of `pos` tokens; `how`: as of `chosen_plan`."""
+    return chosen_plan(shape, pos, **how)[2].peak

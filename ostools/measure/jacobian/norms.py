@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.ground import Progress
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import Progress
 from ostools.measure.jacobian.linearise import Cotangents, Tangents
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 

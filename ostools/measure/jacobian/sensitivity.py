@@ -5,45 +5,37 @@ Cost: `norms`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Unpack
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from ostools.ground.arguments import allowed
-from ostools.ground.errors import InputError
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import (
-    METHOD_KINDS,
-    Linearisation,
-    Method,
+from ostools.ground import (
+    InputError,
     Position,
-    SketchedMethod,
+    Progress,
+    Seed,
+    TransformerBridge,
     distinct,
+    with_progress,
 )
-from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import Seed, at_least
+from ostools.ground.arguments import allowed
+from ostools.ground.names import METHOD_KINDS, Linearisation, Method, SketchedMethod
+from ostools.ground.whole_numbers import at_least
 from ostools.hooks.sites import is_closed, unknown_inside
-from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.linearisation_run import (
-    NORMS,
-    JacobianOptions,
-    MeasuredNorms,
-    measured,
-)
+from ostools.measure.jacobian.linearisation_run import JacobianOptions, measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated
-from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS
+from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS, exact_jacobians
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.output import Output, one_or_two, up_to_position
+from ostools.measure.passes.output import Output, one_or_two
 from ostools.measure.prompts import (
     PROFILE,
     PromptResults,
@@ -52,19 +44,17 @@ from ostools.measure.prompts import (
     join_texts,
     layers_up_to,
     prompt_named,
-    token_columns,
 )
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt
+from ostools.models import EncodingOptions, Prompt
 from ostools.models.generic.notes import block_notes
-from ostools.models.tokens import EncodingOptions
-from ostools.results import Chart, Frame, Provenance, Result
-from ostools.results.table_head import TableHead
-from ostools.tasks.questions import Question
+from ostools.results import Chart, Frame, Provenance, Result, TableHead
+from ostools.tasks import Question
 
 _ROWS = 16
 """Cotangents that go back together where nobody planned the memory."""
+_NOT_SAID = ("names", "accuracy", "output")
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,10 +198,9 @@ def sensitivity(
     accuracy: float | None = None,
     max_memory: int | None = None,
     seed: Seed = 0,
-    position: int | Position | None = None,
+    position: Position | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
-    shuffled: Seed | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Sensitivity | Sensitivities:
@@ -244,15 +233,13 @@ def sensitivity(
             30%.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
-        position: the position k whose y_k takes the place of y_n; a negative one counts from the
-            end. Of a task's question also a name, as in `collapse`: "answer", "prompt-end",
-            "last-item".
+        position: where a task's question is read, as in `collapse`: "answer", "prompt-end",
+            "last-item". For the y of an earlier token give the prompt's beginning that ends there.
         logit: a next token whose logit, before a soft-cap, takes the place of y_n; or two for the
             difference of their logits. Each is a text that is one token, or an id. Exact, in one
             pass.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change every
             prompt or a logit of it, or it is refused.
-        shuffled: a seed: the text's tokens stand in random order, a control that leaves no syntax.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
     method, half_width = method_for(method, cotangents, accuracy)
@@ -266,82 +253,34 @@ def sensitivity(
             f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}"
         )
     layers = layers_up_to(int(model.cfg.n_layers), layers)
-    options = JacobianOptions(
-        names, layers, method, cotangents, max_memory, seed, accuracy=half_width
-    )
+    options = JacobianOptions(names, layers, method, cotangents, max_memory, seed, half_width)
     is_one = isinstance(prompt, str | Prompt | Question)
     prompts: Any = [prompt] if is_one else prompt
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
-    if shuffled is not None:
-        mitigated = _shuffled(mitigated, shuffled)
-    results = _of_each(model, mitigated, options, position, logit, progress)
-    return (
-        results[0]
-        if is_one
-        else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
-    )
-
-
-def _shuffled(mitigated: MitigatedPrompts, seed: int) -> MitigatedPrompts:
-    """The prompts with their texts' tokens in random order; `InputError` for a task's question,
-    which is none then.
-    """
-    if any(question is not None for question in mitigated.questions):
-        raise InputError(
-            "shuffled: expected a text, found a task's question: of shuffled tokens nothing is "
-            "asked"
-        )
-    return replace(mitigated, prompts=tuple(prompt.shuffled(seed) for prompt in mitigated.prompts))
-
-
-def _of_each(
-    model: TransformerBridge,
-    mitigated: MitigatedPrompts,
-    options: JacobianOptions,
-    position: int | str | None,
-    logit: str | int | Sequence[str | int] | None,
-    progress: Progress | None,
-) -> list[Sensitivity]:
-    """The sensitivity of every prompt as mitigated, in their order."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are
     # noted as they are read.
-    unused = {"names", "output"} | (set() if options.method == "estimate" else {"accuracy"})
-    about = {name: value for name, value in vars(options).items() if name not in unused}
-    about["linearisations"] = options.names
-    if is_closed(model):
-        about |= block_notes(model)
-    provenance = Provenance.collect(model, **about)
+    about = {name: value for name, value in vars(options).items() if name not in _NOT_SAID}
+    about |= {"linearisations": names} | ({"accuracy": half_width} if method == "estimate" else {})
+    provenance = Provenance.collect(
+        model, **about, **(block_notes(model) if is_closed(model) else {})
+    )
     prompts, results = mitigated.prompts, []
     described = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
-        read_prompts = [
-            up_to_position(work, tokens, position) if isinstance(position, int) else tokens
-            for tokens in prompts
-        ]
         if logit is not None:
             output = Output.of(work, logit)
             options = replace(options, output=output)
             provenance = _with(
                 provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm
             )
-        for index, (tokens, read) in enumerate(zip(prompts, read_prompts, strict=True)):
+        for index, part in with_progress(range(len(prompts)), progress):
             with prompt_named(prompts, index):
-                norms = measured(
-                    work,
-                    read,
-                    options,
-                    part_of(progress, index, index + 1, len(prompts), units=100),
-                )
-            runs = {name: linearisation.account for name, linearisation in norms.items()}
-            place = {"position": len(read.ids) - 1} if isinstance(position, int) else {}
-            where = _with(
-                replace(provenance, token_ids=tuple(tokens.ids.tolist())),
-                **described[index],
-                **place,
-                runs=runs,
-            )
-            results.append(Sensitivity(_table(read, norms, options.layers), where))
-    return results
+                frame, runs = measured(work, prompts[index], options, part)
+            where = replace(provenance, token_ids=tuple(prompts[index].ids.tolist()))
+            results.append(Sensitivity(frame, _with(where, **described[index], runs=runs)))
+    if is_one:
+        return results[0]
+    return Sensitivities(*join_results(results, ("runs", "read_at", "next_tokens")))
 
 
 def _with(provenance: Provenance, **parameters: object) -> Provenance:
@@ -370,25 +309,7 @@ def jacobian(
         )
     with freeze or nullcontext():
         linear = Linearised(model, embedded, chunk=_ROWS)
-    return jacobian_norms.exact_jacobians(linear.pull, embedded, progress)
-
-
-def _table(
-    tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]
-) -> pd.DataFrame:
-    """A row a token, layer by layer, linearisation by linearisation: as the measured places are."""
-    of_tokens, pos, places = token_columns(tokens), len(tokens.ids), len(tokens.ids) * len(layers)
-    columns = {
-        "linearisation": np.repeat(list(norms), places),
-        "layer": np.tile(np.repeat(layers, pos), len(norms)),
-        "method": np.repeat([of_one.method for of_one in norms.values()], places),
-    }
-    columns |= {
-        name: torch.cat([measured_norms.columns[name] for measured_norms in norms.values()]).numpy()
-        for name in NORMS
-    }
-    tiled: Any = of_tokens.iloc[np.tile(np.arange(pos), len(layers) * len(norms))]
-    return tiled.reset_index(drop=True).assign(**columns)
+    return exact_jacobians(linear.pull, embedded, progress)
 
 
 def _require_options_that_are_used(options: Any) -> None:

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.errors import InputError
-from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.ground import InputError, TransformerBridge
+from ostools.ground.lens import HookPoint
 from ostools.hooks.register import is_observed
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of

@@ -1,10 +1,8 @@
-"""Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later
-start.
-"""
+"""Contexts that a forward pass runs in: its arithmetic, a later start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -14,8 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ostools import hooks
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.lens import BloomBlockBridge, Cache, TransformerBridge
+from ostools.ground import InputError, TransformerBridge
+from ostools.ground.errors import OF_A_LEFT_HOOK
+from ostools.ground.lens import BloomBlockBridge, Cache
 from ostools.hooks.capture import Record, Reducer
 from ostools.hooks.register import before_modules
 from ostools.hooks.sites import is_closed
@@ -48,23 +47,21 @@ def contiguous_head(model: TransformerBridge) -> Iterator[None]:
     """
     original: Any = model.original_model
     head = original.get_output_embeddings()
-    if head is None:
+
+    def contiguous(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]
+    ) -> BlockCall:
+        return (args[0].contiguous(), *args[1:]), kwargs
+
+    with before_modules({} if head is None else {"head": head}, contiguous):
         yield
-        return
-    handle = head.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(), *inputs[1:]))
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
-def edits_beyond_patterns(model: TransformerBridge) -> list[hooks.Edit]:
-    """The active edits that do not show in the patterns, such as a hook of somebody else."""
-    return [edit for edit in hooks.active_edits(model) if edit.kind not in PATTERN_EDITS]
-
-
-def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:
-    if edits := hooks.active_edits(model):
+def require_no_edits(
+    caller: str, model: TransformerBridge, reason: str, but: Container[str] = ()
+) -> None:
+    """Refuse active edits of other kinds than `but`, for that reason."""
+    if edits := [edit for edit in hooks.active_edits(model) if edit.kind not in but]:
         raise InputError(
             f"{caller}: expected a model without edits, found {edits[0].kind!r} at "
             f"{edits[0].where}: {reason}; leave its block{OF_A_LEFT_HOOK}"
@@ -106,35 +103,10 @@ def _wide(value: object) -> object:
     return torch.float64 if value is torch.float32 else value
 
 
-_BIAS_NAMES = ("alibi", "position_bias")
-"""What Bloom and MPT call the bias that they hand to a block, one number a key: [..., key]."""
-
-
 def has_alibi(model: TransformerBridge) -> bool:
     """Whether positions enter a model's scores as ALiBi's bias: it takes no position ids then."""
     family = family_of(model)
     return family is not None and family.positions == "ALiBi"
-
-
-@contextmanager
-def bias_at(model: TransformerBridge, places: Int[Tensor, " key"]) -> Iterator[None]:
-    """Run the block with the bias of key k being that of the model's own key number `places[k]`.
-
-    MPT's is as long as its longest prompt, and its end is read: place p of a pass over n keys gets
-    m_h (p + 1 - n).
-    """
-
-    def with_bias(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> BlockCall:
-        (name,) = [name for name in _BIAS_NAMES if kwargs.get(name) is not None]
-        bias = kwargs[name][..., -len(places) :]
-        return args, kwargs | {name: bias[..., places.to(bias.device)]}
-
-    with before_modules(
-        {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)},
-        with_bias,
-        kind="alibi",
-    ):
-        yield
 
 
 def no_logits(model: TransformerBridge) -> int | Int[Tensor, " none"]:

@@ -23,10 +23,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.lens import Cache, TransformerBridge
+from ostools.ground import TransformerBridge
+from ostools.ground.lens import Cache
 from ostools.ground.out_of_memory import chunk
-from ostools.hooks.sites import is_closed
-from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
+from ostools.measure.passes.contexts import (
+    has_alibi,
+    last_position,
+    no_logits,
+    true_arithmetic,
+)
 from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.measure.passes.trees import GROUP, TOKENS, Group, PrefixTree, batches
 from ostools.mitigations.passes import own_windows
@@ -66,19 +71,15 @@ class Unembedding:
 
 @dataclass(frozen=True)
 class LastRows:
-    """The last token of each prompt: v^(l) by l, v^(L) among them, y, and z of the last block's
-    heads (none where blocks are closed), in the model's dtype."""
+    """The last token of each prompt: v^(l) by l, v^(L) among them, and y, in the model's dtype."""
 
     residuals: Mapping[int, Float[Tensor, "row d_model"]]
     y: Float[Tensor, "row d_model"]
-    z: Float[Tensor, "row head d_head"]
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
         """Rows of some of the prompts alone, in that order."""
         at = prompts.to(self.y.device)
-        return LastRows(
-            {layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at], self.z[at]
-        )
+        return LastRows({layer: rows[at] for layer, rows in self.residuals.items()}, self.y[at])
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,9 @@ def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batchi
         )
     if all(tree.is_chain for tree in trees):
         return Batching("one pass", "every prompt is a prefix of the longest")
-    placed = "ALiBi's bias by place" if has_alibi(model) else "position ids"
-    return Batching(
-        "packed pass", f"the prompts share prefixes: packed with a tree attention mask and {placed}"
-    )
+    if has_alibi(model):
+        return Batching("loop", "ALiBi's bias counts the keys of a pass, which a tree packs")
+    return Batching("packed pass", "the prompts share prefixes: packed with a tree attention mask")
 
 
 def _rope_types(config: Any) -> Iterator[str]:
@@ -131,12 +131,9 @@ def last_rows(
     layers: of which l v^(l) is kept, beside L; 0 is the embedding. Only the rows of last tokens
         are, in every layer.
     """
-    layer_indices = (*layers, int(model.cfg.n_layers))
-    return (
-        _loop(model, prompts, layer_indices)
-        if batching.name == "loop"
-        else _packed(model, tree, layer_indices)
-    )
+    if batching.name == "loop":
+        return _loop(model, prompts, layers)
+    return _packed(model, tree, layers)
 
 
 def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
@@ -146,28 +143,21 @@ def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
         layer: torch.cat([part.residuals[layer] for part in parts])[back]
         for layer in parts[0].residuals
     }
-    return LastRows(
-        residuals,
-        *(torch.cat([getattr(part, name) for part in parts])[back] for name in ("y", "z")),
-    )
-
-
-def separate_rows(
-    model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()
-) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
-    """One prompt in a pass of its own: its representations (`layers` as in `last_rows`), and the
-    logits that the model itself returns."""
-    rows, logits = _pass(model, [prompt], (*layers, int(model.cfg.n_layers)), logits_to_keep=1)
-    return rows, logits[0, -1]
+    return LastRows(residuals, torch.cat([part.y for part in parts])[back])
 
 
 def own_rows(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int] = ()
-) -> LastRows:
-    layer_indices = (*layers, int(model.cfg.n_layers))
-    return _in_order(
-        [_pass(model, [prompt], layer_indices)[0] for prompt in prompts], range(len(prompts))
-    )
+    model: TransformerBridge,
+    prompts: Sequence[Sequence[int]],
+    layers: Sequence[int] = (),
+    **options: Any,
+) -> tuple[LastRows, Float[Tensor, "row kept d_vocab"]]:
+    """Representations of the prompts' last tokens (`layers` as in `last_rows`), each in a pass of
+    its own; and the logits that the model itself returns, where the options ask for them.
+    """
+    passes = [_pass(model, [prompt], layers, **options) for prompt in prompts]
+    rows = _in_order([rows for rows, _ in passes], range(len(prompts)))
+    return rows, torch.cat([logits[:, -1:] for _, logits in passes])
 
 
 def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -> LastRows:
@@ -243,21 +233,14 @@ def _branches(
         for layer in cache_layers
     ]
     options: dict[str, Any] = {"past_key_values": DynamicCache(before), "use_cache": True}
+    # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions in the
+    # prompt (and reads a step back in the position ids as the start of another document).
+    dtype = next(model.parameters()).dtype
+    hidden = torch.zeros(1, 1, *visible.shape, dtype=dtype, device=device)
+    hidden = hidden.masked_fill_(~visible, torch.finfo(dtype).min)
+    options |= {"attention_mask": hidden, "position_ids": positions[None]}
+    windows = own_windows(model)
     with ExitStack() as stack:
-        if has_alibi(model):
-            # It takes no positions, and counts the keys of the mask that it is given: its own hides
-            # what comes later.
-            stack.enter_context(bias_at(model, places))
-            stack.enter_context(hooks.mask_scores(model, visible))
-        else:
-            # A 4-D mask stands in for the model's own: that one counts packed tokens, not positions
-            # in the prompt (and reads a step back in the position ids as the start of another
-            # document).
-            dtype = next(model.parameters()).dtype
-            hidden = torch.zeros(1, 1, *visible.shape, dtype=dtype, device=device)
-            hidden = hidden.masked_fill_(~visible, torch.finfo(dtype).min)
-            options |= {"attention_mask": hidden, "position_ids": positions[None]}
-        windows = own_windows(model)
         for window in set(windows.values()):
             sliding = [layer for layer, own_window in windows.items() if own_window == window]
             near = positions[:, None] - places[None, :] < window
@@ -283,31 +266,26 @@ def _pass(
     positions: Sequence[int] | None = None,
     **options: Any,
 ) -> tuple[LastRows, Tensor]:
-    """One forward pass, and the logits that it was asked for. It keeps these positions of the only
-    prompt of its batch, or (None) the last one of every prompt; nothing is cached, and no logits
-    are made, unless the options say so."""
-    device = next(model.parameters()).device
+    """One forward pass, and the logits that it was asked for. It keeps v^(l) of these layers and of
+    L at these positions of the only prompt of its batch, or (None) at the last one of every prompt;
+    nothing is cached, and no logits are made, unless the options say so."""
+    device, last = next(model.parameters()).device, int(model.cfg.n_layers)
 
     def keep(tensor: Tensor, layer: int | None) -> Tensor:
-        # A copy, since a view would hold every position of the pass in memory.
-        return (
-            tensor[:, -1].clone()
-            if positions is None
-            else tensor[0, torch.tensor(positions, dtype=torch.int64, device=tensor.device)]
-        )
+        if positions is None:
+            return last_position(tensor, layer)
+        return tensor[0, torch.tensor(positions, dtype=torch.int64, device=tensor.device)]
 
-    once = ["final_norm"] + ["z"] * (not is_closed(model)) + ["embedding"] * (0 in layers)
-    blocks = [layer - 1 for layer in layers if layer]
+    once = ["final_norm"] + ["embedding"] * (0 in layers)
+    blocks = [layer - 1 for layer in (*layers, last) if layer]
     with (
         torch.no_grad(),
         true_arithmetic(model),
         hooks.capture(model, "residual_post", layers=blocks, reduce=keep) as streams,
-        hooks.capture(model, *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as sites,
+        hooks.capture(model, *once, reduce=keep) as sites,
     ):
         options = {"use_cache": False, "logits_to_keep": no_logits(model)} | options
         logits = model(torch.tensor(prompts, device=device), **options)
     residuals = {0: sites["embedding"]} if 0 in layers else {}
     residuals |= {block + 1: rows for block, rows in sorted(streams["residual_post"].items())}
-    y = sites["final_norm"]
-    (z,) = (y.new_empty(len(y), 0, 0),) if is_closed(model) else sites["z"].values()
-    return LastRows(residuals, y, z), logits
+    return LastRows(residuals, sites["final_norm"]), logits

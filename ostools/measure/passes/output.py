@@ -1,10 +1,10 @@
-"""Output that is differentiated in the place of y_n: another position's y, a logit, or the
-difference of two.
+"""Output that is differentiated in the place of y_n: a logit, or the difference of two; and the
+beginnings of a prompt.
 
 A logit is a linear function of y_n, t = w^T y_n + b, before a soft-cap (Gemma 2). w is the row of
 the output layer, or the difference of two rows. So d t / d v_i = w^T J_i, one row, whose length is
-at most ||w||_2 ||J_i||_2. Another position is the last one of the prompt's beginning: what a causal
-model does there knows of no later token.
+at most ||w||_2 ||J_i||_2. The y of an earlier token is the last one of the prompt's beginning: what
+a causal model does there knows of no later token.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools import hooks
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
-from ostools.ground.lens import TransformerBridge, original_model
-from ostools.ground.whole_numbers import is_whole
+from ostools.ground import InputError, TransformerBridge, short_repr
+from ostools.ground.lens import original_model
 from ostools.hooks.sites import is_closed
+from ostools.measure.passes.contexts import require_no_edits
 from ostools.models import Prompt
 from ostools.models.shape import soft_cap_of
 from ostools.models.tokens import one_token, token_text
@@ -154,53 +153,23 @@ def logit_scale(model: TransformerBridge) -> float:
     )
 
 
-def read_up_to(position: int | None, pos: int) -> int:
-    """How many of `pos` tokens are read where `position` is meant, from the end where negative;
-    None: all.
+def require_beginning(model: TransformerBridge, prompt: Prompt, end: int) -> None:
+    """Refuse a prompt whose first `end` tokens are not computed alone as within the whole: where
+    the logits of the last of them differ, and under an edit that may read later tokens, as equal
+    logits do not prove equal derivatives there.
     """
-    return pos if position is None else position % pos + 1
-
-
-def require_position(position: int, pos: int) -> None:
-    """Refuse a position that a prompt of `pos` tokens has not."""
-    if not is_whole(position) or not -pos <= position < pos:
-        raise InputError(
-            f"position: expected a position from 0 to {pos - 1}, or from the end down to {-pos}, "
-            f"found {position!r}"
-        )
-
-
-def up_to_position(model: TransformerBridge, prompt: Prompt, position: int) -> Prompt:
-    """Cut the prompt after `position`, from the end where negative; its last token has the logits
-    that it has in the whole.
-
-    Raises `InputError` for a position that the prompt lacks, where the logits differ, and under an
-    edit that may read later
-    tokens: equal logits do not prove equal derivatives there.
-    """
-    pos = len(prompt.ids)
-    require_position(position, pos)
-    end = read_up_to(position, pos)
-    if end == pos:
-        return prompt
-    foreign_edits = [edit for edit in hooks.active_edits(model) if edit.kind not in _OF_A_QUERY]
-    if foreign_edits:
-        raise InputError(
-            "position: expected no edit that may read later tokens, found "
-            f"{foreign_edits[0].kind!r} at {foreign_edits[0].where}: give the beginning of the "
-            f"prompt itself, or leave the edit's block{OF_A_LEFT_HOOK}"
-        )
+    reason = "it may read later tokens: give the beginning of the prompt itself"
+    require_no_edits("beginning of a prompt", model, reason, but=_OF_A_QUERY)
     ids = prompt.ids[None].to(next(model.parameters()).device)
     with torch.no_grad():
         whole_logits, part = model(ids)[0, end - 1], model(ids[:, :end], logits_to_keep=1)[0, -1]
     error = float((whole_logits - part).abs().max() / whole_logits.abs().max())
     if not error <= _ROUNDING[whole_logits.dtype]:
         raise InputError(
-            f"position: expected the logits at position {end - 1} to be those of the first {end} "
-            f"tokens alone, found {error:.2g} of their size between them: the model or an edit "
-            "reads later tokens, so that a beginning says nothing of the whole"
+            f"expected the logits at position {end - 1} to be those of the first {end} tokens "
+            f"alone, found {error:.2g} of their size between them: the model or an edit reads "
+            "later tokens, so that a beginning says nothing of the whole"
         )
-    return beginning(prompt, end)
 
 
 def beginning(prompt: Prompt, end: int) -> Prompt:

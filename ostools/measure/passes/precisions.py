@@ -18,8 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools import hooks
-from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_list, checked_name
+from ostools.ground import TransformerBridge, checked_list, checked_name
 from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
 from ostools.models.precision.casting import holds, view_in, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager

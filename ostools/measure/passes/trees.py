@@ -102,29 +102,22 @@ def prefix_tree(prompts: Sequence[Sequence[int]]) -> PrefixTree:
     """The tree of the prompts. The longest is its trunk, nodes 0, 1, 2, ...; the others share what
     they can.
     """
-    trunk = max(prompts, key=len)
-    ids, parents = list(trunk), list(range(-1, len(trunk) - 1))
-    children = {
-        (parent, token): node for node, (parent, token) in enumerate(zip(parents, ids, strict=True))
-    }
-    ends = []
-    trunk_ids = np.asarray(trunk)
-    for prompt in prompts:
-        differs = np.flatnonzero(np.asarray(prompt) != trunk_ids[: len(prompt)])
-        shared = int(differs[0]) if len(differs) else len(prompt)
-        node = shared - 1
-        for token in prompt[shared:]:
-            child = children.get((node, token))
-            if child is None:
-                child = children[node, token] = len(ids)
+    ids: list[int] = []
+    parents: list[int] = []
+    positions: list[int] = []
+    ends: list[int] = []
+    children: dict[tuple[int, int], int] = {}
+    for prompt in (max(prompts, key=len), *prompts):
+        node = -1
+        for position, token in enumerate(prompt):
+            child = children.setdefault((node, token), len(ids))
+            if child == len(ids):
                 ids.append(token)
                 parents.append(node)
+                positions.append(position)
             node = child
         ends.append(node)
-    positions: list[int] = []
-    for parent in parents:
-        positions.append(0 if parent < 0 else positions[parent] + 1)
-    return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends))
+    return PrefixTree(tuple(ids), tuple(parents), tuple(positions), tuple(ends[1:]))
 
 
 def batches(

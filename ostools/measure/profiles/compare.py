@@ -9,7 +9,6 @@ derivative. An estimated norm decides only what its interval decides. Two result
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -109,9 +108,7 @@ def compare(
 
 
 def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
-    require_same_run(
-        "compare", measured.provenance, paths.provenance, "the path sum", whole_output=False
-    )
+    require_same_run("compare", measured.provenance, paths.provenance, "the path sum")
     profile = _long(measured)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
     of_last = _of_the_measured(measured.provenance, paths)
@@ -140,27 +137,18 @@ def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
 
 
 def _of_the_measured(measured: Provenance, paths: Bounds) -> Frame:
-    """The path sums of the measured position; of a logit w^T y_n the bounds, times ||w||_2 >= ||w^T
-    J|| / ||J||.
-    """
+    """The path sums; of a logit w^T y_n the bounds, times ||w||_2 >= ||w^T J|| / ||J||."""
     frame = frame_of(paths)
-    last = measured.parameters.get("position", frame["last"].max())
-    last_rows = frame.loc[frame["last"] == last].drop(columns="last")
-    if last_rows.empty:
-        raise InputError(
-            f"compare: the profile is of position {last}, expected path sums of it: bounds(..., "
-            "positions='all')"
-        )
     if (norm := measured.parameters.get("logit_norm")) is None:
-        return last_rows
-    uncertified = last_rows.loc[last_rows["kind"] != "certified", "variant"]
+        return frame
+    uncertified = frame.loc[frame["kind"] != "certified", "variant"]
     if len(uncertified):
         raise InputError(
             "compare: expected certified bounds alone beside the profile of a logit, found "
             f"{uncertified.iloc[0]!r}, which "
             "describes y_n and not a logit: bounds(..., variants=['local'])"
         )
-    return last_rows.assign(value=last_rows["value"] * norm)
+    return frame.assign(value=frame["value"] * norm)
 
 
 def _long(measured: Sensitivity) -> Frame:
@@ -183,11 +171,9 @@ def require_same_run(
     measured: Provenance,
     second: Provenance,
     its_name: str,
-    *,
-    whole_output: bool = True,
 ) -> None:
-    """Require the same tokens, weights, configuration and edits, and, where `whole_output`, a
-    profile of all of y_n, n the last token; else `InputError` in the name of `caller`."""
+    """Require the same tokens, weights, configuration and edits; else `InputError` in the name of
+    `caller`."""
     differ = {
         "of different prompts (their token ids differ)": measured.token_ids != second.token_ids,
         "of different models (their weight hashes differ)": measured.model["weight_hash"]
@@ -197,8 +183,6 @@ def require_same_run(
         "under different edits of the forward pass": measured.edits != second.edits,
         "under different mitigations": measured.mitigation != second.mitigation,
     }
-    if whole_output:
-        require_of_all(caller, measured, ("position", "logit"))
     if wrong := [how for how, differs in differ.items() if differs]:
         raise InputError(
             f"{caller}: the profile and {its_name} are {wrong[0]}; measure both on one model and "
@@ -207,17 +191,13 @@ def require_same_run(
         )
 
 
-def require_of_all(caller: str, measured: Provenance, without: Sequence[str]) -> None:
-    """A profile of all of y_n, n the last token, measured `without` these of position and logit;
-    else `InputError`.
-    """
+def require_of_all(caller: str, measured: Provenance) -> None:
+    """Refuse, with `InputError`, a sensitivity of a logit: the profile has to be of all of y_n."""
     # The parts of a logit (`attribution`) have a `logit` too.
-    keys = {"position": "position", "logit": "logit_norm"}
-    if narrowed := [name for name in without if keys[name] in measured.parameters]:
+    if "logit_norm" in measured.parameters:
         raise InputError(
-            f"{caller}: expected a profile of all of y_n, n the last token, found one with "
-            f"{narrowed[0]}="
-            f"{measured.parameters[narrowed[0]]!r}: measure it without {narrowed[0]}"
+            f"{caller}: expected a profile of all of y_n, found one with logit="
+            f"{measured.parameters['logit']!r}: measure it without logit"
         )
 
 

@@ -46,9 +46,8 @@ def bounds_findings(result: Bounds) -> list[str]:
     """
     table = frame_of(result)
     verdicts = dict(zip(result.beliefs["variant"], result.beliefs["words"], strict=True))
-    longest = table[table["last"] == table["last"].max()]
     sentences = []
-    for variant, profile in longest.groupby("variant", sort=False):
+    for variant, profile in table.groupby("variant", sort=False):
         rows = of_text(profile)
         top, low = rows.loc[rows["value"].idxmax()], rows.loc[rows["value"].idxmin()]
         kind = (

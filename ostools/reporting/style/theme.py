@@ -223,9 +223,8 @@ def config(ink: str = INK) -> Looks:
 
 def differentiated(parameters: Mapping[str, Any]) -> tuple[str, str]:
     """What a sensitivity is of, by its provenance's parameters: a symbol, and words."""
-    position, tokens = parameters.get("position"), parameters.get("logit")
-    where = "" if position is None else f" at position {position}"
+    tokens = parameters.get("logit")
     if "logit_norm" not in parameters or not tokens:
-        return "y", f"the representation{where}" if where else "the last token's representation"
+        return "y", "the last token's representation"
     logits = [f"the logit of {short_word(str(token))}" for token in tokens]
-    return "t", f"t = {' minus '.join(logits)}{where}"
+    return "t", f"t = {' minus '.join(logits)}"

@@ -106,23 +106,6 @@ ROWS = arrays(np.float64, st.integers(1, 12), elements=st.floats(0.0, 1.0)).filt
 )
 
 
-@given(ROWS, st.floats(0.0, 0.999), st.integers(0, 2**16))
-def test_the_pure_function_on_any_two_rows(values: np.ndarray, own: float, seed: int) -> None:
-    """Against the sums as they are printed; delta + own is the L1 distance; Pinsker."""
-    alpha = values / values.sum()
-    other = np.random.default_rng(seed).dirichlet(np.ones(len(alpha))) * (1 - own)
-    star = [*other.tolist(), 1.0 - float(other.sum())]
-    rows = (
-        torch.tensor([*alpha.tolist(), 0.0], dtype=torch.float64),
-        torch.tensor(star, dtype=torch.float64),
-    )
-    found = [float(x) for x in proof_variation(*rows, torch.tensor(len(alpha)))]
-    assert found == pytest.approx(by_hand(alpha.tolist(), star), rel=1e-9, abs=1e-12)
-    delta, weight, kl = found
-    assert delta + weight == pytest.approx(float((rows[0] - rows[1]).abs().sum()), abs=1e-12)
-    assert delta + weight <= math.sqrt(2 * kl) + 1e-9
-
-
 @pytest.mark.parametrize("scale", quick([1.0, 4.0], 4.0))
 @pytest.mark.parametrize("family", quick(ROTARY, "gemma3", "llama"))
 def test_the_proofs_inequality_on_the_first_attention_output(family: Family, scale: float) -> None:
@@ -171,3 +154,20 @@ def test_pairs_of_another_kind_and_seeds_of_nothing_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         ost.measure.attention_variation(tiny_model("llama"), task, lengths=[1, 2], seeds=seeds)
+
+
+@given(ROWS, st.floats(0.0, 0.999), st.integers(0, 2**16))
+def test_the_pure_function_on_any_two_rows(values: np.ndarray, own: float, seed: int) -> None:
+    """Against the sums as they are printed; delta + own is the L1 distance; Pinsker."""
+    alpha = values / values.sum()
+    other = np.random.default_rng(seed).dirichlet(np.ones(len(alpha))) * (1 - own)
+    star = [*other.tolist(), 1.0 - float(other.sum())]
+    rows = (
+        torch.tensor([*alpha.tolist(), 0.0], dtype=torch.float64),
+        torch.tensor(star, dtype=torch.float64),
+    )
+    found = [float(x) for x in proof_variation(*rows, torch.tensor(len(alpha)))]
+    assert found == pytest.approx(by_hand(alpha.tolist(), star), rel=1e-9, abs=1e-12)
+    delta, weight, kl = found
+    assert delta + weight == pytest.approx(float((rows[0] - rows[1]).abs().sum()), abs=1e-12)
+    assert delta + weight <= math.sqrt(2 * kl) + 1e-9

@@ -103,21 +103,6 @@ def test_the_chain_falls_to_the_measured_norm(
     assert found["windowed(4)"] == pytest.approx(exact, rel=1e-9, abs=1e-11 * exact.max())
 
 
-@every_family
-def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
-    model = filled(family, 5, 1.0, 1.0)
-    result = ost.bounds(model, Prompt.from_ids(model, IDS), variants=FROZEN, positions="all")
-    assert len(result.by_token) == len(FROZEN) * len(IDS)
-    every: Any = result.frame
-    for last in (0, 3, len(IDS) - 1):
-        prefix = bounds(model, Prompt.from_ids(model, IDS[: last + 1]), FROZEN)
-        rows = every[every["last"] == last]
-        for name in FROZEN:
-            assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(
-                prefix[name], rel=1e-7
-            )
-
-
 @pytest.mark.parametrize(
     ("family", "k"), [("gemma3", 1), ("gemma3", 3), ("gemma3", 9), ("llama", 2)]
 )

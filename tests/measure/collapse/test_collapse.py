@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,12 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import PreTrainedTokenizerFast
 
 from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
+from ostools.measure.collapse.prompt_sets import ModelEncoder, as_pairs
 from ostools.measure.collapse.result import Collapse, as_rows, exact_from, from_rows, reference_at_y
 from ostools.measure.collapse.verdicts import (
     IN_A_RANGE,
@@ -35,7 +32,7 @@ from ostools.measure.collapse.verdicts import (
 from ostools.measure.passes import last_tokens
 from ostools.models import encode, view_in
 from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
-from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, tiny_model, trained, write_tokenizer
+from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, tiny_model, trained
 from tests.reporting.made import made_collapse
 from tests.sets import quick
 
@@ -64,14 +61,13 @@ def last_token(
     last = int(model.cfg.n_layers) - 1
     with (
         torch.no_grad(),
-        hooks.capture(model, "residual_post", "final_norm", "head_output", layers=[last]) as record,
+        hooks.capture(model, "residual_post", "final_norm", layers=[last]) as record,
     ):
         logits = model(torch.tensor([ids]))
     return {
         "residual": record["residual_post"][last][:, -1],
         "y": record["final_norm"][:, -1],
         "logits": logits[:, -1],
-        "attention": record["head_output"][last][0, -1],
     }
 
 
@@ -92,8 +88,7 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
             rows = select(found.frame, pair=pair, length=length, norm="l2")
             assert set(rows["tokens"]) == {len(ids)}
             for site in v:
-                per = "head-output" if site == "attention" else "vector"
-                (row,) = select(rows, site=site, per=per).to_dict("records")
+                (row,) = select(rows, site=site, per="vector").to_dict("records")
                 distances = distance(v[site], v_star[site], "l2")
                 # Rounding is relative to the vectors, which the distance may be far smaller than.
                 size = float(v[site].norm(dim=-1).max())
@@ -183,17 +178,6 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(
     np.testing.assert_allclose(found.frame["mean"], right.frame["mean"], rtol=1e-3, atol=1e-6)
 
 
-def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token() -> None:
-    found = collapse(
-        tiny_model("gemma3", seed=1), "figure-5a", lengths=range(1, 6), dtypes=["float32"]
-    )
-    y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")[
-        "distance"
-    ]
-    assert found.reference_curve("theorem")["distance"].tolist() == y.tolist()
-    assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
-
-
 def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
     """Of every site, pieces and norm the float64 run's own number, bit for bit; of whole vectors in
     L2 the reference's.
@@ -213,15 +197,6 @@ def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
     )
     assert len(beside) == len(found.reference)
     np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])
-
-
-def test_the_pairs_of_a_task_are_its_prompts_at_n_and_n_plus_1() -> None:
-    model, form = tiny_model("gemma"), tasks.task("copy-last")
-    pairs = as_pairs(model, form, None, "prompt-end", {"chat": False})
-    for pair in pairs.pairs(ModelEncoder(model), [3, 5]):
-        assert pair.kind == "task"
-        for ids, n in ((pair.ids, pair.length), (pair.extended, pair.length + 1)):
-            assert ids == tuple(encode(model, form.prompt(n)).ids.tolist())
 
 
 def loud(factor: float) -> TransformerBridge:
@@ -277,39 +252,6 @@ def test_logits_that_are_not_the_unembedding_of_y_are_refused(
     monkeypatch.setattr(unembedding, "of", lambda model: unembedding(model.unembed, 1.0))
     with pytest.raises(InputError, match="expected the model's logits to be its unembedding of y"):
         collapse(tiny_model("llama"), "figure-5a", lengths=[1])
-
-
-def merging_model(folder: Path) -> TransformerBridge:
-    """A model whose tokenizer makes one token of two ones, as GPT-2's does."""
-    write_tokenizer(folder)
-    file = folder / "tokenizer.json"
-    state = json.loads(file.read_text(encoding="utf-8"))
-    state["model"]["vocab"]["11"] = len(state["model"]["vocab"])
-    state["model"]["merges"].append(["1", "1"])
-    split = state["pre_tokenizer"]["pretokenizers"]
-    state["pre_tokenizer"]["pretokenizers"] = [part for part in split if part["type"] != "Digits"]
-    file.write_text(json.dumps(state), encoding="utf-8")
-    model = tiny_model("llama", seed=1, d_vocab=300, fresh=True)
-    model.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    return model
-
-
-def test_a_tokenizer_that_merges_the_ones_is_refused_and_the_id_level_pair_taken(
-    tmp_path: Path,
-) -> None:
-    model = merging_model(tmp_path)
-    message = "figure-5a at length 1: .* '1' + '1' -> token '11': this tokenizer merges the repeat; .* items='ids'"
-    with pytest.raises(InputError, match=message.replace("+", r"\+")):
-        collapse(model, tasks.figure_5a(), lengths=[1, 2])
-    found = collapse(model, tasks.figure_5a("ids"), lengths=[1, 2, 3], dtypes=["float32"])
-    assert found.provenance.parameters["items"] == "ids"
-    ids = found.provenance.token_ids
-    assert ids is not None
-    one = model.tokenizer.convert_tokens_to_ids("1")
-    assert list(ids[-4:]) == [one] * 4  # three ones, and the repeated one
-    v, v_star = last_token(model, ids[:-1]), last_token(model, ids)
-    row = select(found.frame, site="y", per="vector", norm="l2", length=3)
-    assert row["mean"].item() == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-4)
 
 
 # --- verdicts
@@ -464,19 +406,6 @@ def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
     assert same.verdicts().set_index("site").loc["y", "first"] == 21
 
 
-def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
-    """By heads in Linf the mean of their float64 distances falls below the mean of their noises at
-    20, by the vector at 30.
-    """
-    result = made(lambda n: 1.0 / n, noise=1 / 30 + 1e-9)
-    heads = result.frame["per"] == "head-chunk"
-    frame = result.frame.assign(pair_noise=result.frame["pair_noise"].mask(heads, 1 / 20 + 1e-9))
-    result = replace(result, frame=frame)
-    assert result.verdicts("head-chunk", "linf")["first"].tolist() == [20]
-    assert result.verdicts().query("site == 'y'")["first"].tolist() == [30]
-    assert result.verdicts("head-chunk", "l1").empty
-
-
 # --- what is to be repeated
 
 
@@ -528,7 +457,21 @@ def test_an_active_edit_is_refused() -> None:
         collapse(model, "figure-5a", lengths=[1])
 
 
-def test_pairs_that_are_rendered_take_no_other_encoding() -> None:
-    pairs = RenderedPairs(tiny_model("llama"), tasks.task("count-ones"), encoding={"chat": False})
-    with pytest.raises(InputError, match="bos: count-ones is rendered already"):
-        collapse(tiny_model("llama"), pairs, lengths=[1, 2], bos=False)
+def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token() -> None:
+    found = collapse(
+        tiny_model("gemma3", seed=1), "figure-5a", lengths=range(1, 6), dtypes=["float32"]
+    )
+    y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")[
+        "distance"
+    ]
+    assert found.reference_curve("theorem")["distance"].tolist() == y.tolist()
+    assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
+
+
+def test_the_pairs_of_a_task_are_its_prompts_at_n_and_n_plus_1() -> None:
+    model, form = tiny_model("gemma"), tasks.task("copy-last")
+    pairs = as_pairs(model, form, None, "prompt-end", {"chat": False})
+    for pair in pairs.pairs(ModelEncoder(model), [3, 5]):
+        assert pair.kind == "task"
+        for ids, n in ((pair.ids, pair.length), (pair.extended, pair.length + 1)):
+            assert ids == tuple(encode(model, form.prompt(n)).ids.tolist())

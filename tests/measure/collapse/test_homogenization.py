@@ -4,11 +4,9 @@ transformers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -153,24 +151,3 @@ def test_a_context_whose_states_depend_on_what_follows_is_refused() -> None:
             model, Prompt.from_ids(model, list(range(10, 18))), contexts=[8]
         ).frame
     )
-
-
-def test_rows_of_two_texts_are_no_result() -> None:
-    model = tiny_model("llama", **TINY)
-    result = ost.token_homogenization(model, Prompt.from_ids(model, IDS))
-    twice = pd.concat([result.frame, result.frame])
-    with pytest.raises(InputError, match="found some twice: rows of several texts"):
-        type(result).of(twice, result.provenance)
-
-
-def test_the_findings_name_the_valley_and_the_sink_where_it_is_known() -> None:
-    model = tiny_model("llama", **TINY)
-    pattern = torch.eye(N) * 0.5
-    pattern[:, 0] += 0.5
-    with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
-        result = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[N])
-    said = result.findings()
-    assert said[0].startswith("Of 10 tokens the entropy is least at layer ")
-    assert said[2].startswith("In blocks 0, 1, 100% of the heads put more than 0.3")
-    unknown = replace(result, frame=result.frame.assign(sink_rate=np.nan))
-    assert unknown.findings() == said[:2]

@@ -31,7 +31,7 @@ from ostools.mitigations import (
 from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
 from ostools.models import view_in
 from ostools.tasks import AppendixTask, RepeatTask
-from tests.checkpoints import CHAT_TEMPLATE, Family, tiny_model
+from tests.checkpoints import Family, tiny_model
 from tests.measure.collapse.test_collapse import select
 from tests.sets import quick
 
@@ -130,18 +130,6 @@ def test_windows_make_collapse_exact(family: Family, window: int) -> None:
             mitigation=SlidingWindow(window, "alternate"),
         )
         assert exact_from(some.reference_curve("theorem")) is None
-
-
-def test_a_chat_template_is_around_the_pair() -> None:
-    model = tiny_model("llama", seed=1, context=512)
-    assert model.tokenizer.chat_template == CHAT_TEMPLATE
-    found = collapse(model, COPY, lengths=[4], dtypes=["float32"], position="prompt-end")
-    ids = found.provenance.token_ids
-    assert ids == tuple(render_prompt(model, COPY, 5, chat=True).prompt.ids.tolist())
-    expected = float((y_of(model, None, 4, chat=True) - y_of(model, None, 5, chat=True)).norm())
-    assert y_distances(found.frame, "float32")[4] == pytest.approx(expected, rel=1e-4)
-    # With the template there is text behind any sequence.
-    collapse(model, AppendixTask("copy"), lengths=[4], dtypes=["float32"], position="prompt-end")
 
 
 @dataclass(frozen=True)

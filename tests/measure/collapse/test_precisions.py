@@ -86,67 +86,6 @@ def test_stored_weights_shift_y_but_make_no_noise(format: Any) -> None:
     assert abs(own - given) > 100 * plain["noise"]
 
 
-@pytest.mark.slow
-def test_every_precision_runs_on_every_site_with_numbers() -> None:
-    found = collapse(
-        tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS)
-    )
-    assert set(found.frame["dtype"]) == set(PRECISIONS)
-    assert np.isfinite(found.frame["mean"]).all()
-    noise: Any = (
-        select(found.frame, site="y", per="vector", norm="l2").groupby("dtype")["noise"].max()
-    )
-    # What runs in the model's own float32 has no more noise than that; what is rounded while it
-    # runs has more.
-    rounded = [name for name in PRECISIONS if name.endswith(("-residual", "-once", "-kv"))]
-    assert rounded
-    assert all(noise[name] > 10 * noise["float32"] for name in rounded)
-    assert np.isfinite(select(found.frame, site="y", per="vector", norm="l2")["machine_line"]).all()
-
-
-def test_without_the_bos() -> None:
-    model = tiny_model("llama", seed=1)
-    found = collapse(model, "letters", lengths=LENGTHS, dtypes=["float32"], bos=False)
-    ids = tuple(encode(model, tasks.letters().prompt + "a" * 9).ids.tolist())[1:]
-    v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
-    assert _at(found.frame, 9)["mean"] == pytest.approx(
-        float(distance(v["y"], v_star["y"], "l2")), rel=1e-3
-    )
-    assert found.provenance.token_ids == (*ids, ids[-1])
-    assert found.provenance.parameters["bos"] is False
-    bare = tiny_model("gpt2")  # its tokenizer has a BOS, and by itself puts none before a text
-    without = collapse(
-        bare, "letters", lengths=[1], dtypes=["float32"], bos=False
-    ).provenance.token_ids
-    assert (
-        without == collapse(bare, "letters", lengths=[1], dtypes=["float32"]).provenance.token_ids
-    )
-    added = collapse(
-        bare, "letters", lengths=[1], dtypes=["float32"], bos=True
-    ).provenance.token_ids
-    assert added == (2, *(without or ()))
-
-
-def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several_lengths() -> None:
-    model = tiny_model("gemma", seed=1)
-    found = collapse(model, "figure-5a", lengths=range(1, 41), dtypes=["bfloat16", "float32"])
-    measured = found.provenance.parameters["difference_at_probed_lengths"]
-    low = view_in(model, torch.bfloat16)
-    ids = encode(model, tasks.figure_5a().text(41)).ids.tolist()
-    with torch.no_grad(), hooks.capture(low, "final_norm") as record:
-        low(torch.tensor([ids]))
-    # The prompts of 1 to 41 ones, of which the 5th, 13th, 21st, 29th and 37th are tried.
-    differences = []
-    for copies in (5, 13, 21, 29, 37):
-        end = len(ids) - 41 + copies
-        alone = last_token(low, tuple(ids[:end]))["y"][0].double()
-        differences.append(
-            float((record["final_norm"][0, end - 1].double() - alone).norm() / alone.norm())
-        )
-    assert measured["bfloat16"] == pytest.approx(max(differences), rel=1e-6)
-    assert measured["float32"] < 1e-5
-
-
 def by_site(found: Collapse) -> dict[str, int]:
     table: Any = found.verdicts()
     return dict(zip(table["site"], table["first"], strict=True))
@@ -193,3 +132,21 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(
     spoiled = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     assert by_site(spoiled)["y"] < start
     assert spoiled.provenance.parameters["difference_at_probed_lengths"]["bfloat16"] == 0.0
+
+
+@pytest.mark.slow
+def test_every_precision_runs_on_every_site_with_numbers() -> None:
+    found = collapse(
+        tiny_model("gpt2", seed=1), "figure-5d", lengths=[1, 4], dtypes=list(PRECISIONS)
+    )
+    assert set(found.frame["dtype"]) == set(PRECISIONS)
+    assert np.isfinite(found.frame["mean"]).all()
+    noise: Any = (
+        select(found.frame, site="y", per="vector", norm="l2").groupby("dtype")["noise"].max()
+    )
+    # What runs in the model's own float32 has no more noise than that; what is rounded while it
+    # runs has more.
+    rounded = [name for name in PRECISIONS if name.endswith(("-residual", "-once", "-kv"))]
+    assert rounded
+    assert all(noise[name] > 10 * noise["float32"] for name in rounded)
+    assert np.isfinite(select(found.frame, site="y", per="vector", norm="l2")["machine_line"]).all()

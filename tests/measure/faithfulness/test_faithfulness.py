@@ -157,36 +157,3 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
             InputError, match="expected a model without edits, found 'scale_scores'"
         ):
             ost.measure.faithfulness(model, profile)
-
-
-@pytest.mark.slow
-def test_of_another_position_is_of_the_prompts_beginning() -> None:
-    """Exact: what a causal model does at position k is what it does at the end of the first k + 1
-    tokens.
-    """
-    model = tiny_model(
-        "llama", seed=1, dtype=torch.float64, d_model=8, n_heads=2, n_key_value_heads=1, d_mlp=8
-    )
-    few: dict[str, Any] = {"ways": "removed"}
-    prompt, beginning = Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[:5])
-    measured = ost.sensitivity(model, prompt, linearisations=["frozen"], position=4)
-    found = ost.measure.faithfulness(
-        model, [measured, ost.bounds(model, prompt, variants="local", positions="all")], **few
-    )
-    own = [
-        ost.sensitivity(model, beginning, linearisations=["frozen"]),
-        ost.bounds(model, beginning, variants="local"),
-    ]
-    expected = ost.measure.faithfulness(model, own, **few)
-    assert found.frame.equals(expected.frame)
-    assert found.correlations.equals(expected.correlations)
-    assert found.provenance.token_ids == tuple(IDS)
-    assert found.provenance.parameters["position"] == 4
-    whole, parts = ost.bounds(model, prompt, variants="local"), ost.attribution(model, prompt)
-    for given, words in (
-        ([measured, whole], r"of position 4, expected path sums of it: .*positions='all'"),
-        ([measured, parts], "expected profiles of one position, found some of 4 and of 7"),
-        ([ost.sensitivity(model, prompt, logit=9)], "found one with logit="),
-    ):
-        with pytest.raises(ost.InputError, match=words):
-            ost.measure.faithfulness(model, given, **few)

@@ -16,7 +16,7 @@ from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian import distance
 from ostools.measure.jacobian.distance import InfluenceByDistance
-from ostools.models import Prompt, view_in
+from ostools.models import Prompt
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 
@@ -34,13 +34,13 @@ def test_uniform_attention_has_no_distance_but_the_number_of_tokens() -> None:
         result = ost.influence_by_distance(
             model,
             Prompt.from_ids(model, [50] * N),
-            queries=None,
+            queries=N,
             linearisation="frozen",
             method="exact",
         )
     pairs: Any = result.frame
     before = pairs[pairs["distance"] > 0]
-    assert len(before) == N * (N - 1) / 2
+    assert len(before) == sum(range(N // 2, N))
     assert (before["norm"] * (before["query"] + 1)).to_numpy() == pytest.approx(
         float(before["norm"].iloc[0]) * (before["query"].iloc[0] + 1), rel=1e-10
     )
@@ -50,31 +50,10 @@ def test_uniform_attention_has_no_distance_but_the_number_of_tokens() -> None:
     itself: Any = pairs[pairs["distance"] == 0].set_index("query")["norm"]
     constant = float(before["norm"].iloc[0]) * (before["query"].iloc[0] + 1)
     for r in range(1, N - 1):
-        expected = np.median([constant / (j + 1) for j in range(r + 1, N)]) / itself.median()
+        queries = range(max(r + 1, N // 2), N)
+        expected = np.median([constant / (j + 1) for j in queries]) / itself.median()
         assert medians.loc[r, "median"] == pytest.approx(expected, rel=1e-10)
-        assert medians.loc[r, "pairs"] == N - r - 1
-
-
-def test_queries_of_the_second_half_are_the_same_at_every_distance_of_the_fit() -> None:
-    """Even attention shows no decay: every distance but 0 has the same median."""
-    model = tiny_model("llama", seed=1, n_layers=1, dtype=torch.float64, **TINY)
-    with hooks.scale_scores(model, 0.0):
-        result = ost.influence_by_distance(
-            model,
-            Prompt.from_ids(model, [50] * 40),
-            queries=5,
-            linearisation="frozen",
-            method="exact",
-        )
-    medians: Any = result.by_distance
-    flat = medians[(medians["distance"] > 0) & (medians["distance"] < 20)]["median"].to_numpy()
-    assert flat == pytest.approx(flat[0], rel=1e-10)
-    laws: Any = result.laws
-    assert laws["p"].isna().all()
-    assert (
-        list(laws["verdict"]) == ["decay not shown", "decay not shown"]
-        or "decay not shown" in laws["verdict"].iloc[1]
-    )
+        assert medians.loc[r, "pairs"] == len(queries)
 
 
 def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
@@ -83,7 +62,7 @@ def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
     """
     model = tiny_model("gemma3", seed=3, window=4, dtype=torch.float64, **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    frame: Any = ost.influence_by_distance(model, prompt, queries=None, method="exact").frame
+    frame: Any = ost.influence_by_distance(model, prompt, queries=N, method="exact").frame
     found = frame.set_index(["query", "position"])
     embedded = model.input_to_embed(torch.tensor([IDS]))[0].detach()
 
@@ -98,17 +77,6 @@ def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
         exact = float(jacobian[query, :, 0, position].norm())
         assert row["norm"] == pytest.approx(exact, rel=1e-8)
         assert row["distance"] == query - position
-
-
-def test_a_sketch_holds_the_exact_norms_in_its_intervals() -> None:
-    model = tiny_model("llama", seed=2, d_model=32, d_mlp=48)
-    prompt = Prompt.from_ids(model, IDS)
-    exact: Any = ost.influence_by_distance(model, prompt, queries=4, method="exact").frame
-    sketch: Any = ost.influence_by_distance(model, prompt, queries=4, cotangents=8).frame
-    held = (sketch["lower"] <= exact["norm"]) & (exact["norm"] <= sketch["upper"])
-    assert held.mean() >= 0.9
-    assert set(sketch["kind"]) == {"estimated"}
-    assert set(exact["kind"]) == {"measured"}
 
 
 def made(
@@ -207,17 +175,6 @@ def test_shuffled_keeps_what_is_not_the_texts() -> None:
     assert not torch.equal(text.shuffled(2).ids, again.ids)
 
 
-def test_a_model_in_bfloat16_is_measured_in_float32() -> None:
-    """As its file stores it: the same norms as those of its float32 view."""
-    model = tiny_model("llama", dtype=torch.bfloat16, fresh=True, **TINY)
-    exact = view_in(model, torch.float32)
-    tables = [
-        ost.influence_by_distance(one, Prompt.from_ids(one, IDS), queries=2).frame
-        for one in (model, exact)
-    ]
-    assert tables[0]["norm"].to_numpy() == pytest.approx(tables[1]["norm"].to_numpy(), rel=1e-6)
-
-
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
@@ -240,29 +197,3 @@ def test_refusals() -> None:
         InputError, match="found pairs twice: rows of several texts have one number"
     ):
         type(result).of(pd.concat([result.frame, result.frame]), result.provenance)
-
-
-def test_a_shuffled_sensitivity_is_that_of_the_shuffled_tokens() -> None:
-    model = tiny_model("llama", seed=2, **TINY)
-    prompt = Prompt.from_ids(model, IDS)
-    found, alone = (
-        ost.sensitivity(model, prompt, shuffled=3),
-        ost.sensitivity(model, prompt.shuffled(3)),
-    )
-    assert found.frame.equals(alone.frame)
-    assert found.provenance.token_ids == tuple(prompt.shuffled(3).ids.tolist())
-    assert found.provenance.parameters["shuffled"] == 3
-    question = ost.tasks.questions("count-ones", lengths=[3])[0]
-    with pytest.raises(InputError, match="shuffled: expected a text, found a task's question"):
-        ost.sensitivity(model, question, shuffled=3)
-
-
-def test_the_findings_say_the_law_or_that_there_is_none() -> None:
-    said = made(0.8, 2, 0.0, gamma=0.01).findings()
-    assert said[1].startswith(
-        "Fitted law: 0.01 + 0.99 (r + 1)^-p with p = 0.80; without the token itself p = 0.80."
-    )
-    assert not any(sentence.startswith("Controls") for sentence in said)
-    model = tiny_model("llama", seed=2, **TINY)
-    short = ost.influence_by_distance(model, Prompt.from_ids(model, IDS), queries=2).findings()
-    assert short[1:] == ["No p: of 6 distances: too few."]

@@ -124,17 +124,6 @@ def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sketch.rows_seen == 24
 
 
-def test_norms_over_many_orders_of_magnitude_do_not_overflow_float32() -> None:
-    jacobians = low_rank() / torch.linalg.matrix_norm(low_rank(), keepdim=True)
-    scale = torch.tensor([1e-25, 1e-15, 1e-5, 1.0, 1e10, 1e15], dtype=torch.float64)
-    plain = estimates_of(jacobians, cotangents=8)
-    scaled = estimates_of((scale[:, None, None] * jacobians).float(), cotangents=8)
-    for name in ("frobenius", "frobenius_lower", "frobenius_upper", "operator_lower"):
-        torch.testing.assert_close(
-            getattr(scaled, name), getattr(plain, name) * scale, rtol=1e-4, atol=0
-        )
-
-
 def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
     assert [choose_method(d, exact_fits=True)[0] for d in (64, 256, 257, 2048)] == ["exact"] * 2 + [
         "sketch"

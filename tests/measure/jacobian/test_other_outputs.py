@@ -1,6 +1,4 @@
-"""Sensitivity of another position, of a logit and of a difference of two: against plain autograd,
-and under their bounds.
-"""
+"""Sensitivity of a logit and of a difference of two: against plain autograd, and under their bounds."""
 
 from __future__ import annotations
 
@@ -52,23 +50,7 @@ def test_a_logit_and_a_difference_are_autograds(family: Any) -> None:
             )
 
 
-def test_another_position_is_the_last_one_of_the_beginning() -> None:
-    model = model_of("llama")
-    prompt = Prompt.from_ids(model, IDS)
-    for at in (-4, 0):
-        whole = ost.sensitivity(model, prompt, position=at, layers="all")
-        end = at % len(IDS) + 1
-        part = ost.sensitivity(model, Prompt.from_ids(model, IDS[:end]), layers="all")
-        assert whole.frame.equals(part.frame)
-        assert whole.provenance.token_ids == tuple(IDS)
-        assert whole.provenance.parameters["position"] == end - 1
-    both = norms(ost.sensitivity(model, prompt, position=4, logit=11))
-    expected = gradient(model, 4, 11)
-    assert both["operator_norm"].tolist() == pytest.approx(expected[:5].tolist(), rel=1e-8)
-    assert (expected[5:] == 0).all()
-
-
-def test_bounds_hold_of_a_logit_and_of_another_position_and_tightly_where_they_can() -> None:
+def test_bounds_hold_of_a_logit_and_tightly_where_they_can() -> None:
     """Adversarial: large weights; and a row along the largest singular direction of J reaches ||w||
     ||J||.
     """
@@ -78,19 +60,15 @@ def test_bounds_hold_of_a_logit_and_of_another_position_and_tightly_where_they_c
             block.mlp.out.weight *= 30.0
     prompt = Prompt.from_ids(model, IDS)
     embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
-    for at, outputs in ((len(IDS) - 1, (None, 11, (7, 23))), (3, (11,))):
-        top = torch.linalg.svd(ost.measure.jacobian(model, embedded[: at + 1])[0]).U[:, 0]
-        with torch.no_grad():
-            model.unembed.original_component.weight[11] = top
-        sums = ost.bounds(model, prompt, variants=["local", "windowed(1)"], positions="all")
-        for logit in outputs:
-            measured = ost.sensitivity(model, prompt, position=at, logit=logit)
-            assert ost.compare(measured, sums).summary["holds"].tolist() == [True, True]
-        first = [
-            norms(ost.sensitivity(model, prompt, position=at, logit=logit)).iloc[0]
-            for logit in (11, None)
-        ]
-        assert first[0]["operator_norm"] == pytest.approx(first[1]["operator_norm"], rel=1e-8)
+    top = torch.linalg.svd(ost.measure.jacobian(model, embedded)[0]).U[:, 0]
+    with torch.no_grad():
+        model.unembed.original_component.weight[11] = top
+    sums = ost.bounds(model, prompt, variants=["local", "windowed(1)"])
+    for logit in (None, 11, (7, 23)):
+        measured = ost.sensitivity(model, prompt, logit=logit)
+        assert ost.compare(measured, sums).summary["holds"].tolist() == [True, True]
+    first = [norms(ost.sensitivity(model, prompt, logit=logit)).iloc[0] for logit in (11, None)]
+    assert first[0]["operator_norm"] == pytest.approx(first[1]["operator_norm"], rel=1e-8)
 
 
 def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +85,6 @@ def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"position": 8},
-            r"position: expected a position from 0 to 7, or from the end down to -8, found 8",
-        ),
         ({"logit": (1, 2, 3)}, r"expected one token or a pair such as \(' A', ' B'\), found 3"),
         ({"logit": (4, 4)}, "expected two different tokens"),
         ({"logit": 10**6}, "or an id from 0 to"),
@@ -128,17 +102,8 @@ def test_outputs_that_are_not_there_are_refused(options: dict[str, Any], words: 
 def test_another_output_stands_beside_nothing_of_y_n() -> None:
     model = model_of("llama")
     prompt = Prompt.from_ids(model, IDS)
-    with hooks.mask_scores(model, lambda query, key: query - key < 3):
-        model(torch.tensor([IDS]))
-        with pytest.raises(
-            ost.InputError, match=r"no edit that may read later tokens, found 'mask_scores'"
-        ):
-            ost.sensitivity(model, prompt, position=3)
     plain, logit = ost.sensitivity(model, prompt), ost.sensitivity(model, prompt, logit=4)
-    early, sums = (
-        ost.sensitivity(model, prompt, position=3),
-        ost.bounds(model, prompt, variants="theorem-5.1"),
-    )
+    sums = ost.bounds(model, prompt, variants="theorem-5.1")
     compare: Any = ost.compare
     for first, second, words in (
         (
@@ -146,7 +111,6 @@ def test_another_output_stands_beside_nothing_of_y_n() -> None:
             sums,
             r"'theorem-5.1', which describes y_n and not a logit: bounds\(\.\.\., variants=\['local'\]\)",
         ),
-        (early, sums, r"of position 3, .* bounds\(\.\.\., positions='all'\)"),
         (plain, logit, r"expected two results of the same logit=, found None"),
     ):
         with pytest.raises(ost.InputError, match=words):

@@ -115,20 +115,3 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(
     ):
         ost.sensitivity(model, prompt, linearisations=["full"])
     assert result.provenance.parameters["runs"]["full"]["certificate"]["within"] < 0.1
-
-
-@pytest.mark.parametrize(
-    ("kind", "nearest", "words"),
-    [("granitemoe", True, ""), ("phimoe", False, "is not measured: no torch.topk makes it")],
-)
-def test_what_is_not_near_or_not_measured_names_no_token(
-    kind: str, nearest: bool, words: str, tmp_path: Path
-) -> None:
-    generic_model(kind).save_pretrained(tmp_path)
-    model = ost.load_model(tmp_path, device="cpu")
-    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"])
-    account, said = account_of(result), " ".join(sensitivity_findings(result))
-    assert account["within_rounding"] == []
-    assert (account["nearest"] is not None) == nearest
-    assert "Within rounding" not in said
-    assert words in said

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
@@ -18,7 +17,7 @@ from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.mitigations.passes import own_windows
 from ostools.models import Prompt, view_in
-from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
+from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits, without_ends
 from tests.sets import quick
 
@@ -152,25 +151,6 @@ def test_answers_under_an_edit_of_each_position_alone_are_padded_and_those_of_ea
     assert together != plain
 
 
-def test_equal_lengths_need_neither_mask_nor_positions() -> None:
-    """Nothing but the prompts themselves: the call that a prompt alone makes."""
-    model = tiny_model("gemma")
-    told: list[set[str]] = []
-    forward = model.original_model.forward
-
-    def watched(*arguments, **options):
-        told.append(set(options))
-        return forward(*arguments, **options)
-
-    model.original_model.forward = watched
-    with torch.no_grad():
-        Rows(model, random_ids((5, 5)), cached=True).logits()
-        Rows(model, random_ids((5, 4)), cached=True).logits()
-    model.original_model.forward = forward
-    assert not {"attention_mask", "position_ids"} & told[0]
-    assert {"attention_mask", "position_ids"} <= told[1]
-
-
 def foreign(model) -> AbstractContextManager[Any]:
     model.blocks[0].hook_resid_pre.add_hook(lambda tensor, hook: tensor)
     return nullcontext()
@@ -243,44 +223,3 @@ def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
         expected = Rows(model, prompts, cached=True).logits()
         model.embed.weight.data[model.tokenizer.pad_token_id] = float("nan")
         torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)
-
-
-def test_a_step_that_generates_is_worth_32_tokens_of_padding_where_padding_is_allowed() -> None:
-    assert batches([4, 36], True) == [[0], [1]]
-    assert batches([4, 36], True, steps=1) == [[0, 1]]
-    assert batches([4, 37], True, steps=1) == [[0], [1]]
-    assert batches([4, 36], False, steps=99) == [[0], [1]]
-
-
-BATCHED = {
-    "answers": lambda model: ost.evaluate(
-        model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2
-    ),
-    "tokens left out": lambda model: ost.measure.faithfulness(
-        model,
-        ost.bounds(model, Prompt.from_ids(model, [2, 40, 50, 61, 50, 33])),
-        logit=17,
-    ),
-}
-
-
-@pytest.mark.parametrize("measure", BATCHED)
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_the_unembedding_of_a_batch_reads_a_contiguous_tensor(
-    family: Family, measure: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch's `linear` copies the matrix once a prompt otherwise: transformers hands it a slice of
-    the last positions.
-    """
-    model, honest = tiny_model(family), torch.nn.Linear.forward
-    read: list[tuple[int, bool]] = []
-
-    def noting(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        if self.out_features == model.cfg.d_vocab:
-            read.append((len(x), x.is_contiguous()))
-        return honest(self, x)
-
-    monkeypatch.setattr(torch.nn.Linear, "forward", noting)
-    BATCHED[measure](model)
-    assert {contiguous for _, contiguous in read} == {True}
-    assert max(rows for rows, _ in read) > 1

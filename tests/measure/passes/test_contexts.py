@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from torch import Tensor
 import ostools as ost
 from ostools import hooks
 from ostools.measure.passes.contexts import no_logits, run_from
-from ostools.models import lazy_cast, load_model, view_in
-from ostools.models.lazy_cast import LazyCast
+from ostools.models import lazy_cast, load_model
 from ostools.models.precision import casting
 from tests.checkpoints import EVERY_TEXT_FAMILY, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 from tests.families import SLOW
@@ -33,28 +31,6 @@ def test_no_logits_and_the_same_y(family: Family) -> None:
         logits = run_from(model, embedded, logits_to_keep=no_logits(model))
     assert logits.shape[1] == 0
     assert torch.equal(record["final_norm"], y)
-
-
-def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
-    made: list[int] = []
-
-    def counted(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def numbers(self: LazyCast, *rest: Any) -> Tensor:
-            made.append(max(self.shape))
-            return make(self, *rest)
-
-        return numbers
-
-    monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
-    for name in ("dense", "_cast_product"):
-        monkeypatch.setattr(LazyCast, name, counted(getattr(LazyCast, name)))
-    seen = view_in(model, torch.float64)
-    with torch.no_grad():
-        seen(IDS, logits_to_keep=no_logits(seen))
-        assert int(model.cfg.d_vocab) not in made
-        seen(IDS, logits_to_keep=1)
-    assert int(model.cfg.d_vocab) in made
 
 
 @pytest.mark.parametrize("logit", [None, 7])

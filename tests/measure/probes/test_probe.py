@@ -16,7 +16,7 @@ from ostools.ground.errors import InputError
 from ostools.measure import position as position_module
 from ostools.measure.answers.prefilled import prefilled_prompts
 from ostools.measure.collapse.prompt_sets import RenderedPairs
-from ostools.measure.passes.last_tokens import separate_rows
+from ostools.measure.passes.last_tokens import own_rows
 from ostools.measure.probes.scores import BETWEEN, BEYOND, TESTS, captured, splits
 from ostools.models import encode
 from ostools.results import frame_of
@@ -80,12 +80,12 @@ def test_every_place_is_the_models_own(family: str) -> None:
     prompts = prefilled_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))
     found = {(place.site, place.layer): rows for place, rows in captured(model, prompts).items()}
     for number, one in enumerate(prompts):
-        alone, logits = separate_rows(model, one.ids)
+        alone, logits = own_rows(model, [one.ids], logits_to_keep=1)
         assert torch.allclose(
             found["residual", 2][number], alone.residuals[2][0], rtol=0, atol=1e-4
         )
         assert torch.allclose(found["y", 2][number], alone.y[0], rtol=0, atol=1e-5)
-        assert torch.allclose(found["logits", 2][number], logits, rtol=0, atol=1e-5)
+        assert torch.allclose(found["logits", 2][number], logits[0, -1], rtol=0, atol=1e-5)
         with torch.no_grad(), hooks.capture(model, "mlp_output", layers=[1]) as record:
             model(torch.tensor([one.ids]))
         behind = found["residual_mid", 1][number] + record["mlp_output"][1][0, -1]
