@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 
-from ostools.ground.lens import PreTrainedConfig, TransformerBridge, original_model
+from ostools.ground import (
+    InputError,
+    PreTrainedConfig,
+    TransformerBridge,
+    original_model,
+    unknown_name,
+)
 from ostools.models.families import Family, family_of_config
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast
 
