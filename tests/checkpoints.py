@@ -29,6 +29,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from ostools.models.load import recorded_bridge
@@ -73,13 +74,6 @@ CHAT_TEMPLATE = (
 )
 
 
-def _byte_symbol(byte: int) -> str:
-    """The printable character that byte-level BPE writes for a byte (GPT-2's table)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [value for value in range(256) if value not in printable]
-    return chr(byte) if byte in printable else chr(256 + others.index(byte))
-
-
 def write_tokenizer(
     path: Path, *, bos: bool = True, chat_template: str | None = CHAT_TEMPLATE
 ) -> Path:
@@ -87,9 +81,12 @@ def write_tokenizer(
     `<bos>`.
     """
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *CONTROL))}
+    symbol = bytes_to_unicode()  # what byte-level BPE writes for a byte: GPT-2's table
     for byte in range(256):
-        vocabulary[_byte_symbol(byte)] = len(vocabulary)
-    merges = [tuple("".join(map(_byte_symbol, part.encode())) for part in pair) for pair in _MERGES]
+        vocabulary[symbol[byte]] = len(vocabulary)
+    merges = [
+        tuple("".join(symbol[byte] for byte in part.encode()) for part in pair) for pair in _MERGES
+    ]
     for left, right in merges:
         vocabulary[left + right] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))  # pyright: ignore[reportArgumentType]
@@ -217,14 +214,10 @@ def make_model(
     return model
 
 
-@lru_cache(maxsize=2)
-def _tokenizer_text(bos: bool) -> tuple[tuple[str, str], ...]:
-    """The files of a saved tokenizer: written once, because every model of a test session needs
-    them.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        files = sorted(write_tokenizer(Path(folder), bos=bos).iterdir())
-        return tuple((file.name, file.read_text(encoding="utf-8")) for file in files)
+@cache
+def _tokenizer_folder(bos: bool) -> Path:
+    """A saved tokenizer: written once, because every model of a test session needs it."""
+    return write_tokenizer(Path(_HOME.name) / f"tokenizer-{bos}", bos=bos)
 
 
 @lru_cache(maxsize=2)
@@ -240,10 +233,7 @@ def make_tokenizer(*, bos: bool = True, fresh: bool = False) -> PreTrainedTokeni
     """
     if not fresh:
         return _shared_tokenizer(bos)
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in _tokenizer_text(bos):
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        return PreTrainedTokenizerFast.from_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(_tokenizer_folder(bos))
 
 
 ARCHITECTURE: dict[str, str] = {

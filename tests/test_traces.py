@@ -19,9 +19,6 @@ TOKENS = torch.tensor([[2, 40]])
 CHANGES: dict[str, Callable[[Any, ExitStack], object]] = {
     "written to": lambda model, _: model.ln_final.weight.mul_(1.0),  # no number changes
     "edited": lambda model, stack: stack.enter_context(hooks.scale_scores(model, 0.5)),
-    "configured": lambda model, _: setattr(
-        model.original_model.generation_config, "eos_token_id", None
-    ),
     "trained": lambda model, _: model.train(),
 }
 

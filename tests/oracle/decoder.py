@@ -12,7 +12,7 @@ uses no transformers, no TransformerLens, and nothing of ostools, hooks or mitig
     y_n      = final norm of v_n^(L);   logits = E y_n,  in Gemma 2 c tanh(. / c)
 
 P is the norm after a sublayer in Gemma 2 and 3, and nothing elsewhere. Gemma multiplies embeddings
-by sqrt(d_model), and its act is the tanh form of GELU; Llama's is SiLU. Gemma 3 (and Qwen 3) norms
+by sqrt(d_model), and its act is the tanh form of GELU; Llama's is SiLU. Gemma 3 norms
 q and k before R. Sources: Touvron et al. 2023 (Llama), Gemma Team 2024a, 2024b, 2025. Angles, their
 cosines and sines are rounded to float32, as the trained models have them.
 """
@@ -30,7 +30,7 @@ from torch import Tensor
 Config = Mapping[str, Any]
 Weights = Mapping[str, Tensor]
 
-WINDOWED = ("gemma2", "gemma3_text", "mistral")
+WINDOWED = ("gemma2", "gemma3_text")
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,7 @@ def decoder(config: Config, weights: Weights) -> Decoder:
     """
     kind = config["model_type"]
     gemma = kind.startswith("gemma")
-    known = ("llama", "gemma", *WINDOWED, "qwen3")
-    assert kind in known, kind
+    assert kind in ("llama", "gemma", *WINDOWED), kind
     w = {name: tensor.double() for name, tensor in weights.items()}
 
     def norm(name: str) -> Norm | None:

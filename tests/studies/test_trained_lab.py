@@ -116,51 +116,44 @@ def test_accuracy_is_that_of_the_greedy_answers(
 
 
 def test_the_summary_finds_planted_laws() -> None:
-    kind = {**PLAIN, "forced": False, "weights": "trained", "precision": "float64", "asked": pd.NA}
     lengths = np.array([16, 32, 64, 128, 256])
     curve = {
+        **PLAIN,
+        "forced": False,
+        "weights": "trained",
+        "precision": "float64",
+        "asked": pd.NA,
         "encoding": "none",
         "quantity": "distance",
         "task": "ones",
         "layer": pd.NA,
         "length": lengths,
+        "seen": lengths <= 32,
     }
-    tables = [
-        pd.DataFrame(
-            curve | kind | {"seed": seed, "seen": lengths <= 32, "value": 5.0 * lengths**-rate}
-        )
-        for seed, rate in enumerate((0.5, 1.0, 1.5))
+    start = {"quantity": "collapse_length", "precision": "bfloat16", "length": [256]}
+    planted: list[dict[str, Any]] = [
+        *({"seed": seed, "value": 5.0 * lengths**-rate} for seed, rate in enumerate((0.5, 1, 1.5))),
+        *(
+            {**start, "seen": False, "seed": seed, "value": value}
+            for seed, value in enumerate((40.0, np.nan, 90.0))
+        ),
+        {
+            "quantity": "accuracy",
+            "precision": "float32",
+            "task": "lab-first",
+            "seed": 0,
+            "asked": 10,
+            "value": [1.0, 0.5, 0.5, 0.0, 0.1],
+        },
     ]
-    starts = {"quantity": "collapse_length", "precision": "bfloat16", "length": 256, "seen": False}
-    tables += [
-        pd.DataFrame([curve | kind | starts | {"seed": seed, "value": value}])
-        for seed, value in enumerate((40.0, np.nan, 90.0))
-    ]
-    answers = {
-        "quantity": "accuracy",
-        "precision": "float32",
-        "task": "lab-first",
-        "seed": 0,
-        "asked": 10,
-    }
-    tables.append(
-        pd.DataFrame(
-            curve | kind | answers | {"seen": lengths <= 32, "value": [1.0, 0.5, 0.5, 0.0, 0.1]}
-        )
-    )
-    frame: Any = pd.concat(tables)[list(COLUMNS)]
+    frame: Any = pd.concat([pd.DataFrame(curve | part) for part in planted])[list(COLUMNS)]
     (row,) = trained_summary(TrainedLab(frame, Provenance.without_model())).to_dict("records")
     assert row["rate"] == pytest.approx(1.0)
     assert row["rate_high"] - row["rate"] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)
-    assert (row["seeds"], row["collapse_reached"], row["collapse_first"], row["collapse_last"]) == (
-        3,
-        2,
-        40,
-        90,
-    )
+    starts = [row[f"collapse_{what}"] for what in ("reached", "first", "last")]
+    assert (row["seeds"], *starts) == (3, 2, 40, 90)
     assert (row["first_seen"], row["first_unseen"]) == (0.75, pytest.approx(0.2))
-    assert np.isnan(row["first_seen_low"])
-    assert np.isnan(row["last_seen"])
+    assert np.isnan([row["first_seen_low"], row["last_seen"]]).all()
 
 
 def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
@@ -186,19 +179,18 @@ def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> 
         there = cells[config.name]["config"]
         assert [there[name] for name in names] == [getattr(config, name) for name in names]
     table = trained_summary(stored)
-    kind = PLAIN | {"forced": False}
-    rows = table[(table[list(kind)] == list(kind.values())).all(axis=1)].set_index(
-        ["encoding", "weights"]
-    )
-    rates = {
-        "none": (1.48, 1.97),
-        "alibi": (1.99, 2.46),
-        "rope-10000": (0.96, 0.24),
-        "learned": (0.03, 0.06),
-    }
-    for encoding, rate in rates.items():
-        assert tuple(rows.loc[encoding].loc[["untrained", "trained"], "rate"]) == pytest.approx(
-            rate, abs=0.005
-        )
+    plain = (table[[*PLAIN, "forced"]] == [*PLAIN.values(), False]).all(axis=1)
+    rows = table[plain].set_index(["encoding", "weights"])
+    for encoding, rates in RATES.items():
+        found = [rows.loc[(encoding, weights), "rate"] for weights in ("untrained", "trained")]
+        assert found == pytest.approx(rates, abs=0.005)
     assert tuple(rows.loc[("alibi", "trained"), ["collapse_first", "collapse_last"]]) == (50, 104)
     assert rows.loc[("none", "trained"), "count_unseen"] == pytest.approx(0.11, abs=0.005)
+
+
+RATES = {
+    "none": [1.48, 1.97],
+    "alibi": [1.99, 2.46],
+    "rope-10000": [0.96, 0.24],
+    "learned": [0.03, 0.06],
+}
