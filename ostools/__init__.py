@@ -53,25 +53,19 @@ if _TYPE_CHECKING:  # each is imported from its module when it is first used (`_
     from ostools.reporting.report.report import report as report
     from ostools.results import load_result as load_result
 
-_MEASUREMENTS = (
-    *(
-        "ablation",
-        "attention",
-        "attribution",
-        "bounds",
-        "collapse",
-        "compare",
-        "evaluate",
-        "influence_by_distance",
-    ),
-    *("patch", "probe", "profile", "sensitivity", "study", "token_homogenization"),
-)
 _HOME = {
     "explore": "ostools.explorer",
     "load_result": "ostools.results",
     "report": "ostools.reporting.report.report",
     **dict.fromkeys(("Prompt", "adopt", "encode", "load_model"), "ostools.models"),
-    **dict.fromkeys(_MEASUREMENTS, "ostools.measure"),
+    **dict.fromkeys(
+        (
+            *("ablation", "attention", "attribution", "bounds", "collapse", "compare", "evaluate"),
+            *("influence_by_distance", "patch", "probe", "profile", "sensitivity", "study"),
+            "token_homogenization",
+        ),
+        "ostools.measure",
+    ),
 }
 """Module of each public name: what the imports above say to type checkers, and a test holds against
 them.
@@ -87,19 +81,9 @@ def __getattr__(name: str) -> object:
         return value
     if name in _ROOMS:
         return _importlib.import_module(f"ostools.{name}")
-    advice = ""
-    if not name.startswith("_"):  # else a tool asks, and nobody waits for the rooms
-        from ostools.ground.errors import did_you_mean
+    from ostools.ground.errors import did_you_mean
 
-        rooms = (
-            room for room in _ROOMS if hasattr(_importlib.import_module(f"ostools.{room}"), name)
-        )
-        room = next(rooms, "")
-        advice = (
-            f": it is ostools.{room}.{name}"
-            if room
-            else f": {did_you_mean(name, __all__)}".rstrip(": ")
-        )
+    advice = f": {did_you_mean(name, __all__)}".rstrip(": ")
     raise AttributeError(f"module 'ostools' has no attribute {name!r}{advice}")
 
 

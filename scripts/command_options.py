@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ostools.cli.commands import UNKNOWN, Command, Parameter
-from ostools.cli.options import takes_question
+from ostools.cli.commands import Command, Parameter
+from ostools.cli.prompts import takes_question
 
 MODEL_HELP = (
     "'embedded' (the default) or another of 'ostools list models', a directory, or a hub id."
@@ -55,11 +55,6 @@ _HOSTED = (
     ),
 )
 _TASK = "a task with its options, such as count-ones:mode=cot-zero-shot; see 'ostools list tasks'"
-_PROMPTS = (
-    "--prompts",
-    "FILE",
-    "Many: a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there.",
-)
 _QUESTION = (
     (
         "--task",
@@ -76,6 +71,8 @@ _HELP = {
     "mitigation": "what acts on prompt or pass, such as separator:every=3 ('ostools list mitigations'), or ./mine.py:NAME",
 }
 """Help of the kinds of values that mean the same everywhere."""
+_LONG = 32
+"""Numbers of a default that a help does not list."""
 _METAVARS = {"text": "TEXT", "names": "NAME", "path": "PATH", "numbers": "RANGE", "places": "PART"}
 _METAVARS |= dict.fromkeys(_HELP, "NAME[:OPTIONS]")
 
@@ -95,26 +92,34 @@ def common_options() -> dict[str, list[Row]]:
     return {name: _rows(rows) for name, rows in sets.items()}
 
 
-def common_of(command: Command) -> list[str]:
-    """The sets of common options that a command has, in the order of its help."""
+def common_of(command: Command, runs_model: bool) -> list[str]:
+    """The sets of common options that a command has, in the order of its help; `runs_model`: it
+    loads its model itself."""
+    has_model = bool(command.of_kind("model"))
     has = {
-        "name": command.runs_model and not command.loads_model,
-        "hosted": command.runs_model and command.hosted is not None,
-        "model": command.runs_model,
-        "result": command.draws,
+        "name": has_model,
+        "hosted": bool(command.of_questions),
+        "model": has_model or runs_model,
+        "result": command.measures,
         "every": True,
     }
     return [name for name, is_there in has.items() if is_there]
 
 
-def options_of(command: Command, lines: Mapping[str, str], by_place: Sequence[str]) -> list[Row]:
+def written_options(
+    command: Command,
+    lines: Mapping[str, str],
+    by_place: Sequence[str],
+    defaults: Mapping[str, object],
+) -> list[Row]:
     """Every argument and option of a command that is its own. lines: what the docstring says of
     each parameter; by_place: those that may be given without their name."""
     rows: list[Row] = []
-    for prompt in command.prompts:
+    for prompt in command.of_kind("prompt"):
         rows += _prompt_options(command, prompt)
     for parameter in command.options:
-        rows.append(_option(command, parameter, lines.get(parameter.name, ""), by_place))
+        name = parameter.name
+        rows.append(_option(command, parameter, lines[name], name in by_place, defaults[name]))
     return rows
 
 
@@ -132,54 +137,51 @@ def _prompt_options(command: Command, prompt: Parameter) -> list[Row]:
         ("--prompt", "TEXT", f"The text to measure on{many}."),
         ("--ids", "IDS", f"Token ids in place of a text: 2,40,50{many}."),
     ]
-    rows = [_PROMPTS] * prompt.many
-    if takes_question(command):
-        rows += [row for row in _QUESTION if row[0][2:] not in command.names]
-    return _rows(texts, prompt.many) + _rows(rows)
+    names = [parameter.name for parameter in command.parameters]
+    questions = [row for row in _QUESTION if row[0][2:] not in names] * takes_question(command)
+    return _rows(texts, prompt.many) + _rows(questions)
 
 
-def _option(command: Command, parameter: Parameter, line: str, by_place: Sequence[str]) -> Row:
+def _option(
+    command: Command, parameter: Parameter, line: str, by_place: bool, default: object
+) -> Row:
     """The declaration of one parameter, with its choices and its default."""
-    kind, text = parameter.kind, _help(command, parameter, line)
+    usual = command.defaults.get(parameter.name) or _shown(default)
+    kind, text = parameter.kind, _help(parameter, line)
+    text += f"  [default: {usual}]" if usual else ""
     is_required = parameter.required and command.defaults.get(parameter.name) is None
     required: Row = {"required": True} if is_required else {}
-    if command.loads_model and parameter.name in by_place:
+    if by_place and not command.measures:
         metavar = parameter.name.upper()
         return {"names": [parameter.name], "metavar": metavar, "argument": True, "help": text} | (
             required
         )
     names = [parameter.option, parameter.name]
     if kind == "flag":
-        negation = f"/--no-{parameter.option[2:]}" if parameter.default is not False else ""
+        negation = f"/--no-{parameter.option[2:]}" if default is not False else ""
         return {"names": [f"{names[0]}{negation}", names[1]], "help": text, **required}
-    usual = {"number": "FLOAT", "whole": "INTEGER"} | _METAVARS
-    metavar = usual.get(kind, "TEXT")
+    metavars = {"number": "FLOAT", "whole": "INTEGER"} | _METAVARS
+    metavar = metavars.get(kind, "TEXT")
     if parameter.words:
-        beside_words = [] if kind == "word" else [usual.get(kind, "INTEGER")]
+        beside_words = [] if kind == "word" else [metavars.get(kind, "INTEGER")]
         metavar = f"[{'|'.join([*map(str, parameter.words), *beside_words])}]"
     many: Row = {"many": True} if parameter.many else {}
     return {"names": names, "metavar": metavar, "help": text, **many, **required}
 
 
-def _help(command: Command, parameter: Parameter, line: str) -> str:
+def _help(parameter: Parameter, line: str) -> str:
     line = _HELP.get(parameter.kind) or line
     line = re.sub(r"`(ostools [^`]*)`", r"'\1'", line).replace("`", "")
     line = re.sub(r"\bNone: ", "without it: ", line)
-    usual = command.defaults.get(parameter.name) or shown_default(parameter)
-    text = f"{line[:1].upper()}{line[1:]}."
-    return f"{text}  [default: {usual}]" if usual else text
+    return f"{line[:1].upper()}{line[1:]}."
 
 
-def shown_default(parameter: Parameter) -> str:
-    """A default as it would be written on the command line; nothing for None, flags, unknowns."""
-    value: Any = parameter.default
-    if value is UNKNOWN or value is None or isinstance(value, bool) or len(str(value)) == 0:
-        return ""
-    if isinstance(value, range):
-        value = tuple(value)
-    if isinstance(value, tuple):
-        numbers = [item for item in value if isinstance(item, int)]
-        if len(numbers) == len(value) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-            return f"{value[0]}:{value[-1]}"
-        return ",".join(map(str, value))
-    return str(value)
+def _shown(default: object) -> str:
+    """A default as it would be written on the command line; nothing for None, flags, and what no
+    command line spells, or only with many numbers."""
+    if isinstance(default, range) and default.step == 1:
+        return f"{default[0]}:{default[-1]}"
+    if isinstance(default, tuple | list | range):
+        return ",".join(map(str, default)) if len(default) < _LONG else ""
+    is_written = isinstance(default, int | float | str) and not isinstance(default, bool)
+    return str(default) if is_written else ""

@@ -18,19 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ostools as ost
 import ostools.measure
 import ostools.paper
-import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
+import ostools.sweep
 from ostools import measure, models
+from ostools.cli import hosted
 from ostools.cli.commands import read_command
-from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
+from ostools.cli.verbs import composed, listings, pages, sweeps
 from ostools.cli.verbs.models import models as list_models
 from ostools.ground import names
 from ostools.ground.arguments import full_hints, full_signature, is_list, parts_of, words_of
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
 from ostools.measure import (
-    bounds,
     collapse,
     evaluate,
     faithfulness,
@@ -38,10 +39,11 @@ from ostools.measure import (
     sensitivity,
 )
 from ostools.measure.collapse import verdicts
+from ostools.measure.faithfulness import deletion
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.position import POSITIONS
 from ostools.mitigations import Mitigation
-from ostools.models import Prompt, encode
+from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
 from ostools.paper.behaviour import figure_2, figure_2_tasks, figure_3, figure_4, figure_tasks
 from ostools.paper.figure5 import figure_5
@@ -49,18 +51,20 @@ from ostools.paper.synthetic import figure_8, figure_9
 from ostools.tasks import FIGURE_5, AppendixTask, CollapseTask, Task, label
 from ostools.tasks.questions import Question
 from ostools.theory import distances
-from scripts.command_options import common_of, common_options, options_of
+from scripts.command_options import common_of, common_options, written_options
 
 Function = Callable[..., Any]
 NOT_OF_A_PROFILE = ("linearisations", "layers", "accuracy", "seed", "logit")
-"""Parameters of `sensitivity` that `sensitivity profile` does not have."""
-SUPPLIED = ("progress", "say", "max_memory")
-"""Parameters that the command line gives itself, to the functions that have them."""
+NOT_OF_A_USE = ("layers", "method", "cotangents", "accuracy")
+"""Parameters of `sensitivity` that `sensitivity profile` and `ablate faithfulness` do not have."""
+LIMITS = ("max_memory",)
+"""Parameters that `--max-memory` gives to the functions that have them."""
 FOR_TYPE_CHECKERS: dict[str, Any] = {
     **vars(measure),
     **vars(models),
     **vars(names),
     **vars(verdicts),
+    **vars(deletion),
     **vars(distances),
     "Mitigation": Mitigation,
     "Progress": Progress,
@@ -72,8 +76,6 @@ FOR_TYPE_CHECKERS: dict[str, Any] = {
     "Sequence": Sequence,
 }
 """Names in annotations of `ostools.cli`, which imports at run time only what a command needs."""
-_LONG = 20
-"""Numbers of a default that a help does not list."""
 FILE = Path(__file__).parents[1] / "ostools" / "cli" / "commands.json"
 
 VERBS = {
@@ -102,7 +104,6 @@ class Declared:
 
     lines_of: functions whose docstrings have the lines of parameters handed on to them.
     options_of: functions whose parameters the command's `**options` are, but those named here.
-    hands_on: other functions that get arguments of the same names.
     """
 
     name: str
@@ -110,15 +111,11 @@ class Declared:
     examples: Sequence[str]
     lines_of: Sequence[Function] = ()
     options_of: Mapping[Function, Sequence[str]] = field(default_factory=dict)
-    hands_on: Sequence[Function] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     memory: Function | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
-    hosted: str | None = None
     of_questions: Sequence[str] = ()
-    loads_model: bool = False
     runs_model: bool = False
-    draws: bool = True
     measures: bool = True
 
 
@@ -146,7 +143,6 @@ def _figure(
         sizes={"task": [one if isinstance(one, str) else label(one) for one in asked]}
         if memory
         else {},
-        hosted="figure_questions" if has_answers else None,
         of_questions=["lengths", *(("seeds", "panels") if is_counting else ())]
         if has_answers
         else [],
@@ -155,8 +151,9 @@ def _figure(
 
 def _unmeasured(name: str, function: Function, *examples: str, **declared: Any) -> Declared:
     """A command that gives no result: it loads its models itself, or needs none."""
-    kind = {"loads_model": True, "draws": False, "measures": False}
-    return Declared(name=name, function=function, examples=examples or [""], **kind, **declared)
+    return Declared(
+        name=name, function=function, examples=examples or [""], measures=False, **declared
+    )
 
 
 DECLARED = (
@@ -169,32 +166,18 @@ DECLARED = (
         memory=sensitivity,
     ),
     Declared(
-        name="collapse",
-        function=composed.collapse,
-        examples=[
-            "--task figure-5a --lengths 1:512 --dtypes bfloat16 --out x.html",
-            "--task figure-5c --layers all --out layers.png",
-            '--prompt "Once upon a time" --item " and" --no-bos --dtypes int8-kv',
-        ],
-        lines_of=[collapse],
-        options_of={collapse: []},
-        memory=composed.pairs_memory,
-    ),
-    Declared(
         name="evaluate prompts",
         function=hosted.prompts,
         examples=["--task copy-last --lengths 10:300 --out prompts.jsonl"],
         lines_of=[figure_3],
-        loads_model=True,
-        draws=False,
+        measures=False,
     ),
     Declared(
         name="ablate faithfulness",
         function=composed.faithfulness,
         examples=['--prompt "Once upon a time, a girl named Ann had a" --out use.png'],
-        lines_of=[faithfulness, sensitivity, bounds],
-        options_of={faithfulness: ["profiles"], encode: ["text"]},
-        hands_on=[sensitivity, bounds],
+        lines_of=[faithfulness, sensitivity],
+        options_of={sensitivity: [*NOT_OF_A_USE]},
         memory=sensitivity,
     ),
     _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", evaluate, figure_2_tasks()),
@@ -230,7 +213,6 @@ DECLARED = (
         '--model ./my-model --prompt "The capital of France is" --out x.html',
         "--sections collapse,precision --lengths 1:128",
         "--run sweep --out sweep.html",
-        options_of={encode: ["model", "text"]},
         runs_model=True,
     ),
     _unmeasured(
@@ -260,53 +242,51 @@ def table() -> dict[str, Any]:
 
 
 def _of_record(record: MeasurementRecord) -> dict[str, Any]:
-    return vars(record) | {"memory": None, "sizes": {}}
+    of_questions = record.of_questions if record.hosted else ()
+    return vars(record) | {"memory": None, "sizes": {}, "of_questions": of_questions}
 
 
 def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
     function: Function = declared["function"]
     summary, description, _ = _parts(inspect.getdoc(inspect.unwrap(function)) or "")
-    parameters = list(
-        _all_parameters(function, declared.get("options_of", {}), declared["lines_of"])
-    )
+    hidden = {*declared.get("python_only", ()), *declared.get("fixed", ())}
+    options_of = declared.get("options_of", {})
+    parameters = [
+        parameter
+        for parameter in _all_parameters(function, options_of, declared["lines_of"])
+        if parameter["name"] not in hidden
+    ]
+    measures = declared.get("measures", True)
+    is_composed = measures and "ostools.cli" in function.__module__
+    checking = dict.fromkeys([*declared["lines_of"], *options_of] if is_composed else [])
     fields = {
         "name": name,
         "function": _target(function),
+        "python": python_name(function) if measures else "",
         "summary": summary,
         "description": description,
         "parameters": parameters,
-        **{
-            key: declared.get(key)
-            for key in ("examples", "defaults", "python_only", "fixed", "hosted")
-        },
-        "of_questions": declared["of_questions"],
-        "checked_by": _checked_by(declared),
+        **{key: declared.get(key) for key in ("examples", "defaults", "fixed", "of_questions")},
+        "checked_by": [*map(_target, checking)],
         "memory": "" if declared["memory"] is None else _target(declared["memory"]),
         "sizes": declared["sizes"],
     }
-    runs_model = declared.get("runs_model", False) or any(
-        parameter["kind"] == "model" for parameter in parameters
-    )
-    fields |= {"runs_model": runs_model, "loads_model": declared.get("loads_model", False)}
-    fields = {key: value for key, value in fields.items() if value}
-    fields |= {key: False for key in ("draws", "measures") if not declared.get(key, True)}
+    required = ("python", "summary", "examples")
+    fields = {key: value for key, value in fields.items() if value or key in required}
+    fields |= {} if measures else {"measures": False}
     lines = {parameter["name"]: parameter.pop("line", "") for parameter in parameters}
     by_place = [parameter["name"] for parameter in parameters if parameter.pop("by_place", False)]
+    usual = {parameter["name"]: parameter.pop("default") for parameter in parameters}
     command = read_command(fields)
-    fields["options_written"] = options_of(command, lines, by_place)
-    return fields | {"common": common_of(command)}
+    fields["options_written"] = written_options(command, lines, by_place, usual)
+    return fields | {"common": common_of(command, declared.get("runs_model", False))}
 
 
-def _checked_by(declared: Mapping[str, Any]) -> list[str]:
-    """The functions that refuse wrong arguments of the command before a model is loaded: its own,
-    and those that it hands them to."""
-    own, others = (
-        declared["function"],
-        (*declared.get("options_of", ()), *declared.get("hands_on", ())),
-    )
-    public = [function for function in (own, *others) if "ostools.cli" not in function.__module__]
-    targets = [_target(function) for function in public]
-    return targets if declared.get("measures", True) and targets != [_target(own)] else []
+def python_name(function: Function) -> str:
+    """The public name of the function, or of the one that a command composes it of."""
+    rooms = {"": ost, "measure.": measure, "paper.": ostools.paper}
+    name = function.__name__
+    return next(f"ost.{room}{name}" for room, module in rooms.items() if name in dir(module))
 
 
 def _target(function: Function) -> str:
@@ -352,14 +332,10 @@ def _hints(function: Function) -> dict[str, Any]:
 
 def _parameter(parameter: inspect.Parameter, hint: Any, line: str) -> dict[str, Any]:
     name = parameter.name
-    fields: dict[str, Any] = (
-        {"name": name, "kind": "supplied"} if name in SUPPLIED else {"name": name, **_kind(hint)}
-    )
+    kind = {"kind": "limit"} if name in LIMITS else _kind(hint)
+    fields = {"name": name, **kind, "default": parameter.default, "line": line}
     if parameter.default is parameter.empty:
         fields["required"] = True
-    elif (default := _plain(parameter.default)) is not parameter.empty:
-        fields["default"] = default
-    fields |= {"line": line} if line else {}
     return fields | ({} if parameter.kind is parameter.KEYWORD_ONLY else {"by_place": True})
 
 
@@ -376,6 +352,8 @@ def _kind(hint: Any) -> dict[str, Any]:
     words = {"words": list(words_of(hint))} if str in map(type, words_of(hint)) else {}
     if any(issubclass(part, TransformerBridge) for part in classes):
         return {"kind": "model"}
+    if {*parts_of(Progress)} <= {*parts}:
+        return {"kind": "progress"}
     if tasks := classes & {Task, CollapseTask, AppendixTask}:
         return {
             "kind": "repeating"
@@ -404,21 +382,6 @@ def _kind(hint: Any) -> dict[str, Any]:
     is_word = bool(words) and not classes
     words |= {"question": True} if words_of(hint) == POSITIONS else {}
     return {"kind": "word" if is_word else kind, **several, **words}
-
-
-def _plain(default: Any) -> Any:
-    """The default as JSON has it; `Parameter.empty` for what no command line can spell, and for
-    long lists of odd numbers.
-    """
-    if isinstance(default, range):
-        return {"range": [default.start, default.stop, default.step]}
-    if isinstance(default, tuple | list) and len(default) < _LONG:
-        return list(default)
-    return (
-        default
-        if default is None or isinstance(default, bool | int | float | str)
-        else inspect.Parameter.empty
-    )
 
 
 def _lines(function: Function) -> dict[str, str]:

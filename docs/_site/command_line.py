@@ -20,8 +20,7 @@ def reference() -> str:
 
 def _command(command: Command) -> str:
     purpose = f"{command.summary}\n\n{command.description}".strip()
-    module, _, name = command.function.partition(":")
-    python = f"Python: `{module}.{name}`." if not module.startswith("ostools.cli") else ""
+    python = f"Python: `{command.python}`." if command.python else ""
     lines = [f"### ostools {command.name}", "", _escaped(purpose), "", python, ""]
     lines += ["| option | |", "|---|---|", *map(_row, declared(command))]
     return "\n".join([*lines, "", "```", *command.examples, "```"])
@@ -34,7 +33,7 @@ def _row(parameter: Any) -> str:
     else:
         names = " / ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
         shown = names if parameter.is_flag else f"{names} `{value}`"
-    said = _escaped(parameter.help or "")
+    said = _escaped(getattr(parameter, "help", None) or "")
     if parameter.required:
         said += " Required."
     return f"| {shown} | {said} |"

@@ -19,15 +19,11 @@ from ostools.ground.errors import unknown_name
 
 # What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130
-
-# A path, an option or an error of another library may be of any length; what is expected stands
-# at its ends.
-_LONGEST_REFUSAL = 2000
-
-WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+_WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
 """Settings of the environment that say how OpenMP's threads wait."""
-SPIN = "1000"
-
+_REFUSALS = frozenset({"InputError", "HookError", "MitigationError"})
+"""The errors that are refusals, by their names: without importing the packages below (and torch).
+"""
 _TOKENIZER = "The tokenizer does not say what the text does"
 _MODEL = "The model is not what it says"
 _SECTIONS = {
@@ -42,67 +38,6 @@ _SECTIONS = {
     "ostools.measure.jacobian.certificate": "The measurement disagrees with itself",
 }
 """Sections of docs/errors.md, by the class of an error or the module that raised it."""
-
-
-class _Leaf(click.Command):
-    """One command of the table, with its examples and the further words of its verb."""
-
-    def __init__(self, command: Command) -> None:
-        from ostools.cli.options import declared
-
-        text = f"{command.summary}\n\n{command.description}".replace("`", "").strip()
-        run = partial(_run, command)
-        super().__init__(command.name, params=declared(command), help=text, callback=run)
-        self.command = command
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of this measurement, and below them those that all have."""
-        from ostools.cli.options import CommonOption
-
-        rows: dict[str, list[tuple[str, str]]] = {"Options": [], "Common options": []}
-        for parameter in self.get_params(ctx):
-            is_common = isinstance(parameter, CommonOption) or parameter.name == "help"
-            record = parameter.get_help_record(ctx)
-            if isinstance(parameter, click.Option) and record is not None:
-                rows["Common options" if is_common else "Options"].append(record)
-        for title, records in rows.items():
-            _write(formatter, title, records)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, and the WHATs of a verb behind its default."""
-        with formatter.section("Example"):
-            for line in self.command.example_lines:
-                formatter.write(f"  {line}\n")
-        if len(self.command.words) == 1:
-            _write(formatter, f"More of ostools {self.name}", _summaries(self.command.words))
-
-
-class _Choice(click.Command):
-    """Words that need another one behind them, such as `ostools list`."""
-
-    def __init__(self, words: tuple[str, ...]) -> None:
-        super().__init__(" ".join(words), help=VERBS.get(words[0]), callback=self._refuse)
-        self.words = words
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what may stand behind these words."""
-        _write(formatter, "What", _summaries(self.words))
-
-    def _refuse(self) -> None:
-        next_words = ", ".join(words[len(self.words)] for words in longer_than(self.words))
-        raise click.UsageError(f"Missing word behind {self.name}: expected one of {next_words}")
-
-
-def _write(formatter: click.HelpFormatter, title: str, rows: list[tuple[str, str]]) -> None:
-    if rows:
-        with formatter.section(title):
-            formatter.write_dl(rows)
-
-
-def _summaries(words: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The commands whose words begin with these, each with what it does."""
-    longer = longer_than(words)
-    return [(" ".join(name), COMMANDS[name].summary.replace("`", "")) for name in longer]
 
 
 class Program(click.Group):
@@ -122,31 +57,24 @@ class Program(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first words name, and the rest of the line."""
         count = 0
-        while count < len(args) and _begins(tuple(args[: count + 1])):
+        while count < len(args) and self.get_command(ctx, " ".join(args[: count + 1])):
             count += 1
-        if not count and not args[0].startswith("-"):
-            raise unknown_name("command", args[0], VERBS)
         if not count:
-            return super().resolve_command(ctx, args)
+            raise unknown_name("command", args[0], VERBS)
         words, remaining = tuple(args[:count]), args[count:]
-        command, name = _command(words), " ".join(words)
-        takes_words = any(isinstance(parameter, click.Argument) for parameter in command.params)
-        if remaining and not remaining[0].startswith("-") and not takes_words:
-            if not longer_than(words):
-                raise click.UsageError(f"{name} takes options alone, found {remaining[0]!r}", ctx)
-            next_words = [longer[count] for longer in longer_than(words)]
-            raise unknown_name(f"word behind {name}", remaining[0], next_words)
-        return name, command, remaining
+        next_words = [longer[count] for longer in longer_than(words)]
+        if next_words and remaining and not remaining[0].startswith("-"):
+            raise unknown_name(f"word behind {' '.join(words)}", remaining[0], next_words)
+        return " ".join(words), _command(words), remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs, each with the WHATs that it has."""
         rows = []
         for verb, summary in VERBS.items():
-            more = [" ".join(words[1:]) for words in longer_than((verb,)) if len(words) == 2]
-            if verb == "reproduce":
-                more.append("figure 2..9")
-            rows.append((verb, f"{summary} [{', '.join(more)}]" if more else summary))
-        _write(formatter, "Commands", rows)
+            more = ", ".join(" ".join(words[1:]) for words in longer_than((verb,)))
+            rows.append((verb, f"{summary} [{more}]" if more else summary))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -154,13 +82,34 @@ def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [name for name in COMMANDS if name[: len(words)] == words and name != words]
 
 
-def _begins(words: tuple[str, ...]) -> bool:
-    return words in COMMANDS or bool(longer_than(words))
-
-
 @cache
 def _command(words: tuple[str, ...]) -> click.Command:
-    return _Leaf(COMMANDS[words]) if words in COMMANDS else _Choice(words)
+    """One command of the table, with its examples and the further words of its verb; or words that
+    need another one behind them, such as `ostools list`."""
+    from ostools.cli.options import declared
+
+    name, command = " ".join(words), COMMANDS.get(words)
+    more = [
+        f"  {' '.join(longer)}: {COMMANDS[longer].summary.replace('`', '')}"
+        for longer in longer_than(words)
+    ]
+    epilog = "\n".join(["\b", f"More of ostools {name}:", *more]) if more else ""
+    if command is None:
+        refuse = partial(_refuse_choice, [longer[len(words)] for longer in longer_than(words)])
+        return click.Command(name, help=VERBS.get(name), epilog=epilog, callback=refuse)
+    text = f"{command.summary}\n\n{command.description}".replace("`", "").strip()
+    examples = "\n  ".join(["\b\nExample:", *command.example_lines])
+    return click.Command(
+        name,
+        params=declared(command),
+        help=text,
+        epilog=f"{examples}\n\n{epilog}",
+        callback=partial(_run, command),
+    )
+
+
+def _refuse_choice(next_words: list[str]) -> None:
+    raise click.UsageError(f"Missing word: expected one of {', '.join(next_words)} behind it")
 
 
 def _run(command: Command, **values: object) -> None:
@@ -200,11 +149,11 @@ def main() -> NoReturn:
         code = _refuse(f"{error.format_message()} (see {name} --help)")
     except BrokenPipeError:
         # The reader (head, less) left: not our error, and nothing more may be written on exit.
-        _drop_stdout()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a name that is too long, a full disk
         code = _refuse(str(error))
     except ValueError as error:
-        if not _is_refusal(error):
+        if not _REFUSALS & {kind.__name__ for kind in type(error).__mro__}:
             raise
         code = _refuse(f"{error}{_more(error)}")
     if code == _INTERRUPTED:
@@ -212,33 +161,18 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _drop_stdout() -> None:
-    """Send the rest of the buffer nowhere: written on exit, it would fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_refusal(error: ValueError) -> bool:
-    """InputError, or the own error of the packages below, without importing them (and torch)."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"InputError", "HookError", "MitigationError"})
-
-
 def _more(error: ValueError) -> str:
     """Where docs/errors.md says more of the refusal, or nothing."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = trace.tb_frame.f_globals["__name__"] if trace else ""
+    module, trace = "", error.__traceback__
+    while trace is not None:
+        module, trace = trace.tb_frame.f_globals["__name__"], trace.tb_next
     section = _SECTIONS.get(type(error).__name__) or _SECTIONS.get(module)
     return f" (more in docs/errors.md: {section})" if section else ""
 
 
 def _refuse(message: str) -> int:
     """Write one line to stderr, which no text in it can break, and return the exit code."""
-    line = on_one_line(message)
-    if len(line) > _LONGEST_REFUSAL:
-        line = f"{line[: _LONGEST_REFUSAL // 2]} ... {line[-_LONGEST_REFUSAL // 2 :]}"
-    sys.stderr.write(f"ostools: {line}\n")
+    sys.stderr.write(f"ostools: {on_one_line(message)}\n")
     return 2
 
 
@@ -249,8 +183,8 @@ def spin_briefly() -> None:
     (docs/scale.md has the times). libgomp, which torch brings, reads this when it is loaded:
     https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
     """
-    if not WAITING & set(os.environ):
-        os.environ["GOMP_SPINCOUNT"] = SPIN
+    if not _WAITING & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def _quieten_libraries() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from ostools.ground.errors import InputError
@@ -36,12 +36,15 @@ GLOBALS = GlobalOptions()
 
 def set_globals(values: Mapping[str, object]) -> None:
     """Read the global options of a command line; those it does not have keep their defaults."""
-    vars(GLOBALS).update(vars(GlobalOptions()))
     readers: dict[str, Callable[[str], object]]
     readers = {"out": Path, "max_memory": parse_bytes, "size": parse_size}
-    for name in (field.name for field in fields(GlobalOptions)):
-        if (value := values.get(name)) is not None:
-            setattr(GLOBALS, name, readers[name](str(value)) if name in readers else value)
+    for name, default in vars(GlobalOptions()).items():
+        value = values.get(name)
+        if value is None:
+            value = default
+        elif name in readers:
+            value = readers[name](str(value))
+        setattr(GLOBALS, name, value)
 
 
 def on_one_line(text: object) -> str:
@@ -57,13 +60,10 @@ _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 def parse_bytes(text: str) -> int:
     """`4GiB`, `500 MB` or a number of bytes. Raises `InputError` for others."""
-    form = r"\s*(\d*\.?\d+(?:e\d{1,2})?)\s*([a-z]*)\s*"
-    match = re.fullmatch(form, text.lower(), re.ASCII)
+    match = re.fullmatch(r"\s*(\d*\.?\d+)\s*([a-z]*)\s*", text.lower(), re.ASCII)
     amount = float(match[1]) * _BYTES.get(match[2], 0) if match else 0.0
     if not 0 < amount < 2**62:
-        raise InputError(
-            f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number alone"
-        )
+        raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number")
     return int(amount)
 
 
@@ -71,9 +71,6 @@ def parse_size(text: str) -> str | float:
     """`column`, `page`, `slide` or a number of inches. Raises `InputError` for others."""
     from ostools.reporting.style.paper import inches
 
-    try:
-        size: str | float = float(text)
-    except ValueError:
-        size = text
+    size = float(text) if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) else text
     inches(size)
     return size

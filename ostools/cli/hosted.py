@@ -1,9 +1,12 @@
-"""The result on answers that a model gave elsewhere: read from a file, or asked of its server."""
+"""Models that run elsewhere: `ostools evaluate prompts` writes the prompts out, and the result on
+the answers is read from a file, or asked of a server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.cli import terminal
 from ostools.cli.commands import Command
@@ -11,18 +14,59 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.measure import Hosted
+    from ostools.mitigations import Mitigation
     from ostools.results import Result
-    from ostools.tasks import Question
+    from ostools.tasks import Question, Task
+
+
+def prompts(
+    *,
+    task: Task | str | None = None,
+    lengths: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
+    mitigation: Mitigation | str | None = None,
+    figure: Literal["2", "3", "4", "6", "7", "all"] | None = None,
+    out: Path | None = None,
+) -> None:
+    """Write every prompt of a task or figure with its id, for a model that runs elsewhere.
+
+    One JSON object a line. Send `prompt` as it stands; answer with {"id": ..., "text": ...}, one
+    object a line, and read the answers by `ostools evaluate --answers` with the same options, or by
+    `ostools reproduce figure N --answers`.
+
+    Args:
+        lengths: numbers of items; without it 1:64, or those of the figure.
+        seeds: one sequence for each, of a task that draws its sequence; without it 0.
+        figure: all prompts of that figure, instead of one task's; all: those of 'ostools reproduce
+            --answers'.
+        out: a .jsonl file; else stdout.
+    """
+    from ostools.results import checked_output, write_atomically
+    from ostools.tasks.questions import prompts_jsonl
+
+    if out is not None:
+        checked_output(out, (".jsonl",), option="--out")
+    given = {"task": task, "mitigation": mitigation, "lengths": lengths, "seeds": seeds}
+    selection = {name: value for name, value in given.items() if value is not None}
+    if figure is None:
+        selection = {"task": "count-ones", "lengths": range(1, 65)} | selection
+    elif used := [name for name in selection if figure == "all" or name in ("task", "mitigation")]:
+        raise InputError(f"--figure {figure} has a --{used[0]} of its own: leave it out")
+    text = prompts_jsonl(_questions(selection, figure))
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(out, lambda part: part.write_text(text, "utf-8"))
+        terminal.tell_written(out)
 
 
 def hosted_result(
-    command: Command, arguments: Mapping[str, object], values: Mapping[str, object]
+    command: Command, arguments: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Result | None:
     """The result on answers that a model gave elsewhere; None where a model is to be loaded.
 
     values: of all options, by name. Raises `InputError` for options that only a model that is
-    loaded here has.
+    loaded here has: they would be ignored.
     """
     file, endpoint, name = (values.get(option) for option in ("answers", "endpoint", "model"))
     if file is None and endpoint is None:
@@ -32,55 +76,39 @@ def hosted_result(
             "--endpoint: expected --answers FILE too, where the answers are kept, and --model "
             "NAME, the model's name there"
         )
-    _refuse_of_a_loaded_model(command, arguments, "" if endpoint is None else "max_new_tokens")
-    from ostools.measure import hosted_evaluation
-
-    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    is_figure = command.hosted == "figure_questions"
-    figure = str(command.fixed.get("number", 2)) if is_figure else None
-    answers = _answers(hosted_questions(selection, figure), str(file), endpoint, name, arguments)
-    if command.words[0] == "evaluate":
-        return hosted_evaluation(answers)
-    return command.run(answers, **selection, **command.fixed)
-
-
-def _answers(
-    questions: list[Question],
-    file: str,
-    endpoint: object,
-    name: object,
-    arguments: Mapping[str, object],
-) -> Hosted:
-    """The answers of a file; those that it lacks are asked of an endpoint, where there is one."""
-    from ostools.measure import ask_endpoint, read_answers
-
-    if endpoint is None:
-        return read_answers(file, questions, model=None if name is None else str(name))
-    limit = arguments.get("max_new_tokens")
-    most = limit if isinstance(limit, int) else None
-    place = str(endpoint), str(name)
-    with terminal.progress("asking") as progress:
-        return ask_endpoint(*place, questions, file, max_tokens=most, progress=progress)
-
-
-def _refuse_of_a_loaded_model(
-    command: Command, arguments: Mapping[str, object], also_read: str
-) -> None:
-    """Refuse options that would be ignored: those of a model that is loaded here."""
-    read = {*command.of_questions, *command.defaults, also_read}
+    read = {*command.of_questions, *command.defaults, *command.fixed}
+    if endpoint is not None:
+        read.add("max_new_tokens")
     used = [f"--{key.replace('_', '-')}" for key in arguments if key not in read]
     if used := used + GLOBALS.of_a_loaded_model:
         raise InputError(
             f"{used[0]} is of a model that is loaded here: leave it out with --answers"
         )
+    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
+
+    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
+    is_figure = "task" not in command.of_questions
+    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
+    if endpoint is None:
+        answers = read_answers(file, questions, model=name)
+    else:
+        most = arguments.get("max_new_tokens")
+        with terminal.progress("asking") as progress:
+            answers = ask_endpoint(
+                endpoint, str(name), questions, file, max_tokens=most, progress=progress
+            )
+    if is_figure:
+        return command.run(answers, **selection, **command.fixed)
+    return hosted_evaluation(answers)
 
 
-def hosted_questions(selection: Mapping[str, Any], figure: str | None = None) -> list[Question]:
+def _questions(selection: Mapping[str, Any], figure: str | None) -> list[Question]:
     """The questions of a task, or of one of the paper's figures; "all": those of all claims."""
     if figure is None:
         from ostools.tasks.questions import questions
 
-        return questions(selection["task"], **{k: v for k, v in selection.items() if k != "task"})
+        options = dict(selection)
+        return questions(options.pop("task"), **options)
     if figure == "all":
         from ostools.paper.claims.parts import claim_questions
 

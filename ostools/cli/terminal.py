@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,6 @@ def progress(description: str) -> Iterator[Progress]:
         yield report
 
 
-def shows_bar() -> bool:
-    """Whether a bar is seen: on a terminal, where it is wanted."""
-    return not GLOBALS.quiet and is_looked_at()
-
-
 def note(text: str) -> None:
     """A line on stderr about what is going to happen; results have stdout to themselves."""
     if not GLOBALS.quiet:
@@ -67,21 +63,27 @@ def _stdout() -> Console:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], text_columns: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    numbers: Collection[str] = (),
 ) -> None:
-    """Print a table whose first `text_columns` columns hold words and the others numbers.
+    """Print a table; `numbers` are the columns that hold numbers, the others hold words.
 
     No cell is read as markup or drives the terminal.
     """
     from rich.table import Table
     from rich.text import Text
 
-    heading = Text(_printable(title))
     table = Table(
-        title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold"
+        title=Text(_printable(title)),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
     )
-    for index, name in enumerate(columns):
-        is_number = index >= text_columns
+    for name in columns:
+        is_number = name in numbers
         justify = "right" if is_number else "left"
         table.add_column(Text(_printable(name)), justify=justify, no_wrap=is_number)
     for row in rows:
@@ -118,67 +120,43 @@ def tell_written(path: Path) -> None:
         print_text([f"wrote {path}"])
 
 
-# ---- results
-
-
 def show(result: Result) -> None:
-    """Print the tables of a result and what they say; of several prompts their mean as well."""
+    """Print the tables of a result, of several prompts their mean, and what they say."""
     from ostools.measure.prompts import PromptResults
     from ostools.results.table_head import TableHead
 
-    if isinstance(result, PromptResults) and len(result) > 1:
-        for number, prompt_result in enumerate(result, start=1):
-            print_text([f"prompt {number} of {len(result)}"])
-            show(prompt_result)
-            print_text([""])
-        title = (
-            f"Mean over {len(result)} prompts: shares of parts of the prompt, 1 where all are equal"
-        )
+    if isinstance(result, PromptResults):
+        title = f"Mean over {len(result)} prompts: shares of parts, 1 where all are equal"
         _print_frame(title, result.over_position())
-        return
-    for head in result.tables or (TableHead("summary" if hasattr(result, "summary") else "frame"),):
+    usual = TableHead("summary" if hasattr(result, "summary") else "frame")
+    for head in result.tables or (usual,):
         title, table = head.of(result)
         if len(table):
             _print_frame(title, table)
-            print_text([""])
     print_text(result.findings())
 
 
 def _print_frame(title: str, table: Frame) -> None:
-    """Print the head of a table, as many of its columns as fit, without those that hold nothing."""
+    """Print the head of a table, as many of its columns as fit side by side, without those that
+    hold nothing; a column of words may be wrapped.
+    """
     from ostools.reporting.style.theme import display_token
 
-    names = [name for name in table.columns if table[name].notna().any()]
-    head = table[names].head(_ROWS)
-    rows = [
-        [_token(name, cell, display_token) for name, cell in zip(names, cells, strict=True)]
-        for cells in head.itertuples(index=False, name=None)
-    ]
-    is_number = [head[name].dtype.kind in "iuf" for name in names]
-    count = _fitting(names, rows, is_number)
-    if len(rows) < len(table) or count < len(names):
-        lengths = f"{len(rows)} of {len(table)} rows, {count} of {len(names)} columns"
+    head = table.dropna(axis="columns", how="all").head(_ROWS)
+    for name in {"token", "answer"} & {*head.columns}:
+        # A part of a logit that is no token's has the token "".
+        texts = head[name].replace("", None) if name == "token" else head[name]
+        head = head.assign(**{name: texts.map(lambda text: display_token(str(text)), "ignore")})
+    numbers = [name for name in head.columns if head[name].dtype.kind in "iuf"]
+    widths = []
+    for name in head.columns:
+        longest = max(len(str(name)), *map(len, map(_cell, head[name])))
+        widths.append(2 + (longest if name in numbers else min(longest, _NARROWEST)))
+    room = _stdout().width
+    count = max(1, sum(width <= room for width in accumulate(widths)))
+    if len(head) < len(table) or count < len(widths):
+        lengths = f"{len(head)} of {len(table)} rows, {count} of {len(widths)} columns"
         title += f", {lengths} (--out FILE has all)"
-    text_columns = is_number.index(True) if any(is_number) else len(names)
-    shown_rows = [row[:count] for row in rows]
-    print_table(title, list(map(str, names[:count])), shown_rows, text_columns=max(text_columns, 1))
-
-
-def _fitting(
-    names: Sequence[str], rows: Sequence[Sequence[object]], is_number: Sequence[bool]
-) -> int:
-    """Number of columns that fit side by side, at least one; a column of words may be wrapped."""
-    width, room = 0, _stdout().width
-    for index, name in enumerate(names):
-        longest = max([len(str(name)), *(len(_cell(row[index])) for row in rows)])
-        width += 2 + (longest if is_number[index] else min(longest, _NARROWEST))
-        if width > room and index:
-            return index
-    return len(names)
-
-
-def _token(name: str, cell: object, display_token: Callable[[str], str]) -> object:
-    """A token as a short visible word; the row of a logit's parts that is no token's has none."""
-    if name not in ("token", "answer") or cell is None:
-        return cell
-    return None if name == "token" and str(cell) == "" else display_token(str(cell))
+    shown = head.iloc[:, :count]
+    print_table(title, [*map(str, shown)], shown.itertuples(index=False, name=None), numbers)
+    print_text([""])

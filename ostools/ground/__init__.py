@@ -31,6 +31,7 @@ from ostools.ground.names import Position, checked_list, checked_name, distinct
 from ostools.ground.progress import Progress, part_of, tell, with_progress
 from ostools.ground.whole_numbers import (
     Count,
+    Lengths,
     Seed,
     checked_lengths,
     checked_seeds,
@@ -46,6 +47,7 @@ __all__ = [
     "HookPoint",
     "InputError",
     "InsufficientMemoryError",
+    "Lengths",
     "NonFiniteError",
     "Position",
     "PreTrainedConfig",

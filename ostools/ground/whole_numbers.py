@@ -54,7 +54,7 @@ def _check(before: str, value: object, noun: str, least: int, most: int) -> int:
 
 def checked_lengths(lengths: object) -> list[int]:
     """Numbers of items, ascending and without doubles."""
-    return sorted(whole_numbers("lengths", lengths, 1, _LONGEST))
+    return sorted(whole_numbers("numbers of items", lengths, 1, _LONGEST))
 
 
 def checked_seeds(seeds: object) -> list[int]:
@@ -99,3 +99,4 @@ def in_a_row(lengths: Sequence[int]) -> list[list[int]]:
 
 Seed = Annotated[int, at_least(0)]
 Count = Annotated[int, at_least(1)]
+Lengths = Annotated[Iterable[int], checked_lengths]

@@ -32,7 +32,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground.whole_numbers import Lengths, checked_lengths, checked_seeds
 from ostools.ground.words import title_of
 from ostools.measure import Evaluation, Hosted
 from ostools.models import EncodingOptions
@@ -183,7 +183,7 @@ def _without_answer(answers: Frame, limits: Mapping[str, int | None]) -> list[st
 @ost.measure.measurement()
 def figure_2(
     model: TransformerBridge | Hosted,
-    lengths: Iterable[int] = FIGURE_2_LENGTHS,
+    lengths: Lengths = FIGURE_2_LENGTHS,
     *,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -210,7 +210,7 @@ def figure_2(
 @ost.measure.measurement()
 def figure_3(
     model: TransformerBridge | Hosted,
-    lengths: Iterable[int] = LENGTHS,
+    lengths: Lengths = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
     panels: PanelTask | Sequence[PanelTask] = PANELS,
@@ -254,7 +254,7 @@ def figure_3(
 @ost.measure.measurement()
 def figure_4(
     model: TransformerBridge | Hosted,
-    lengths: Iterable[int] = LENGTHS,
+    lengths: Lengths = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
     panels: PanelTask | Sequence[PanelTask] = PANELS,

@@ -19,7 +19,7 @@ The paper's text of (b) is "digits sampled uniformly ending with either a single
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, Literal, get_args
@@ -33,7 +33,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground.whole_numbers import Lengths, checked_lengths, checked_seeds
 from ostools.ground.words import title_of
 from ostools.measure import Collapse, Reading
 from ostools.paper.drawn_result import PaperFigure
@@ -94,7 +94,7 @@ class Figure5(PaperFigure):
 def figure_5(
     model: TransformerBridge,
     panels: Panel | Sequence[Panel] = PANELS,
-    lengths: Iterable[int] = range(1, 257),
+    lengths: Lengths = range(1, 257),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = tuple(range(5)),
     *,

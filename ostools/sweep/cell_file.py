@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
@@ -32,9 +33,6 @@ UNREADABLE = (
 MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the
 versions."""
-_FINITE = ("log_probability",)
-"""Columns of numbers that are finite, or missing: logarithms of what a model holds possible, and
-what a user gave."""
 _SOURCE = b"ostools"
 """The key of Parquet's metadata under which the provenance stands, as JSON."""
 
@@ -46,9 +44,10 @@ def file_of(table: Frame, provenance: Provenance, *, code: str, checkpoint: str)
     Raises `ValueError` for an infinite number where none can be, and what pyarrow raises for
     values that it cannot hold.
     """
-    for name in set(_FINITE) & set(table):
-        if np.isinf(table[name].to_numpy(dtype=float, na_value=np.nan)).any():
-            raise ValueError(f"expected {name} to be finite or missing, found an infinite one")
+    # Logarithms of what a model holds possible, and what a user gave, are finite.
+    numbers = table.get("log_probability", pd.Series(dtype=float))
+    if np.isinf(numbers.to_numpy(dtype=float, na_value=np.nan)).any():
+        raise ValueError("expected log_probability to be finite or missing, found an infinite one")
     made_by = {"checkpoint": checkpoint, "code": code}
     rows = table.assign(**made_by)
     rows.attrs = {}  # pandas would copy them once a column, most of a small cell's time

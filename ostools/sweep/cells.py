@@ -26,7 +26,7 @@ from ostools.mitigations.own_file import LOADED
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.sweep.measurements import MEASUREMENTS, Options
 from ostools.sweep.sweep_file import Sweep, form_of
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import Task
 
 _VERSIONS = (
     "oversquashing-tools",
@@ -43,29 +43,10 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class KeyedCell:
-    """A cell that was asked for, under the key of what defines its numbers; `base`: the key of the
-    same but for the lengths.
-    """
+    """A cell that was asked for, under the key of what defines its numbers."""
 
     cell: Cell
     key: str
-    base: str
-
-    @property
-    def identity(self) -> str:
-        """The cell but for its lengths and its code: what a later version of the same numbers
-        replaces.
-        """
-        return json.dumps([self.cell.columns, self.cell.options])
-
-    def replaces(self, before: KeyedCell) -> bool:
-        """Whether the numbers of this cell are asked in the place of those of `before`: of a cell
-        of another checkpoint, text, file, device or version; or that has the same lengths, or of
-        which a row depends on the others."""
-        swept = MEASUREMENTS[self.cell.measurement].swept
-        is_apart = not {*self.cell.lengths} & {*before.cell.lengths}
-        is_other = self.base != before.base or swept.depends_on_lengths or not is_apart
-        return self.identity == before.identity and is_other
 
 
 def to_load(cell: Cell) -> tuple[str, str]:
@@ -121,32 +102,23 @@ def _same_text(definition: Task | Mitigation | None, label: str, spec: str) -> s
 
 
 def keyed(cell: Cell, checkpoint: str, device: str) -> KeyedCell:
-    """The cell under its keys."""
-    base = base_of(cell, checkpoint, device)
-    return KeyedCell(cell, digest([base, list(cell.lengths)]), base)
-
-
-def base_of(cell: Cell, checkpoint: str, device: str) -> str:
-    """What defines the numbers of a cell but its lengths: settings, text, checkpoint, device,
-    versions.
+    """The cell under the key of what defines its numbers: settings, text, checkpoint, device,
+    versions, lengths.
 
     The model's name is in it too, so that a row says the name that it was asked by.
     """
-    of_task: list[CollapseTask | Task] = []
     text = cell.text
-    if text is None:
-        of_task = [form_of(cell.task, cell.measurement)]
-    return digest(
-        {
-            **cell.columns,
-            "options": cell.options,
-            "text": None if text is None else [text.id, text.number, digest(text.text)],
-            "checkpoint": checkpoint,
-            "device": device,
-            "code": code_version(),
-            "sources": sources([*of_task, *mitigations.parts(cell.mitigated)]),
-        }
-    )
+    of_task = [form_of(cell.task, cell.measurement)] if text is None else []
+    base = {
+        **cell.columns,
+        "options": cell.options,
+        "text": None if text is None else [text.id, text.number, digest(text.text)],
+        "checkpoint": checkpoint,
+        "device": device,
+        "code": code_version(),
+        "sources": sources([*of_task, *mitigations.parts(cell.mitigated)]),
+    }
+    return KeyedCell(cell, digest([digest(base), list(cell.lengths)]))
 
 
 def sources(definitions: Sequence[object]) -> list[list[str]]:

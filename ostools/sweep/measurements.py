@@ -118,7 +118,5 @@ def measure(model: TransformerBridge, cell: Cell) -> Rows:
     """
     measurement = MEASUREMENTS[cell.measurement]
     table, provenance = measurement.swept.measured(measurement.function, model, cell)
-    rows = table.drop(columns=[name for name in cell.columns if name in table])
-    for index, (name, value) in enumerate(cell.columns.items()):
-        rows.insert(index, name, value)
-    return rows, provenance
+    others = [name for name in table if name not in cell.columns]
+    return table.assign(**cell.columns)[[*cell.columns, *others]], provenance

@@ -23,11 +23,11 @@ from unittest.mock import patch
 
 import torch
 
-from ostools.ground.errors import InputError, in_words
+from ostools.ground.errors import InputError, in_words, refusal
 from ostools.ground.whole_numbers import whole_number
 from ostools.models.shape import resolve_device
 from ostools.sweep.cells import KeyedCell, to_load
-from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
+from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Terms
 
 AUTO = "auto"
 RETRIES = 2
@@ -83,26 +83,19 @@ class RayCluster(Executor):
             return str(resolve_device(device))
         with _connected(self.ray, self.address):
             has_gpu = any(node.get("GPU", 0) >= 1 for node in self._nodes())
-        if device == "cuda" and not has_gpu:
-            raise InputError(
-                "device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or "
-                "'cpu'"
-            )
         return device if device != AUTO else "cuda" if has_gpu else "cpu"
 
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         if not jobs:
             return
+        needs = {"CPU": self.cpus, "GPU": int(terms.device == "cuda")}
         with _connected(self.ray, self.address):
-            needs = {"CPU": self.cpus, "GPU": int(terms.device == "cuda")}
-            room = _room(self._nodes(), needs)
-            if not room:
+            if not (room := _room(self._nodes(), needs)):
                 raise InputError(
                     f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, "
                     "found none"
                 )
-            count = min(room, len(jobs), self.workers or room)
-            yield from self._measure(jobs, terms, needs, count)
+            yield from self._measure(jobs, terms, needs, min(room, len(jobs), self.workers or room))
 
     def _nodes(self) -> list[Amounts]:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
@@ -117,48 +110,34 @@ class RayCluster(Executor):
         kind = self.ray.remote(Worker).options(
             num_cpus=needs["CPU"], num_gpus=needs["GPU"], scheduling_strategy="SPREAD"
         )
-        workers = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
-        idle, losses = [*workers], Counter[KeyedCell]()
+        idle = [kind.remote(terms, os.getcwd(), self.cpus) for _ in range(count)]
+        losses = Counter[KeyedCell]()
         # Workers and their cells, by the references of the results.
         working: dict[object, tuple[Any, Job]] = {}
-
-        def give_cells() -> None:
+        while working or (queue and idle):
             while queue and idle:
                 worker, job = idle.pop(0), queue.popleft()
-                working[worker.measure.remote(job)] = worker, job
-
-        try:
-            give_cells()
-            while working:
-                (reference, *_), _ = self.ray.wait(list(working))
-                worker, job = working.pop(reference)
-                try:
-                    rows = self.ray.get(reference)
-                    idle.append(worker)
-                except self.ray.exceptions.RayError as error:
-                    rows = None
-                    workers.remove(worker)
-                    losses[job.keyed_cell] += 1
-                    if losses[job.keyed_cell] > RETRIES:
-                        rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
-                    else:
-                        queue.appendleft(job)
-                    # A worker that waits for a node that does not come would never end.
-                    if len(workers) < _room(self._nodes(), needs):
-                        workers.append(kind.remote(terms, os.getcwd(), self.cpus))
-                        idle.append(workers[-1])
-                give_cells()  # under way before this one is stored
-                if rows is not None:
-                    yield job.keyed_cell, rows
-            for job in queue:
-                yield job.keyed_cell, "no node of the cluster has room for a worker any more"
-        finally:
-            for worker in workers:
-                with suppress(Exception):  # the cluster is gone
-                    self.ray.kill(worker)
+                working[worker.measure.remote(job.keyed_cell)] = worker, job
+            (reference, *_), _ = self.ray.wait(list(working))
+            worker, job = working.pop(reference)
+            try:
+                rows = self.ray.get(reference)
+                idle.append(worker)
+            except self.ray.exceptions.RayError as error:
+                # A worker that waits for a node that does not come would never end.
+                if len(working) + len(idle) < _room(self._nodes(), needs):
+                    idle.append(kind.remote(terms, os.getcwd(), self.cpus))
+                losses[job.keyed_cell] += 1
+                if losses[job.keyed_cell] <= RETRIES:
+                    queue.appendleft(job)
+                    continue
+                rows = f"its worker was lost {RETRIES + 1} times: {in_words(error)[:500]}"
+            yield job.keyed_cell, rows
+        for job in queue:
+            yield job.keyed_cell, "no node of the cluster has room for a worker any more"
 
 
-class Worker:
+class Worker(Bench):
     """A process of the cluster, with a model and `cpus` threads. Relative names mean what they mean
     in `directory`.
     """
@@ -168,11 +147,7 @@ class Worker:
         with suppress(OSError):
             os.chdir(directory)
         torch.set_num_threads(cpus)
-        self._bench = Bench(terms)
-
-    def measure(self, job: Job) -> Rows | str:
-        """The rows of a cell, or what went wrong."""
-        return self._bench.measure(job.keyed_cell)
+        super().__init__(terms)
 
 
 def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
@@ -185,7 +160,8 @@ def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
 
 @contextmanager
 def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
-    """Connected to the cluster, and disconnected again; a connection that was there stays.
+    """Connected to the cluster, and disconnected again, which ends its workers; a connection that
+    was there stays.
 
     `address` None: the connection that there is, or a cluster on this machine, which ends with the
     block.
@@ -198,37 +174,24 @@ def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
             )
         yield
         return
-    options: dict[str, object] = {"address": "local", "include_dashboard": False}
-    if address is not None:
-        options = {"address": _answering(address)}
+    if address not in (None, AUTO):
+        host, _, port = address.rpartition(":")
+        with refusal(
+            f"HOST:PORT of a Ray cluster that answers, such as 10.0.0.1:6379, found {address!r}"
+        ):
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
     # No usage statistics are sent; what the command prints is a table.
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     with patch.dict(os.environ, variables), redirect_stdout(sys.stderr):
-        try:
-            ray.init(**options, log_to_driver=False, logging_level=logging.CRITICAL)
-        except Exception as error:  # whatever Ray raises: another version, no shared memory
-            raise InputError(
-                f"expected a Ray cluster at {address or 'this machine'}, found none that can be "
-                f"used: {in_words(error)[:300]}"
-            ) from error
+        with refusal(f"a Ray cluster at {address or 'this machine'} that can be used"):
+            local = {"include_dashboard": False} if address is None else {}
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                **local,
+            )
         try:
             yield
         finally:
             ray.shutdown()
-
-
-def _answering(address: str) -> str:
-    """The address, once something listens there. Raises `InputError` within seconds."""
-    address = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
-    if address == AUTO:
-        return address  # Ray looks for the processes of a cluster on this machine
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as "
-            f"10.0.0.1:6379, found none there ({in_words(error)[:300]}): start one with `ray start "
-            "--head`"
-        ) from error
-    return address

@@ -25,7 +25,7 @@ from ostools.results import Frame, Provenance, Result
 from ostools.sweep.cell_file import MADE_BY
 from ostools.sweep.cells import KeyedCell
 from ostools.sweep.measurements import MEASUREMENTS
-from ostools.sweep.store import MANIFEST, Failure, Store
+from ostools.sweep.store import Failure, Store
 
 Value = TypeVar("Value")
 PLACE = "__cell__"
@@ -138,26 +138,24 @@ def over_texts(directory: str | Path, measurement: str, **condition: str | int) 
     `over_position()` has the mean over texts with its interval. Of `collapse` it is one in which
     each text is a seed. Raises `InputError` where no rows are left, and rows of several conditions.
     """
+    read_texts = MEASUREMENTS[checked_name("measurement", measurement, MEASUREMENTS)].swept.of_texts
     reading = read(directory)
-    rows = reading.rows(checked_name("measurement", measurement, MEASUREMENTS))
-    # The answers of `evaluate` have a column `text` too; pairs of `collapse` a task of that name.
-    has_texts = "text" in rows and MEASUREMENTS[measurement].swept.of_texts is not None
-    rows = rows[rows["text"].notna()] if has_texts else rows.head(0)
+    rows = reading.rows(measurement)
+    # The answers of `evaluate` have a column `text` too, and are of no text of the sweep.
+    rows = rows[rows["text"].notna()] if "text" in rows and read_texts else rows.head(0)
     for name, value in condition.items():
         rows = rows[rows[checked_name("column", name, rows.columns)] == value]
-    if not len(rows):
+    if read_texts is None or not len(rows):
         raise InputError(f"{directory}: expected {measurement} of texts, found no such rows")
     for name in CONDITION:
         the_one(rows, name)
-    values = rows.iloc[0]
-    cells = ((cell.keyed_cell.cell, cell.source) for cell in reading.cells)
+    first = rows.iloc[0]
     source = next(
-        source
-        for cell, source in cells
-        if source and all(values[name] == value for name, value in cell.columns.items())
+        cell.source
+        for cell in reading.cells
+        if cell.source
+        and all(first[name] == value for name, value in cell.keyed_cell.cell.columns.items())
     )
-    read_texts = MEASUREMENTS[measurement].swept.of_texts
-    assert read_texts is not None  # what a sweep cannot ask of texts has no such rows
     return read_texts(rows, provenance_of(source))
 
 
@@ -173,7 +171,7 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
     """What a sweep's directory holds. Changes nothing there. Raises `InputError` for a directory
     without a sweep.
     """
-    store = Store(require_sweep(directory), say)
+    store = Store(checked_path(directory, "directory"), say)
     keyed_cells = store.planned_cells()
     files, failures = store.files({cell.key for cell in keyed_cells}), store.failures()
     parts: dict[str, list[pa.Table]] = defaultdict(list)
@@ -183,10 +181,8 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
         if file is not None:
             at = pa.array(np.full(len(file.table), place))
             parts[keyed_cell.cell.measurement].append(file.table.append_column(PLACE, at))
-        source, failure = (
-            (None, failures.get(keyed_cell.key)) if file is None else (file.source, None)
-        )
-        cells.append(AskedCell(keyed_cell, source, failure))
+        source = None if file is None else file.source
+        cells.append(AskedCell(keyed_cell, source, failures.get(keyed_cell.key)))
     tables = {name: _joined(part, keyed_cells) for name, part in parts.items()}
     return SweepReading(store.directory, tuple(cells), tables)
 
@@ -217,14 +213,3 @@ def _joined(parts: Sequence[pa.Table], keyed_cells: Sequence[KeyedCell]) -> Fram
     made_by = table[list(MADE_BY)].astype("str")
     rows = table.drop(columns=[name for name in (*columns, *MADE_BY) if name in table])
     return pd.concat([columns, made_by, rows], axis="columns")
-
-
-def require_sweep(directory: str | Path) -> Path:
-    """The directory, if a sweep was run into it. Raises `InputError` otherwise."""
-    target = checked_path(directory, "directory")
-    if not (target / MANIFEST).is_file():
-        raise InputError(
-            f"{target}: expected the directory of a sweep, found no {MANIFEST} in it; give what "
-            "--out was"
-        )
-    return target

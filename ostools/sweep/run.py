@@ -63,16 +63,14 @@ def plan(
     Raises `InputError` for a model that is not there, and for a directory that holds something
     else.
     """
-    return _plan(sweep, Store(Path(directory), say), executor or ThisProcess(), retry_failed)
-
-
-def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> SweepPlan:
+    store = Store(Path(directory), say)
     store.require_ours()
     cells = cells_of(sweep)
     by_width = sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)
     located = {cell.model: source_of(cell) for cell in by_width}  # the widest is the last
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
-    terms = Terms(executor.device(sweep.device), hashes, code_version())
+    device = (executor or ThisProcess()).device(sweep.device)
+    terms = Terms(device, hashes, code_version())
     keyed_cells = [keyed(cell, hashes[cell.model], terms.kind) for cell in cells]
     stored = store.files({keyed_cell.key for keyed_cell in keyed_cells})
     failures = {} if retry_failed else store.failures()
@@ -111,26 +109,23 @@ def run(
     """
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
-        plan = _plan(sweep, store, executor, retry_failed)
-        if replaced := store.ask(list(plan.keyed_cells)):
-            say(
-                f"{replaced} cells were measured before with other versions or lengths, with "
-                "another checkpoint or on another device: the tables leave them out now"
-            )
-        for record in plan.failed:
+        cells = plan(sweep, directory, executor=executor, retry_failed=retry_failed, say=say)
+        if others := store.ask(cells.keyed_cells):
+            say(f"{others} measured cells are not of this sweep as it is now: no table has them")
+        for record in cells.failed:
             say(f"failed before: {record}")
         failed: list[str] = []
-        tell(progress, 0, len(plan.pending))
+        tell(progress, 0, len(cells.pending))
         # Closed here and now, however it ends: an executor may hold workers.
-        with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
-            for index, (keyed_cell, rows) in enumerate(cells_done):
-                if error := _store(store, keyed_cell, rows, plan.terms):
+        with closing(executor.measure(cells.pending, cells.terms)) as outcomes:
+            for index, (keyed_cell, rows) in enumerate(outcomes):
+                if error := _store(store, keyed_cell, rows, cells.terms):
                     store.fail(keyed_cell, error)
                     failed.append(f"{keyed_cell.cell}: {error}")
                     say(failed[-1])
-                tell(progress, index + 1, len(plan.pending))
-    present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
-    return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
+                tell(progress, index + 1, len(cells.pending))
+    present = len(cells.keyed_cells) - len(cells.pending) - len(cells.failed)
+    return Outcome(len(cells.pending) - len(failed), present, (*map(str, cells.failed), *failed))
 
 
 def _store(store: Store, keyed_cell: KeyedCell, rows: Rows | str, terms: Terms) -> str:

@@ -10,17 +10,16 @@ those cells are measured again.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, in_words, refusal
 from ostools.results import write_atomically
 from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash, read_file
 from ostools.sweep.cells import KeyedCell
@@ -74,26 +73,21 @@ class OwnDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the directory and keep other runners out. Raises `InputError` where that
-        cannot be.
+        cannot be, and for what the disk refuses meanwhile.
         """
         self.require_ours()
-        lock = FileLock(self.directory / LOCK)
         try:
             # The lock before all else: a run killed before there is one leaves an empty directory,
             # which the next one takes.
             with disk_errors(self.directory, "cannot be written"):
                 self.directory.mkdir(parents=True, exist_ok=True)
-                lock.acquire(timeout=0)
+                with FileLock(self.directory / LOCK, timeout=0):
+                    yield
         except Timeout:
             raise InputError(
                 f"{self.directory}: another run is writing there; wait for it, or give another "
                 "directory"
             ) from None
-        try:
-            yield
-        finally:
-            with disk_errors(self.directory, "cannot be unlocked"):
-                lock.release()
 
     def require_ours(self) -> None:
         """Raises `InputError` for a file, and for a directory that holds something else."""
@@ -122,59 +116,39 @@ class Store(OwnDirectory):
     @contextmanager
     def locked(self) -> Iterator[None]:
         with super().locked():
-            with disk_errors(self.directory, "cannot be written"):
-                for folder in (self.cells, self.failed, self.directory):
-                    folder.mkdir(exist_ok=True)
-                    for leftover in files_in(folder, _HALF):
-                        leftover.unlink(missing_ok=True)
+            for folder in (self.cells, self.failed, self.directory):
+                folder.mkdir(exist_ok=True)
+                for leftover in files_in(folder, _HALF):
+                    leftover.unlink(missing_ok=True)
             yield
 
     def planned_cells(self) -> list[KeyedCell]:
-        """What was asked of this directory so far. Raises `InputError` where it is not a
+        """What was asked of this directory last. Raises `InputError` where it is not a
         sweep's.
         """
         path = self.directory / MANIFEST
-        if not path.exists():
-            return []
-        try:
-            with disk_errors(path, "cannot be read"):
-                return list(_MANIFEST.validate_json(path.read_bytes()).cells)
-        except ValidationError as error:
-            raise InputError(
-                f"{path}: expected what `ostools sweep run` wrote in this version, found something "
-                "else; move it away and run the sweep again: measured cells stay"
-            ) from error
+        again = "; move it away and run the sweep again: measured cells stay"
+        with refusal(f"{path} as `ostools sweep run` writes it in this version", again):
+            return list(_MANIFEST.validate_json(path.read_bytes()).cells)
 
-    def ask(self, keyed_cells: list[KeyedCell]) -> int:
-        """Add cells to what was asked; those that they replace (`KeyedCell.replaces`) go.
+    def ask(self, keyed_cells: Sequence[KeyedCell]) -> int:
+        """Write down what is asked of the directory from now on.
 
-        Gives the number of cells that were measured and are replaced: their files stay, and the
-        tables leave them out.
+        Gives the number of cells that were measured and are not asked for: their files stay, and
+        the tables leave them out.
         """
-        cells_by_identity: dict[str, dict[str, KeyedCell]] = defaultdict(dict)
-        for cell in self.planned_cells():
-            cells_by_identity[cell.identity][cell.key] = cell
-        stored, replaced = {path.name[:16] for path in files_in(self.cells, _CELL)}, 0
-        for cell in keyed_cells:
-            cells_before = cells_by_identity[cell.identity]
-            for key, before in [*cells_before.items()]:
-                if key != cell.key and cell.replaces(before):
-                    del cells_before[key]
-                    replaced += key in stored
-            cells_before[cell.key] = cell
-        cells = tuple(cell for by_key in cells_by_identity.values() for cell in by_key.values())
-        manifest = _MANIFEST.dump_json(Manifest(3, cells), indent=1)
+        manifest = _MANIFEST.dump_json(Manifest(3, tuple(keyed_cells)), indent=1)
         write_atomically(self.directory / MANIFEST, lambda part: part.write_bytes(manifest))
-        return replaced
+        measured = {path.name[:16] for path in files_in(self.cells, _CELL)}
+        return len(measured - {cell.key for cell in keyed_cells})
 
     def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
         """Store a cell as `file_of` made it, in the place of the record of an earlier failure and
         of a file that could not be read, so that no cell is ever both.
         """
-        with disk_errors(self.directory, "cannot be written"):
-            (self.failed / f"{keyed_cell.key}.json").unlink(missing_ok=True)
-            for unreadable in self.cells.glob(f"{keyed_cell.key}.*.parquet"):
-                unreadable.unlink(missing_ok=True)
+        (self.failed / f"{keyed_cell.key}.json").unlink(missing_ok=True)
+        for unreadable in self.cells.glob(f"{keyed_cell.key}.*.parquet"):
+            unreadable.unlink(missing_ok=True)
         path = self.cells / f"{keyed_cell.key}.{file_hash(content)}.parquet"
         write_atomically(path, lambda part: part.write_bytes(content))
 
@@ -186,10 +160,9 @@ class Store(OwnDirectory):
 
     def failures(self) -> dict[str, Failure]:
         """The records of the cells that failed, by their keys."""
-        records = self._read(
-            self.failed, _FAILED, lambda path: _FAILURE.validate_json(path.read_bytes())
+        return dict(
+            self._read(self.failed, _FAILED, lambda path: _FAILURE.validate_json(path.read_bytes()))
         )
-        return dict(records)
 
     def files(self, keys: Container[str]) -> dict[str, CellFile]:
         """The files of these cells by their keys; one that cannot be used is said and left out."""
@@ -203,15 +176,11 @@ class Store(OwnDirectory):
         keys: Container[str] | None = None,
     ) -> Iterator[tuple[str, Content]]:
         for path in files_in(folder, form):
-            if keys is not None and path.name[:16] not in keys:
-                continue
-            try:
-                yield path.name[:16], read(path)
-            except OSError as error:
-                self.say(f"{path}: cannot be read: {error.strerror or error}; it is left out")
-            except UNREADABLE as error:
-                why = str(error) if type(error) is ValueError else "it is not one of a sweep"
-                self.say(f"{path}: {why}; it is left out")
+            if keys is None or path.name[:16] in keys:
+                try:
+                    yield path.name[:16], read(path)
+                except UNREADABLE as error:
+                    self.say(f"{path}: left out, as it cannot be read: {in_words(error)[:200]}")
 
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 from ostools.ground.errors import InputError, in_words, short_repr
@@ -28,10 +29,9 @@ def read_texts(texts: object) -> tuple[Text, ...]:
     if not isinstance(items, list | tuple) or not items:
         raise InputError(f"{where}: expected texts or a file of texts, found {short_repr(items)}")
     read = tuple(_text_of(item, number, where) for number, item in enumerate(items))
-    names = [text.id for text in read]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{where}: expected an id of its own for each text, found {twice!r} twice")
+    name, count = Counter(text.id for text in read).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{where}: expected an id of its own for each text, found {name!r} twice")
     return read
 
 

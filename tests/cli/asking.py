@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import subprocess
-import sys
 from typing import Any
 
 import click
@@ -13,20 +11,10 @@ import click
 from ostools.cli import app
 from ostools.cli.commands import COMMANDS as _TABLE
 from ostools.cli.options import read_arguments
+from ostools.cli.prompts import read_prompts
 
 COMMANDS = tuple(command.name for command in _TABLE.values())
 NOTES = ("forecast: ",)
-
-
-def in_a_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
@@ -36,7 +24,9 @@ def parsed(words: list[str]) -> dict[str, Any]:
     name, leaf, rest = app.resolve_command(click.Context(app, info_name="ostools"), words)
     assert leaf is not None, words
     values = leaf.make_context(name, list(rest)).params
-    return read_arguments(getattr(leaf, "command"), values)  # noqa: B009 (of a leaf of the table alone)
+    command = _TABLE[tuple(str(name).split(" "))]
+    read_prompts(command, values)
+    return read_arguments(command, values)
 
 
 def accepted(words: list[str]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from ostools.results import frame_of
 from ostools.tasks import questions
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model, write_checkpoint
 from tests.cli.asking import assert_refused
-from tests.sets import quick
 
 SIZES: dict[str, Any] = {
     "d_model": 16,
@@ -58,14 +56,11 @@ def _token_ids(**options: Any) -> list[int]:
 
 ASKED = {
     "attention --system 'Be short.'": {"system": "Be short."},
-    "sensitivity profile --system 'Be short.'": {"system": "Be short."},
     "attention heads --thinking": {"thinking": True},
 }
 
 
-@pytest.mark.parametrize(
-    "line", quick(ASKED, "attention --system 'Be short.'", "attention heads --thinking")
-)
+@pytest.mark.parametrize("line", ASKED)
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
     provenance = _result(run, thinker, f"{line} --prompt 'The 11' --chat")["provenance"]
     assert provenance["token_ids"] == _token_ids(**ASKED[line])
@@ -75,7 +70,7 @@ def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
 
 def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
     refusals = {
-        "attention --prompt 1 --system 2": "--system: expected --chat beside it, found none",
+        "attention --prompt 1 --system 2": "system: expected a chat, found plain text",
         "evaluate --lengths 3 --elicitation zero-shot --thinking": "thinking: expected a chat, found plain text",
     }
     for line, words in refusals.items():
@@ -87,17 +82,10 @@ def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
 BOS_CHOSEN = {
     "attention": ["--bos", "--no-bos"],
     "sensitivity profile": ["--no-bos"],
-    "bounds --variants local": ["--no-bos"],
-    "attention heads": ["--no-bos"],
-    "ablate faithfulness --draws 1": ["--no-bos"],
-    "sensitivity hops --cotangents 2": ["--no-bos"],
-    "sensitivity attribution": ["--no-bos"],
-    "attention baselines": ["--no-bos"],
-    "sensitivity range --draws 1": ["--no-bos"],
 }
 
 
-@pytest.mark.parametrize("line", quick(BOS_CHOSEN, "attention", "bounds --variants local"))
+@pytest.mark.parametrize("line", BOS_CHOSEN)
 def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
     """A tokenizer that adds it: `--bos` changes nothing, and stands in the provenance."""
     plain = _result(run, thinker, f"{line} --prompt 'The 11'")["provenance"]
@@ -110,40 +98,20 @@ def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
 
 def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
     refusals = {
-        "attention --prompt 1 --chat --no-bos": "--bos and --no-bos are of a plain text, found --chat, whose template writes",
-        "attention --ids 2,40 --bos": "--bos: expected --prompt beside it, found --ids, which stand as they are",
-        "bounds --ids 2,40 --chat": "--chat: expected --prompt beside it, found --ids, which stand as they are",
+        "attention --prompt 1 --chat --no-bos": "bos: expected plain text, found a chat, whose template writes",
+        "attention --ids 2,40 --bos": "bos: expected a text, found token ids",
+        "bounds --ids 2,40 --chat": "chat: expected a text, found token ids",
         "attention --task copy-last --length 3 --bos": "bos: expected plain text, found a chat, whose template writes",
     }
     for line, words in refusals.items():
         assert_refused(run(*shlex.split(line), "--model", thinker), words)
 
 
-def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
-    (tmp_path / "two.txt").write_text("The 11\nThe 1\n")
-    result = _result(run, thinker, "sensitivity --prompts two.txt --chat --linearisations frozen")
-    prompts = result["provenance"]["parameters"]["prompts"]
+def test_several_prompts_are_each_a_turn(run, thinker: str) -> None:
+    line = "sensitivity --prompt 'The 11' --prompt 'The 1' --chat --linearisations frozen"
+    prompts = _result(run, thinker, line)["provenance"]["parameters"]["prompts"]
     assert prompts["1"]["token_ids"] == _token_ids()
     assert [prompts[number]["thinking"] for number in ("1", "2")] == ["off", "off"]
-    assert {row["origin"] for row in result["rows"]} == {"special", "template", "text"}
-
-
-OF_A_TASK = {
-    "evaluate --lengths 3 --max-new-tokens 2": lambda result: result["rows"][0]["tokens"],
-    "attention --length 3": lambda result: len(result["provenance"]["token_ids"]),
-    "sensitivity --length 3 --method sketch": lambda result: len(result["provenance"]["token_ids"]),
-    "collapse --lengths 3 --dtypes float32": lambda result: len(result["provenance"]["token_ids"]),
-}
-
-
-@pytest.mark.parametrize("line", quick(OF_A_TASK, "sensitivity --length 3 --method sketch"))
-def test_a_tasks_question_has_no_bos_where_none_is_asked_for(run, thinker: str, line: str) -> None:
-    words = "--task copy-last --no-chat"
-    plain, without = (
-        _result(run, thinker, f"{line} {words} {option}") for option in ("", "--no-bos")
-    )
-    assert OF_A_TASK[line](plain) == OF_A_TASK[line](without) + 1
-    assert without["provenance"]["parameters"]["bos"] is False
 
 
 def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
@@ -163,9 +131,6 @@ def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
 def test_a_task_and_its_length_stand_together(run, thinker: str) -> None:
     refusals = {
         "bounds --task count-ones": "expected --task NAME and --length N",
-        "bounds --length 3": "expected --task NAME and --length N",
-        "bounds --task count-ones --length 3 --prompt 1": "--prompt and --task exclude each other",
-        "bounds --task count-one --length 3": "did you mean 'count-ones'",
         "sensitivity --prompt 1 --position answer": "position",
         "bounds": "expected --prompt or --ids or --task, found none of them",
     }

@@ -109,13 +109,10 @@ def test_a_server_is_asked(
 
 
 REFUSED = [
-    ("evaluate prompts --figure 5", "--figure: expected 2, 3, 4, 6, 7, all, found '5'"),
     ("evaluate prompts --figure 2 --seeds 0", "no seeds and no panels"),
-    ("evaluate prompts --out prompts.csv", ".jsonl"),
-    (
-        "evaluate prompts --task copy-last --mitigation sliding-window:window=3",
-        "only rewrites prompts",
-    ),
+    ("evaluate prompts --figure 3 --task copy-last", "--figure 3 has a --task of its own"),
+    ("evaluate prompts --figure all --lengths 3", "--figure all has a --lengths of its own"),
+    ("evaluate prompts --mitigation sliding-window:window=3", "only rewrites prompts"),
     ("evaluate --endpoint http://localhost:1/v1", "--answers FILE"),
     ("evaluate --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
     ("evaluate --answers a.jsonl", "No such file"),

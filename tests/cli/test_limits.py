@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.cli import limits, terminal
+from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
-from ostools.ground.progress import tell
-from ostools.measure import attribution, bytes_of
 from ostools.measure.jacobian import linearisation_run
 from ostools.measure.measurement import RECORDS
-from ostools.measure.unloaded import Unloaded
 from ostools.models.files.sources import locate
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.sets import quick
@@ -38,36 +35,21 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
         "of it before the work begins, found 0.00 GiB free on this machine",
         "load the model with --load-dtype bfloat16",
     )
-
-
-@pytest.mark.usefixtures("no_model")
-def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loaded(
-    run, directory: str
-) -> None:
-    for command in (PROMPT, ("collapse",)):
-        assert_refused(
-            run(*command, "--layers", "0:99", "--model", directory),
-            "layers: expected 'all' or numbers out of 0..2",
-        )
+    _, _, narrow = run(*PROMPT, "--model", directory, "--load-dtype", "bfloat16")
+    assert "--load-dtype" not in narrow
 
 
 def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
-    if command.prompts and command.name != "collapse":
-        return f"{command.name} --prompt 11"
-    return command.name
+    has_prompt = command.of_kind("prompt")
+    return f"{command.name} --prompt 11" if has_prompt else command.name
 
 
-def kinds_of(command: Command) -> tuple[str, ...]:
-    name = command.measurement.__name__
-    return tuple(RECORDS[name].memory) if name in RECORDS else (name,)
-
-
-FORECAST = [command for command in MEASURED if command.runs_model and not command.loads_model]
+FORECAST = [command for command in MEASURED if command.of_kind("model")]
 ASKED = quick(
     [*map(asked_of, FORECAST), "report"],
     "report",
-    *{kinds_of(c): asked_of(c) for c in FORECAST}.values(),
+    *{tuple(RECORDS[c.measurement.__name__].memory): asked_of(c) for c in FORECAST}.values(),
 )
 """Of the commands that hold the same kinds of things, one is quick."""
 
@@ -108,48 +90,12 @@ def test_a_forecast_is_of_the_prompt_and_the_logit(run) -> None:
 
 
 @pytest.mark.usefixtures("no_model")
-def test_an_attribution_holds_its_gradients_graph() -> None:
-    """331 MiB were measured at 1,024 tokens; the patterns alone take 147."""
-    model = Unloaded(locate(None, None), torch.float32, "cpu")
-    assert bytes_of(attribution, model, 1024) == pytest.approx(331 << 20, rel=0.3)
-
-
-@pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
     "line",
-    ["explore", "report --run .", "reproduce figure 8", "evaluate --answers x.jsonl --lengths 1"],
+    ["explore", "report --run .", "evaluate --answers x.jsonl --lengths 1"],
 )
 def test_a_dry_run_is_refused_where_no_model_runs(run, line: str) -> None:
     assert_refused(run(*line.split(), "--dry-run"), "--dry-run")
-
-
-def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
-    model = Unloaded(locate(None, None), torch.float32, "cpu")
-    for command in MEASURED:
-        if (
-            {"task", "lengths", "mitigation"} <= command.names
-            and command.runs_model
-            and not (command.memory)
-        ):
-            values: Any = {"task": "count-ones", "lengths": [64]}
-            plain = bytes_of(command.measurement, model, **values)
-            values["mitigation"] = "separator:every=1"
-            assert bytes_of(command.measurement, model, **values) > plain, command.name
-
-
-def test_into_a_log_a_command_says_where_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(terminal.GLOBALS, "quiet", False)
-    with terminal.progress("measuring cells") as progress:
-        for done in range(4):
-            tell(progress, done, 40)
-            now[0] += 6
-    assert (
-        capsys.readouterr().err == "measuring cells: 1 of 40, 2% done after 6 s, about 4 min left\n"
-    )
 
 
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])

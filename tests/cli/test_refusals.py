@@ -4,7 +4,6 @@ without a file.
 
 from __future__ import annotations
 
-import inspect
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from ostools import hooks
-from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError
-from ostools.measure.measurement import RECORDS
 from tests.checkpoints import edit_config, write_checkpoint
 from tests.cli.asking import assert_refused
 
@@ -24,44 +21,29 @@ LONG = "1" * 400
 BEFORE_A_MODEL = [
     ("", ["Missing command"]),
     ("sensitivty", ["unknown command 'sensitivty': did you mean 'sensitivity'"]),
-    ("collapse variaton", ["unknown word behind collapse 'variaton': did you mean 'variation'"]),
-    ("collapse variation x", ["collapse variation takes options alone, found 'x'"]),
-    ("list", ["Missing word behind list: expected one of measurements, mitigations"]),
+    ("list", ["expected one of measurements, mitigations"]),
     ("reproduce figure 1", ["unknown word behind reproduce figure '1'", "known are 2, 3, 4, 5, 6, 7, 8, 9"]),
-    ("sensitivity", ["expected --prompt or --ids or --prompts or --task, found none of them"]),
+    ("sensitivity", ["expected --prompt or --ids or --task, found none of them"]),
     ("sensitivity --promt x", ["No such option", "ostools sensitivity --help"]),
     ("sensitivity --prompt a --linearisations frozn", ["did you mean 'frozen'"]),
-    ("sensitivity --prompt a --layers two", ["--layers 'two': expected 'all' or numbers such as 0,2"]),
     ("sensitivity --prompt a --out x.doc", ["expected a name ending in", ".html"]),
     ("sensitivity --prompt a --size colum --out x.pdf", ["unknown size 'colum': did you mean 'column'"]),
     ("sensitivity --prompt a --max-memory 3zB", ["--max-memory '3zB': expected a size such as 4GiB"]),
     ("sensitivity --prompt a --mitigation separator:every=3", ["rewrites the sequence", "give --task NAME --length N"]),
     ("sensitivity --ids 2,40 --mitigation repeat-prompt", ["rewrites the prompt, which is not known", "give the text"]),
-    ("sensitivity --ids 2,40 --chat", ["--chat: expected --prompt beside it, found --ids"]),
     ("collapse --task figure-5x", ["unknown task 'figure-5x'", "figure-5a"]),
     ("collapse --lengths 1-9", ["--lengths '1-9'", "1:512"]),
-    ("collapse --item ' and'", ["--item is what --prompt repeats"]),
-    ("collapse --task letters --prompt a", ["--task and --prompt exclude each other"]),
     ("collapse variation --task copy", ["copy: expected pairs of which v* is v", "such pairs are figure-5a, "]),
-    ("evaluate --task count-ones:mod=none", ["no option 'mod'", "did you mean 'mode'"]),
     ("evaluate --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
-    ("ablate --what head", ["--what: expected heads, edges, layers, found 'head': did you mean 'heads'"]),
-    ("ablate faithfulness --prompt a --ways remove", ["--ways: expected removed", "did you mean 'removed'"]),
-    ("reproduce figure 3 --panels count-one", ["did you mean 'count-ones'"]),
-    ("collapse --task count-ones --position last", ["--position: expected answer", "did you mean 'last-item'"]),
-    ("collapse --lengths 0:4 --dry-run", ["--lengths '0:4': expected a range", "numbers from 1 to", "found '0:4'"]),
+    ("ablate --what head", ["unknown --what 'head': did you mean 'heads'"]),
+    ("collapse --task count-ones --position last", ["unknown --position 'last': did you mean 'last-item'"]),
+    ("collapse --lengths 0:4 --dry-run", ["lengths: numbers of items: expected whole numbers of at least 1, found 0"]),
     ("report --out x.pdf", [".html"]),
     ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["logit: expected one token or a pair"]),
-    ("sensitivity --prompt a --logit 1 --method sketch", ["method 'auto' or 'exact' with logit=, found 'sketch'"]),
-    ("sensitivity --prompt a --logit 1 --linearisations detached", ["another linearisation than 'detached'"]),
-    ("sensitivity --prompt a --accuracy 0.1 --method exact", ["accuracy: expected an estimate"]),
     ("sensitivity --prompt a --position last-item", ["position: expected a task's prompt for 'last-item'"]),
     ("sensitivity profile --prompt a --cotangents 1", ["cotangents: expected a whole number of at least 2, found 1"]),
-    ("bounds --prompt a --variants lokal", ["did you mean 'local'"]),
-    ("ablate faithfulness --prompt a --variants lokal", ["did you mean 'local'"]),
     ("collapse --dtypes int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
-    ("attention --task copy-last --length 2 --prompt 1", ["--prompt and --task exclude each other"]),
-    ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
+    ("attention --task copy-last --length 2 --prompt 1", ["expected --prompt or --ids or --task, found prompt and task"]),
     ("evaluate retrieval --records uids", ["expected words, uuid, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("probe --lengths 1:3 --dry-run", ["expected at least 5 lengths", "found 3"]),
@@ -71,11 +53,9 @@ BY_ITS_FILES = [
     ("sensitivity --prompt a --model ./nowhere", ["./nowhere", "found neither there"]),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
+    ("evaluate --lengths 400 --out x.csv", ["at most 256 tokens"]),
 ]
 """What the configuration and the tokenizer say."""
-BY_THE_MODEL = [
-    ("probe --task count-ones --lengths 38:46 --out x.csv", ["46 items take", "holds 256"]),
-]
 
 
 @pytest.mark.parametrize(
@@ -101,21 +81,6 @@ def test_what_its_files_say_is_refused_before_a_model_is_loaded(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("line", "words"), BY_THE_MODEL, ids=[line for line, _ in BY_THE_MODEL])
-def test_what_the_model_cannot_take_is_one_line(
-    run, tmp_path: Path, directory: str, line: str, words: list[str]
-) -> None:
-    assert_refused(run(*shlex.split(line), "--model", directory), *words)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_check_is_of_its_measurements_own_arguments() -> None:
-    for record in RECORDS.values():
-        for check in record.checks:
-            names = inspect.signature(check).parameters.keys()
-            assert names <= full_signature(record.function).parameters.keys(), record.name
-
-
 def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(
     run, tmp_path: Path
 ) -> None:
@@ -133,7 +98,7 @@ def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(
 # --- whatever is in it
 
 
-@pytest.mark.parametrize("name", ["[bold]x[/bold]", "a\nb\x1b[31mred", "\u202eevil", "x" * 5000])
+@pytest.mark.parametrize("name", ["[bold]x[/bold]", "a\nb\x1b[31mred", "\u202eevil"])
 def test_what_the_user_wrote_neither_breaks_the_line_nor_drives_the_terminal(
     run, name: str
 ) -> None:

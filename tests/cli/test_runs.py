@@ -13,21 +13,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pandas as pd
 import pytest
 
 import ostools as ost
 from ostools import tasks
-from ostools.cli import WAITING, spin_briefly
+from ostools.cli import spin_briefly
 from tests.cli.asking import NOTES
 from tests.sets import quick
 
 P = "--prompt 'The 11'"
 SHOWN = [
     (f"sensitivity {P}", "Sensitivity|full operator_norm|Measured, full:"),
-    (f"sensitivity {P} --prompt 1 --linearisations frozen", "prompt 2 of 2|Mean over 2 prompts"),
+    (f"sensitivity {P} --prompt 1 --linearisations frozen", "Mean over 2 prompts"),
     (f"sensitivity profile {P}", "verdict|sink_share|share_without_sink"),
-    (f"sensitivity attribution {P}", "contribution|biases"),
     (
         f"bounds {P} --mitigation sliding-window:window=3",
         "Bounds|local certified|under the mitigation sliding-window",
@@ -42,7 +40,6 @@ SHOWN = [
     ),
     ("collapse variation --lengths 1:9", "Attention variation, over heads"),
     ("attention --prompt 1234", "Attention, by weight"),
-    ("attention heads --prompt 1234", "Head scores, summary|entropy"),
     (
         "evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot",
         "accuracy|None of 2 texts holds an answer",
@@ -63,18 +60,7 @@ SHOWN = [
 ]
 """A command line, and what is shown."""
 DEARER = [
-    (
-        "evaluate retrieval --length 2 --seeds 0 --linearisation frozen",
-        "Retrieval|sensitivity_others",
-    ),
-    (
-        f"ablate faithfulness {P} --variants local --linearisations frozen",
-        "Faithfulness, correlations",
-    ),
-    (
-        "probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights",
-        "selectivity",
-    ),
+    (f"ablate faithfulness {P} --linearisations frozen", "Faithfulness, correlations"),
     ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtypes float32", "undecodable"),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error"),
 ]
@@ -83,19 +69,15 @@ WITHOUT_A_MODEL = [
         "reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2",
         "Figure 8|whole block of Vaswani",
     ),
-    ("reproduce figure 9 --lengths 1:40 --seeds 0", "Figure 9|The range of n is ours"),
     (
         "list models",
-        "gemma-3-270m|Gemma3ForCausalLM|my-model.gguf|by the generic route|the default",
+        "gemma-3-270m|Gemma3ForCausalLM|my-model.gguf|by the generic route",
     ),
     ("list tasks", "count-ones-bernoulli|figure-5a|Pairs of prompts"),
 ]
 
 
-WITHOUT_FORECAST = (
-    "reproduce figure",
-    "evaluate retrieval",
-)
+WITHOUT_FORECAST = ("reproduce figure",)
 
 
 @pytest.mark.parametrize(
@@ -127,34 +109,30 @@ def test_what_needs_no_model_loads_none(run, no_model: None, line: str, words: s
 
 # --- the numbers of the call
 
-WINDOW, HINT, TEXT = "sliding-window:window=3", "repeat-prompt", "The 11 and 10"
+HINT, TEXT = "repeat-prompt", "The 11 and 10"
 EVERY_THIRD: dict[str, Any] = {
     "lengths": [4, 5],
     "mitigation": "separator:every=3",
     "dtypes": ["float32"],
 }
 FROZEN: dict[str, Any] = {"linearisations": ["frozen"], "mitigation": HINT}
-LOCAL: dict[str, Any] = {"variants": "local", "mitigation": HINT}
 CALLS: dict[str, Any] = {
     "sensitivity --logit 1": lambda model: ost.sensitivity(model, TEXT, logit="1"),
-    f"attention --mitigation {WINDOW}": lambda model: ost.attention(model, TEXT, mitigation=WINDOW),
     "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtypes float32": (
         lambda model: ost.collapse(model, "copy-last", **EVERY_THIRD)
     ),
     f"sensitivity profile --mitigation {HINT}": (
         lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT))
     ),
-    "ablate faithfulness --variants local --linearisations frozen --ways removed --mitigation "
-    f"{HINT}": lambda model: ost.measure.faithfulness(
-        model,
-        [ost.sensitivity(model, TEXT, **FROZEN), ost.bounds(model, TEXT, **LOCAL)],
-        ways="removed",
-        mitigation=HINT,
+    f"ablate faithfulness --linearisations frozen --ways removed --mitigation {HINT}": (
+        lambda model: ost.measure.faithfulness(
+            model, ost.sensitivity(model, TEXT, **FROZEN), ways="removed", mitigation=HINT
+        )
     ),
 }
 
 
-@pytest.mark.parametrize("line", quick(CALLS, *[*CALLS][:3]))
+@pytest.mark.parametrize("line", quick(CALLS, *[*CALLS][:2]))
 def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str) -> None:
     text = () if "--lengths" in line else ("--prompt", TEXT)
     code, out, err = run(*line.split(), *text, "--model", directory, "--json", "--quiet")
@@ -194,99 +172,47 @@ def test_out_is_written_by_its_ending_json_beside_it_is_the_same_and_quiet_says_
     assert {path.name for path in tmp_path.iterdir()} == {"norms.html", "x.json", "x.csv"}
 
 
-def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> None:
-    prompt = [
-        "--prompt",
-        "The 11",
-        "--variants",
-        "local",
-        "--model",
-        directory,
-        "--load-dtype",
-        "float64",
-    ]
-    assert run("bounds", *prompt, "--out", "y.parquet")[0] == 0
-    sums = pd.read_parquet(tmp_path / "y.parquet")
-    assert sums["position"].tolist() == list(range(len(sums)))
-    assert sums.attrs["ostools"]["model"]["dtype"] == "float64"
-    line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtypes float32 --out x.parquet --model"
-    code, out, _ = run(*line.split(), directory)
-    frame = pd.read_parquet(tmp_path / "x.parquet")
-    assert (code, " ".join(out.split()).count("noise of float32")) == (0, 1)
-    assert (set(frame["length"]), set(frame["seed"]), set(frame["dtype"])) == (
-        {2, 3, 4, 9},
-        {3, 5},
-        {"float32"},
-    )
-
-
 # --- lists and the doctor
 
 
-LISTINGS = {
-    "list models": {"models", "families", "others"},
-    "list tasks": {"tasks", "pairs of prompts"},
-    "list mitigations": {"name", "from", "options", "what"},
-    "list measurements": {"command", "function", "what"},
-    "doctor": {"what", "state", "found"},
-}
+def test_listings_as_json(run) -> None:
+    listed = {}
+    for command in ("list models", "list tasks", "list mitigations", "list measurements"):
+        code, out, err = run(*command.split(), "--json")
+        assert (code, err) == (0, "")
+        listed[command] = json.loads(out)
+    rows = {row["name"]: row for rows in listed["list tasks"].values() for row in rows}
+    assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(rows)
+    assert rows["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
+    assert "ost.collapse" in {row["function"] for row in listed["list measurements"]}
 
 
-@pytest.mark.parametrize("command", LISTINGS)
-def test_listings_as_json(run, command: str) -> None:
-    code, out, err = run(*command.split(), "--json")
-    listing = json.loads(out)
-    assert (code, err) == (0, "")
-    assert set(listing if isinstance(listing, dict) else listing[0]) == LISTINGS[command]
-    if command == "list tasks":
-        listed = {row["name"]: row for rows in listing.values() for row in rows}
-        assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(listed)
-        assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
-        assert (
-            listed["sum-ones"]["options"]
-            == "mode=answer-only|cot-zero-shot|cot-few-shot, tidy=true"
-        )
-
-
+@pytest.mark.parametrize(("by_user", "expected"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
 def test_threads_that_wait_sleep_soon_unless_the_user_says_how_they_wait(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, by_user: dict[str, str], expected: str
 ) -> None:
-    for set_by_user, expected in (
-        ({}, "1000"),
-        ({"OMP_WAIT_POLICY": "active"}, None),
-        ({"GOMP_SPINCOUNT": "7"}, "7"),
-    ):
-        for name in WAITING:
-            monkeypatch.setenv(name, "")  # noted, so that it is put back as it was
-            monkeypatch.delenv(name)
-        for name, value in set_by_user.items():
-            monkeypatch.setenv(name, value)
-        spin_briefly()
-        assert os.environ.get("GOMP_SPINCOUNT") == expected
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # noted, so that it is put back as it was
+        monkeypatch.delenv(name)
+    for name, value in by_user.items():
+        monkeypatch.setenv(name, value)
+    spin_briefly()
+    assert os.environ["GOMP_SPINCOUNT"] == expected
 
 
-def test_doctor_finds_what_is_missing_and_shows_no_token(
-    run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_finds_what_is_missing(run, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        if name in ("einops", "torch"):
+        if name == "torch":
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     real = metadata.version
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    code, out, err = run("doctor")
-    assert (code, err) == (0, "")
-    assert "hf_secret" not in out
-    assert "set" in out
+    assert run("doctor")[0] == 0
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setitem(sys.modules, "torch", None)
     code, out, err = run("doctor", "--json")
-    found = {row["what"]: row for row in json.loads(out)}
-    assert (code, err) == (1, "")
-    assert found["einops"]["state"] == found["torch"]["state"] == "MISSING"
-    assert "not looked at" in found["the rest"]["found"]
-    assert found["altair"]["state"] == "ok"
+    states = {row["what"]: row["state"] for row in json.loads(out)}
+    assert (code, err, states["torch"], states["altair"]) == (1, "", "MISSING", "ok")
 
 
 # --- the process

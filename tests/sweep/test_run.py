@@ -15,14 +15,10 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.ground.errors import InputError
-from ostools.measure.measurement import RECORDS
 from ostools.measure.probes.failure_stage import COLUMNS
 from ostools.reporting.sweep.report import sweep_report
 from ostools.sweep import plan, results, run, sweep_of
 from ostools.sweep.cells import sources
-from ostools.sweep.measurements import MEASUREMENTS
-from ostools.sweep.reading import read
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
 """A random model writes on to the end."""
@@ -116,9 +112,7 @@ def test_the_commands(
 
     both: Any = {"measurements": [SHORT, {"name": "collapse", "dtypes": "bfloat16"}]}
     shown, _ = command("run", "sweep.yaml", "--out", "out", "--dry-run", **both)
-    assert all(
-        words in shown for words in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
-    )
+    assert "2 of 2 cells are missing" in shown
     assert not (tmp_path / "out").exists()
     assert (
         "2 cells measured, 0 were there before, 0 failed"
@@ -127,7 +121,6 @@ def test_the_commands(
     assert "2 of 2 cells measured, 51 rows" in command("results", "out")[0]
     command("results", "out", "--out", "table.csv")
     assert len(pd.read_csv(tmp_path / "table.csv")) == 51
-    assert len(json.loads(command("results", "out", "--json")[0])["rows"]) == 51
     shown, err = command(
         "run", "sweep.yaml", "--out", "failing", code=1, lengths=400, dtypes=["float32", "bfloat16"]
     )
@@ -168,38 +161,7 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(
     # The model is loaded once in float32 and cast there: the same bits.
     pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
 
-    again = plan(sweep_of(asked(written, **STAGES)), tmp_path / "out")
-    assert not again.pending
-    more = plan(sweep_of(asked(written, **{**STAGES, "lengths": "3:8"})), tmp_path / "out")
-    assert {job.keyed_cell.cell.lengths for job in more.pending} == {
-        (3, 4, 5, 6, 7, 8)
-    }  # and not 8 alone
+    assert not plan(sweep_of(asked(written, **STAGES)), tmp_path / "out").pending
     page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
     assert len(re.findall(r'id="failure-stage-\d', page)) >= 2
-    assert "from what is stored" not in page
-
-
-@pytest.mark.slow
-def test_probes_are_those_of_the_measurement(written: Path, tmp_path: Path) -> None:
-    """Read back from a row a prompt, intervals among them, in two dtypes at once."""
-    both = {
-        **STAGES,
-        "lengths": "1:5",
-        "dtypes": ["float32", "bfloat16"],
-        "seeds": 1,
-        "measurements": {"name": "probe", "sequences": 12},
-    }
-    done = run(sweep_of(asked(written, **both)), tmp_path / "out")
-    assert (done.measured, done.failed) == (2, ())
-    model = ost.load_model(written)
-    how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
-    theirs: Any = RECORDS["probe"].function(model, both["tasks"], seeds=range(12, 24), **how)
-    rows: Any = read(tmp_path / "out", say=print).rows("probe")
-    mine: Any = MEASUREMENTS["probe"].swept.read(rows, theirs.provenance)
-    pd.testing.assert_frame_equal(mine.frame, theirs.frame)
-    two = rows.assign(mitigation=["none", *rows["mitigation"][1:]])
-    with pytest.raises(InputError, match="expected rows of one mitigation, found 2"):
-        MEASUREMENTS["probe"].swept.read(two, theirs.provenance)
-    page = sweep_report(tmp_path / "out", tmp_path / "page.html", print).read_text()
-    assert len(re.findall(r'id="probe-\d', page)) == 1
     assert "from what is stored" not in page

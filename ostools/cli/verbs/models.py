@@ -9,10 +9,9 @@ from pathlib import Path
 from huggingface_hub import hf_hub_download
 
 from ostools.cli import terminal
-from ostools.cli.global_options import GLOBALS
 from ostools.cli.verbs.listings import give_tables
 from ostools.ground.errors import InputError, in_words
-from ostools.models.families import EMBEDDED, FAMILIES, ROUTES, Family
+from ostools.models.families import FAMILIES, Family
 from ostools.models.files.checks import read_json, refuse_quantised
 from ostools.models.files.config import family_of_settings, quiet
 from ostools.models.files.gguf import describe_gguf
@@ -47,32 +46,17 @@ def models(*, check: str | None = None) -> None:
         else:
             loaded = "by the generic route" if family.generic_instead else "no"
             unrecorded.append({"family": family.name, "loaded": loaded, "why": family.refused})
-    names = [{"name": name, "what": what} for name, what in _named_models()]
+    names = [{"name": name, "what": what} for name, what in named_models()]
     give_tables({"Models": names, "Families": families, "Others": unrecorded})
-    if not GLOBALS.json:
-        lines = (f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items())
-        terminal.print_text(
-            [*lines, "Whatever else transformers loads goes by the generic route; see --check."]
-        )
 
 
-def _named_models() -> Iterator[tuple[str, str]]:
+def named_models() -> Iterator[tuple[str, str]]:
     """Names that --model takes, and what they are."""
     for name, directory in EMBEDDED_DIRECTORIES.items():
         card = json.loads((directory / "card.json").read_text("utf-8"))
-        tasks_by_length: dict[int, list[str]] = {}
-        for task, length in card["trained_lengths"].items():
-            tasks_by_length.setdefault(length, []).append(task)
-        trained = "; ".join(f"{', '.join(t)} to {length}" for length, t in tasks_by_length.items())
-        what = (
-            f"{card['architecture']}, {card['parameters']:,} parameters, stored in "
-            f"{card['recipe']['stored']}, in this package; trained, by items of the sequence, on "
-            f"{trained}"
-        )
-        yield name, f"{what}; the default" if name == EMBEDDED else what
+        yield name, f"{card['architecture']}, {card['parameters']:,} parameters, in this package"
     for name, model in PACKAGED_MODELS.items():
-        missing = f"not installed: {model.install}, or {model.make}"
-        state = "installed" if is_installed(name) else missing
+        state = "installed" if is_installed(name) else f"not installed: {model.make}"
         yield name, f"{model.about} ({model.licence}); {state}"
     yield from _NAMES_OF_YOUR_OWN.items()
 
@@ -111,9 +95,7 @@ def _in_words(family: Family) -> list[str]:
         return [
             f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
             "Measured: sensitivity and attribution (linearisation full, of a logit too), collapse, "
-            "evaluate, probe, faithfulness.",
-            "Where each block has one softmax over keys, and known norms, both proven at load: "
-            "frozen too.",
+            "evaluate, probe, faithfulness; frozen where each block has one softmax over keys. "
             "Refused: detached, bounds, hops and masks, which need more of the inside of a block.",
         ]
     missing = [route for route, has in family.routes.items() if not has]

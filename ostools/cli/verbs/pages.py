@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.prompts import Prompts
-from ostools.cli.running import EMBEDDED, at_work
+from ostools.cli.running import at_work
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.cli.limits import Memory
     from ostools.measure.unloaded import Unloaded
-    from ostools.models import Prompt
     from ostools.paper import Reproduction
-    from ostools.results import Frame
 
 
 def report(
     *,
     model: str | None = None,
-    prompt: Prompt | None = None,
+    prompt: str | None = None,
     out: Path = Path("report.html"),
     sections: Sequence[str] | None = None,
     lengths: Sequence[int] | None = None,
     quick: bool = False,
     run: Path | None = None,
-    **encoding: Any,
 ) -> None:
     """Measure everything, write one HTML file.
 
@@ -39,6 +34,8 @@ def report(
     Args:
         model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub
             id.
+        prompt: the text whose sensitivity, layers and attention are measured; without it the
+            paper's copy prompt.
         out: the HTML file to write; without it report.html.
         sections: collapse, precision, position, sensitivity, layers, attention, evaluate,
             failure-stage, mitigations; without it all but what takes long.
@@ -46,57 +43,27 @@ def report(
         quick: a first look: fewer lengths, answers and sections; the page says which.
         run: the directory of a sweep, finished or not; nothing is measured.
     """
-    from ostools.models import encode
-    from ostools.reporting.report.report import checked_sections
-    from ostools.reporting.report.report import report as write_report
+    from ostools.reporting.report import report as reports
+    from ostools.reporting.sections.extent import extent_of
     from ostools.results import checked_output
 
+    options: dict[str, Any] = {"prompt": prompt, "sections": sections, "lengths": lengths}
     if run is not None:
-        measured = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths}
-        measured["quick"] = quick
-        used = [f"--{name}" for name, value in measured.items() if value]
-        if used := used + GLOBALS.of_a_loaded_model:
-            raise InputError(
-                "--run reports on cells that are there and measures nothing: leave out "
-                f"{' and '.join(used)}; what a sweep measures stands in its file"
-            )
-        terminal.tell_written(write_report(run=run, out=out, say=terminal.note))
+        if used := ["--model"] * (model is not None) + GLOBALS.of_a_loaded_model:
+            raise InputError(f"--run measures nothing: leave out {' and '.join(used)}")
+        terminal.tell_written(reports.report(run=run, out=out, say=terminal.note, **options))
         return
     checked_output(out, (".html",), option="--out")
-    checked_sections(sections)
-    prompts = cast("Prompts | None", prompt)
-    if encoding and prompts is None:
-        raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
-    memory = _report_memory(prompts, lengths, sections, quick)
-    with at_work("measuring", model or EMBEDDED, memory) as (loaded, progress):
-        text = None if prompts is None else cast("str | Prompt", prompts.of(loaded))
-        page = write_report(
-            loaded,
-            prompt=encode(loaded, cast(str, text), **encoding) if encoding else text,
-            sections=sections,
-            lengths=lengths,
-            quick=quick,
-            progress=progress,
-            out=out,
-        )
+    reports.checked_sections(sections)
+
+    def memory(unloaded: Unloaded) -> int:
+        measured = lengths or extent_of(unloaded.shape, quick).lengths(reports.LONGEST)
+        text = prompt or reports.default_prompt()
+        return reports.report_memory(unloaded, text, measured, sections, quick)
+
+    with at_work("measuring", model, memory) as (loaded, progress):
+        page = reports.report(loaded, out=out, quick=quick, progress=progress, **options)
     terminal.tell_written(page)
-
-
-def _report_memory(
-    prompts: Prompts | None,
-    lengths: Sequence[int] | None,
-    sections: Sequence[str] | None,
-    quick: bool,
-) -> Memory:
-    def memory(model: Unloaded) -> int:
-        from ostools.reporting.report.report import LONGEST, default_prompt, report_memory
-        from ostools.reporting.sections.extent import extent_of
-
-        text = default_prompt() if prompts is None else prompts.values[0]
-        measured = extent_of(model.shape, quick).lengths(LONGEST) if lengths is None else lengths
-        return report_memory(model, cast("str | tuple[int, ...]", text), measured, sections, quick)
-
-    return memory
 
 
 def reproduce(
@@ -135,30 +102,29 @@ def reproduce(
     from ostools.paper.reproduction.reproduce import Parts, Recipe, read_recipe
     from ostools.paper.reproduction.reproduce import reproduce as write_reproduction
 
-    numbers = None if figures is None else list(figures)
-    claims = chosen_claims(numbers)
+    claims = chosen_claims(figures)
     if answers is not None:
         if used := ["--recipe"] * (recipe is not None) + GLOBALS.of_a_loaded_model:
             raise InputError(
                 f"{used[0]} is of a model that is loaded here: leave it out with --answers"
             )
         hosted = read_answers(answers, claim_questions(), model=model)
-        _show_claims(write_reproduction(hosted, numbers, out=out, say=terminal.note))
+        _show_claims(write_reproduction(hosted, figures, out=out, say=terminal.note))
         return
     settings = Recipe() if recipe is None else read_recipe(recipe)
     store, arguments = Parts(out), checked_arguments(settings.arguments)
     store.require_ours()
-    missing = [part.name for part in parts_of(claims) if not store.has(part.name)]
 
     def memory(unloaded: Unloaded) -> int:
+        missing = [part.name for part in parts_of(claims) if not store.has(part.name)]
         return reproduction_memory(unloaded, {name: arguments[name] for name in missing})
 
-    name = model or settings.model or EMBEDDED
-    device, dtype = GLOBALS.device or settings.device, GLOBALS.load_dtype or settings.dtype or ""
+    name, device = model or settings.model, GLOBALS.device or settings.device
+    dtype = GLOBALS.load_dtype or settings.dtype
     with at_work("measuring", name, memory, device=device, dtype=dtype) as (loaded, progress):
         reproduction = write_reproduction(
             loaded,
-            numbers,
+            figures,
             out=out,
             progress=progress,
             say=terminal.note,
@@ -174,21 +140,13 @@ def _show_claims(result: Reproduction) -> None:
         terminal.print_json(result.as_json() | verdicts | {"written": str(result.page)})
         return
     names = ["claim", "place", "outcome", "measured"]
-    frame: Frame = result.frame
     counts = ", ".join(f"{outcome}: {count}" for outcome, count in result.outcomes.items())
-    title = f"{len(frame)} claims of the paper: {counts}"
-    rows = frame[names].itertuples(index=False, name=None)
-    terminal.print_table(title, names, rows, text_columns=4)
-    if not GLOBALS.quiet:
-        terminal.print_text([f"wrote {result.page}"])
+    rows = result.frame[names].itertuples(index=False, name=None)
+    terminal.print_table(f"{len(result.frame)} claims of the paper: {counts}", names, rows)
+    terminal.tell_written(result.page)
 
 
-def explore(
-    *,
-    model: str | None = None,
-    prompt: str = "",
-    port: int = 0,
-) -> None:
+def explore(*, model: str | None = None, prompt: str = "", port: int = 0) -> None:
     """Look at a prompt in the browser, as you type it.
 
     A page on this machine: the tokens of the prompt, coloured by attention at once, by a sketch of
@@ -205,13 +163,8 @@ def explore(
     from ostools.explorer import explore as start_explorer
     from ostools.explorer.serve import require_port
 
-    if GLOBALS.dry_run:
-        raise InputError(
-            "--dry-run: expected a command that measures once, found explore, which measures what "
-            "is typed: leave it out; the page can stop a run"
-        )
     require_port(port)
-    with at_work("starting the explorer", model or EMBEDDED) as (loaded, _):
+    with at_work("starting the explorer", model) as (loaded, _):
         explorer = start_explorer(loaded, prompt, port=port)
     try:
         if GLOBALS.json:

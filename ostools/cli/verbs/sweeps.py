@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
-from ostools.ground.errors import InputError
+from ostools.cli.verbs.listings import give_tables
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation
-    from ostools.results import Frame
-    from ostools.sweep import Executor, SweepPlan
-
-_CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
+    from ostools.sweep import SweepPlan
 
 
 def run(
@@ -30,7 +27,7 @@ def run(
     retry_failed: bool = False,
     workers: int | None = None,
     ray_address: str | None = None,
-    worker_cpus: int | None = None,
+    worker_cpus: int = 1,
 ) -> None:
     """Run a sweep: models x tasks x lengths x dtypes x mitigations x seeds x measurements.
 
@@ -47,35 +44,24 @@ def run(
         workers: measure with so many processes, by Ray: on this machine, or at most so many of
             --ray-address.
         ray_address: measure on the Ray cluster at HOST:PORT; auto: the one of this machine.
-        worker_cpus: CPUs of each of Ray's workers, which uses at most as many threads; 1 unless
-            given.
+        worker_cpus: CPUs of each of Ray's workers, which uses at most as many threads.
     """
-    from ostools.sweep import plan, read_sweep
+    from ostools.sweep import RayCluster, plan, read_sweep
     from ostools.sweep import run as run_sweep
 
-    checked_sweep = read_sweep(sweep, mitigations=mitigations)
-    executor = _executor(workers, ray_address, worker_cpus)
+    asked, executor = read_sweep(sweep, mitigations=mitigations), None
+    if workers is not None or ray_address is not None:
+        executor = RayCluster(ray_address, workers=workers, cpus=worker_cpus)
+    options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed}
+    options["say"] = terminal.note
     if dry_run:
-        cells = plan(
-            checked_sweep, out, executor=executor, retry_failed=retry_failed, say=terminal.note
-        )
-        _show_plan(cells)
+        _show_plan(plan(asked, out, **options))
         return
-    if executor is not None:
-        terminal.note(f"measuring on the Ray cluster at {ray_address or 'this machine'}")
     # Ended by a signal, it leaves out the cell in the making: its file appears whole or not at all.
     with terminal.progress("measuring cells") as progress:
-        outcome = run_sweep(
-            checked_sweep,
-            out,
-            executor=executor,
-            retry_failed=retry_failed,
-            say=terminal.note,
-            progress=progress,
-        )
-    counts = asdict(outcome) | {"failed": list(outcome.failed)}
+        outcome = run_sweep(asked, out, progress=progress, **options)
     if GLOBALS.json:
-        terminal.print_json(counts)
+        terminal.print_json(asdict(outcome))
     elif not GLOBALS.quiet:
         words = f"{outcome.measured} cells measured, {outcome.present} were there before, "
         words += f"{len(outcome.failed)} failed"
@@ -84,49 +70,14 @@ def run(
         raise click.exceptions.Exit(1)
 
 
-def _executor(
-    workers: int | None, ray_address: str | None, worker_cpus: int | None
-) -> Executor | None:
-    from ostools.sweep import RayCluster
-
-    if workers is None and ray_address is None:
-        if worker_cpus is not None:
-            raise InputError(
-                "--worker-cpus: expected --workers or --ray-address with it, found neither"
-            )
-        return None
-    return RayCluster(ray_address, workers=workers, cpus=1 if worker_cpus is None else worker_cpus)
-
-
 def _show_plan(plan: SweepPlan) -> None:
-    """Print every missing cell with its forecast memory; the title sets the largest beside what is
-    free.
-    """
-    rows: list[Mapping[str, object]] = []
+    """Print every missing cell with the bytes that it is forecast to take."""
+    rows = []
     for job in plan.pending:
         cell = job.keyed_cell.cell
-        row = {name: cell.columns[name] for name in _CELL_COLUMNS}
-        row |= {"lengths": len(cell.lengths), "from": cell.lengths[0], "to": cell.lengths[-1]}
-        is_known = job.forecast.work is not None
-        rows.append(row | {"forecast_bytes": job.forecast.memory if is_known else None})
-    if GLOBALS.json:
-        terminal.print_json(rows)
-        return
-    title = f"{len(rows)} of {len(plan.keyed_cells)} cells are missing"
-    if rows:
-        from ostools.ground.memory import free_memory
-
-        largest = max(job.forecast.memory for job in plan.pending) / 2**30
-        # A GPU may be a worker's, of which nothing is known here.
-        is_here = plan.terms.device == "cpu"
-        place = f"found {free_memory()}" if is_here else f"on {plan.terms.device}"
-        title += f"; forecast {largest:.2f} GiB at most, {place}; the first cells measure the time"
-    names = [*_CELL_COLUMNS, "lengths", "from", "to", "forecast_bytes"]
-    cells = ([row[name] for name in names] for row in rows)
-    terminal.print_table(title, names, cells, text_columns=6)
-
-
-# ---- results
+        row = {**cell.columns, "lengths": len(cell.lengths), "to": cell.lengths[-1]}
+        rows.append(row | {"forecast_bytes": job.forecast.memory})
+    give_tables({f"{len(rows)} of {len(plan.keyed_cells)} cells are missing": rows})
 
 
 def results(directory: Path, *, out: Path | None = None) -> None:
@@ -139,25 +90,20 @@ def results(directory: Path, *, out: Path | None = None) -> None:
     from ostools.results import TABLES, checked_output, save_table, table_as_json
     from ostools.sweep import results as sweep_results
 
-    target = None if out is None else checked_output(out, TABLES, option="--out")
-    table: Frame = sweep_results(directory, say=terminal.note)
-    provenance = table.attrs.get("ostools", {})
-    if target is not None:
-        terminal.tell_written(save_table(table, provenance, target))
-    elif GLOBALS.json:
+    if out is not None:
+        checked_output(out, TABLES, option="--out")
+    table = sweep_results(directory, say=terminal.note)
+    provenance = table.attrs["ostools"]
+    if out is not None:
+        terminal.tell_written(save_table(table, provenance, out))
+        return
+    if GLOBALS.json:
         terminal.print_json(table_as_json(table, provenance))
-    else:
-        _show_cells(table, provenance["cells"])
-
-
-def _show_cells(table: Frame, counts: dict[str, int]) -> None:
-    """Print a row a cell; its options where a measurement has several."""
-    many_options = len(table) > 0 and (table.groupby("measurement")["options"].nunique() > 1).any()
-    names = [*_CELL_COLUMNS, "options"] if many_options else _CELL_COLUMNS
+        return
+    names = ["measurement", "task", "model", "dtype", "mitigation", "seed", "options"]
     cells = table.groupby(names, sort=False) if len(table) else ()
     rows = [(*key, group["length"].nunique(), len(group)) for key, group in cells]
-    title = f"{counts['measured']} of {counts['asked']} cells measured, {len(table)} rows"
-    title += "".join(
-        f", {counts[state]} cells {state}" for state in ("failed", "missing") if counts[state]
-    )
-    terminal.print_table(title, [*names, "lengths", "rows"], rows, text_columns=len(names))
+    counts = provenance["cells"]
+    title = f"{counts['measured']} of {counts['asked']} cells measured, {len(table)} rows, "
+    title += f"{counts['failed']} cells failed, {counts['missing']} missing"
+    terminal.print_table(title, [*names, "lengths", "rows"], rows)

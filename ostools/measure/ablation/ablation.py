@@ -24,6 +24,7 @@ from ostools import hooks, tasks
 from ostools.ground import (
     Count,
     InputError,
+    Lengths,
     Progress,
     TransformerBridge,
     checked_lengths,
@@ -123,7 +124,7 @@ def ablation(
     model: TransformerBridge,
     task: str | Task | None = None,
     *,
-    lengths: Iterable[int] | None = None,
+    lengths: Lengths | None = None,
     seeds: Sequence[int] = (0,),
     prompt: str | Prompt | None = None,
     what: What = "heads",

@@ -9,7 +9,7 @@ prompt and answer, to see whether it acts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, Unpack
@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground import Count, Progress, TransformerBridge, checked_lengths, part_of
+from ostools.ground import Count, Lengths, Progress, TransformerBridge, checked_lengths, part_of
 from ostools.measure.answers.answers import (
     CYCLE,
     CYCLE_AN_ITEM,
@@ -72,7 +72,7 @@ def evaluate(
     model: TransformerBridge,
     task: Task | str,
     *,
-    lengths: Iterable[int],
+    lengths: Lengths,
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
     elicitation: Elicitation | None = None,

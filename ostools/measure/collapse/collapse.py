@@ -18,7 +18,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, Unpack
 
-from ostools.ground import InputError, Position, Progress, TransformerBridge, checked_lengths
+from ostools.ground import (
+    InputError,
+    Lengths,
+    Position,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+)
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, as_rows, from_rows
 from ostools.measure.collapse.run import CollapseRun
@@ -37,12 +44,24 @@ from ostools.tasks.base import seeds_of
 from ostools.tasks.repeats import TaskOfIds
 
 
-@measurement(memory=["logits"], sweep=lambda: SWEPT, in_chunks=True, checks=(checked_precisions,))
+@measurement(
+    command="collapse",
+    examples=(
+        "--task figure-5a --lengths 1:512 --dtypes bfloat16 --out x.html",
+        "--task figure-5c --layers all --out layers.png",
+    ),
+    defaults={"task": "figure-5a", "lengths": "1:256"},
+    python_only={"prompt": "its last token is repeated; a command line repeats items of a task"},
+    memory=["logits"],
+    sweep=lambda: SWEPT,
+    in_chunks=True,
+    checks=(checked_precisions,),
+)
 def collapse(
     model: TransformerBridge,
     task: CollapseTask | Task | Prompt | str | None = None,
     *,
-    lengths: Iterable[int],
+    lengths: Lengths,
     prompt: str | Prompt | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),

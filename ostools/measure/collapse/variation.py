@@ -17,7 +17,7 @@ read, and one layer's patterns beside a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import tasks
-from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths, tell
+from ostools.ground import InputError, Lengths, Progress, TransformerBridge, checked_lengths, tell
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import captured_pass, require_no_edits
@@ -202,7 +202,7 @@ def attention_variation(
     model: TransformerBridge,
     task: CollapseTask | Prompt | str = "figure-5a",
     *,
-    lengths: Iterable[int],
+    lengths: Lengths,
     seeds: Sequence[int] = (0,),
     bos: bool | None = None,
     mitigation: Mitigation | str | None = None,

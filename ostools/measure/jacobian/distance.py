@@ -124,7 +124,7 @@ class InfluenceByDistance(Result):
     command="sensitivity distance",
     examples=(
         '--prompt "It was the best of times, it was the worst of times" --out distance.png',
-        "--prompts prompts.jsonl --controls shuffled --controls untrained --out distance.png",
+        '--prompt "It was the best of times" --controls shuffled --controls untrained',
     ),
     memory=["rows"],
     untrained_by="controls",

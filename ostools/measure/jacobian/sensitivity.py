@@ -176,7 +176,6 @@ def require_exact_logit(
     examples=(
         '--prompt "The capital of France is" --out france.html',
         '--prompt "The capital of France is" --layers all --out x.png',
-        "--prompts prompts.jsonl --out norms.parquet",
         "--ids 2,40,50 --model ./my-model",
         '--prompt "Once upon a" --logit " time" --logit " day"',
     ),

@@ -6,7 +6,7 @@ prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Unpack, cast
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Unpack, cast
 import numpy as np
 import pandas as pd
 
-from ostools.ground import Progress, TransformerBridge, part_of
+from ostools.ground import Lengths, Progress, TransformerBridge, part_of
 from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, running
 from ostools.measure.collapse.collapse import collapse
@@ -132,7 +132,7 @@ def failure_stage(
     model: TransformerBridge,
     task: Task | str,
     *,
-    lengths: Iterable[int],
+    lengths: Lengths,
     dtypes: Sequence[str] = (FLOAT32, "bfloat16"),
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,

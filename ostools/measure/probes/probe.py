@@ -17,7 +17,14 @@ import pandas as pd
 from pydantic import Field
 
 from ostools import mitigations, tasks
-from ostools.ground import InputError, Progress, TransformerBridge, checked_lengths, with_progress
+from ostools.ground import (
+    InputError,
+    Lengths,
+    Progress,
+    TransformerBridge,
+    checked_lengths,
+    with_progress,
+)
 from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import Precision, checked_precisions
@@ -127,7 +134,7 @@ def probe(
     model: TransformerBridge,
     task: Task | str,
     *,
-    lengths: Iterable[int],
+    lengths: Lengths,
     dtypes: Sequence[str] = (FLOAT32,),
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,

@@ -8,7 +8,7 @@ with measures=["answers"] the answers alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
@@ -18,6 +18,7 @@ from ostools import mitigations as m
 from ostools import tasks
 from ostools.ground import (
     Count,
+    Lengths,
     Position,
     Progress,
     TransformerBridge,
@@ -108,7 +109,7 @@ def study(
     task: Task | str,
     *,
     mitigations: Sequence[Mitigation | str],
-    lengths: Iterable[int],
+    lengths: Lengths,
     seeds: Sequence[int] = (0,),
     measures: About | Sequence[About] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),

@@ -50,7 +50,7 @@ def cell(
         "options": "{}",
     } | names
     cell = Cell(dtype=dtype, seed=seed, measurement=measurement, lengths=lengths, **keys)
-    return KeyedCell(cell, base, base)
+    return KeyedCell(cell, base)
 
 
 def keep(
@@ -62,8 +62,9 @@ def keep(
     code: str = "c",
 ) -> None:
     store = Store(directory)
+    before = store.planned_cells() if (directory / "sweep.json").exists() else []
     with store.locked():
-        store.ask([one])
+        store.ask([*before, one])
         store.add(one, file_of(table, given or source(), code=code, checkpoint=checkpoint))
 
 
@@ -191,12 +192,9 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--run none", "found no sweep.json"),
-        ("--run . --prompt x", "leave out --prompt"),
-        (
-            "--run . --model x --sections collapse --lengths 1:4",
-            "--model and --sections and --lengths",
-        ),
+        ("--run none", "sweep.json"),
+        ("--run . --prompt x", "leave out prompt"),
+        ("--run . --model x --device cpu", "leave out --model and --device"),
         ("--run . --out x.pdf", "expected a name ending in .html"),
     ],
 )
