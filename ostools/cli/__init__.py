@@ -15,7 +15,7 @@ import click
 
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import on_one_line
-from ostools.ground.errors import unknown_name
+from ostools.ground.errors import in_words, unknown_name
 
 # What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130
@@ -152,6 +152,12 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a name that is too long, a full disk
         code = _refuse(str(error))
+    except (MemoryError, RuntimeError) as error:
+        from ostools.ground.out_of_memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        code = _refuse(f"out of memory ({in_words(error)}): take shorter input, free memory")
     except ValueError as error:
         if not _REFUSALS & {kind.__name__ for kind in type(error).__mro__}:
             raise

@@ -14,6 +14,7 @@ from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
+    from ostools.measure import Hosted
     from ostools.mitigations import Mitigation
     from ostools.results import Result
     from ostools.tasks import Question, Task
@@ -46,8 +47,8 @@ def prompts(
 
     if out is not None:
         checked_output(out, (".jsonl",), option="--out")
-    given = {"task": task, "mitigation": mitigation, "lengths": lengths, "seeds": seeds}
-    selection = {name: value for name, value in given.items() if value is not None}
+    options = {"task": task, "mitigation": mitigation, "lengths": lengths, "seeds": seeds}
+    selection = {name: value for name, value in options.items() if value is not None}
     if figure is None:
         selection = {"task": "count-ones", "lengths": range(1, 65)} | selection
     elif used := [name for name in selection if figure == "all" or name in ("task", "mitigation")]:
@@ -76,30 +77,42 @@ def hosted_result(
             "--endpoint: expected --answers FILE too, where the answers are kept, and --model "
             "NAME, the model's name there"
         )
-    read = {*command.of_questions, *command.defaults, *command.fixed}
-    if endpoint is not None:
-        read.add("max_new_tokens")
-    used = [f"--{key.replace('_', '-')}" for key in arguments if key not in read]
+    from ostools.measure import hosted_evaluation
+
+    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
+    of_command = {*selection, *command.defaults, *command.fixed}
+    options = {key: value for key, value in arguments.items() if key not in of_command}
+    is_figure = "task" not in command.of_questions
+    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
+    answers = _answers(questions, file, endpoint, name, options)
+    if is_figure:
+        return command.run(answers, **selection, **command.fixed)
+    return hosted_evaluation(answers)
+
+
+def _answers(
+    questions: list[Question],
+    file: str,
+    endpoint: str | None,
+    name: str | None,
+    options: dict[str, Any],
+) -> Hosted:
+    """The answers of a file; those that it lacks are asked of an endpoint, where there is one. Of
+    other `options` than the server's are those of a model that is loaded here refused."""
+    from ostools.measure import ask_endpoint, read_answers
+
+    most = None if endpoint is None else options.pop("max_new_tokens", None)
+    used = [f"--{key.replace('_', '-')}" for key in options]
     if used := used + GLOBALS.of_a_loaded_model:
         raise InputError(
             f"{used[0]} is of a model that is loaded here: leave it out with --answers"
         )
-    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
-
-    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    is_figure = "task" not in command.of_questions
-    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
     if endpoint is None:
-        answers = read_answers(file, questions, model=name)
-    else:
-        most = arguments.get("max_new_tokens")
-        with terminal.progress("asking") as progress:
-            answers = ask_endpoint(
-                endpoint, str(name), questions, file, max_tokens=most, progress=progress
-            )
-    if is_figure:
-        return command.run(answers, **selection, **command.fixed)
-    return hosted_evaluation(answers)
+        return read_answers(file, questions, model=name)
+    with terminal.progress("asking") as progress:
+        return ask_endpoint(
+            endpoint, str(name), questions, file, max_tokens=most, progress=progress
+        )
 
 
 def _questions(selection: Mapping[str, Any], figure: str | None) -> list[Question]:

@@ -1,11 +1,8 @@
-"""Memory that a command may take: forecast before the model is loaded, and held while the command
-works.
-"""
+"""Memory that a command may take: forecast before the model is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +13,8 @@ from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Value
 from ostools.ground.arguments import full_signature
-from ostools.ground.errors import InsufficientMemoryError, in_words
+from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import Free, available_memory, free_memory
-from ostools.ground.out_of_memory import is_out_of_memory
 from ostools.measure.memory import bytes_of
 from ostools.measure.mitigated_prompts import rewritten_text
 from ostools.measure.prompts import layers_up_to, prompt_named
@@ -104,7 +100,11 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
         GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     )
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
-    free = Free(2**62, "on a GPU that is not here") if is_elsewhere else _free(resolved)
+    free = free_memory()
+    if is_elsewhere:
+        free = Free(2**62, "on a GPU that is not here")
+    elif resolved.type == "cuda":
+        free = Free(available_memory(resolved), f"on {resolved}")
     load_dtype = None if dtype == AUTO else arithmetic_named(dtype)[0]
     source = locate(model, None, load_dtype)
     loads = load_dtype or source.stored_dtype
@@ -115,10 +115,9 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
         return None
     forecast = _fitted(unloaded, free, memory)
     work, allowed = forecast.work or 0, GLOBALS.max_memory
-    program = f"{in_gib(forecast.program)} of it the program itself, " if forecast.program else ""
     terminal.note(
-        f"forecast: {in_gib(forecast.memory)} of memory, {program}{in_gib(work)} beside the model; "
-        "its first steps measure the time"
+        f"forecast: {in_gib(forecast.memory)} of memory, {in_gib(forecast.program)} of it the "
+        f"program itself, {in_gib(work)} beside the model; its first steps measure the time"
     )
     ways = "take shorter input or fewer lengths, free memory"
     if loads.itemsize > 2:
@@ -150,24 +149,3 @@ def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
 def in_gib(size: int) -> str:
     """Bytes in words."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.3g} MiB"
-
-
-def _free(device: torch.device) -> Free:
-    if device.type == "cuda":
-        return Free(available_memory(device), f"on {device}")
-    return free_memory()
-
-
-@contextmanager
-def within_limits(device: str, forecast: Forecast | None) -> Iterator[None]:
-    """Refuse the block where memory runs out in it, in one line with the forecast."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, InsufficientMemoryError) or not is_out_of_memory(error):
-            raise
-        expected = "" if forecast is None else f" forecast {in_gib(forecast.memory)},"
-        raise InsufficientMemoryError(
-            f"out of memory:{expected} found {_free(resolve_device(device))} ({in_words(error)}): "
-            "take shorter input or fewer lengths, free memory"
-        ) from None

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ostools.cli.commands import COMMON_OPTIONS, Command, Parameter
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
-from ostools.ground.whole_numbers import parse_lengths
+from ostools.ground import InputError, checked_name, parse_lengths
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation

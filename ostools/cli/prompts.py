@@ -30,11 +30,10 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> list[Value]:
 
     Raises `InputError` for none or several of the options.
     """
-    is_question = takes_question(command)
+    parameters, is_question = command.of_kind("prompt"), takes_question(command)
     ways = ["prompt", "ids", *["task"] * is_question]
-    used = [name for name in ways if values.get(name)] if command.of_kind("prompt") else []
-    is_needed = any(prompt.required for prompt in command.of_kind("prompt"))
-    if len(used) > 1 or (is_needed and not used):
+    used = [name for name in ways if values.get(name)] * bool(parameters)
+    if len(used) > 1 or (not used and any(parameter.required for parameter in parameters)):
         expected = " or ".join(f"--{name}" for name in ways)
         raise InputError(f"expected {expected}, found {' and '.join(used) or 'none of them'}")
     if is_question and (used == ["task"]) != (values.get("length") is not None):
@@ -42,14 +41,18 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> list[Value]:
             "expected --task NAME and --length N, a question of so many items, found one"
         )
     if used == ["task"]:
-        from ostools import tasks
-        from ostools.tasks.questions import question
-
-        form = tasks.task(values["task"])
-        seed = values.get("seed") or 0  # of a measurement that draws, it may be its own alone
-        return [question(form, values["length"], seed=seed if form.random else 0)]
+        return [_question(values)]
     texts = [text for name in used for text in _listed(values[name])]
     return [*map(parse_ids, texts)] if used == ["ids"] else texts
+
+
+def _question(values: Mapping[str, Any]) -> Question:
+    from ostools import tasks
+    from ostools.tasks.questions import question
+
+    form = tasks.task(values["task"])
+    seed = values.get("seed") or 0  # of a measurement that draws, it may be its own alone
+    return question(form, values["length"], seed=seed if form.random else 0)
 
 
 def _listed(value: str | Sequence[str]) -> Sequence[str]:

@@ -15,9 +15,8 @@ from ostools.cli.global_options import GLOBALS, set_globals
 from ostools.cli.hosted import hosted_result
 from ostools.cli.options import read_arguments
 from ostools.cli.prompts import Value, in_model, read_prompts
-from ostools.ground.errors import InputError
+from ostools.ground import InputError, Progress
 from ostools.ground.memory import collector_at_rest
-from ostools.ground.progress import Progress
 
 if TYPE_CHECKING:
     from ostools.cli.limits import Memory
@@ -80,10 +79,8 @@ def _measured(
         }
         if prompts:
             supplied["prompt"] = in_model(model, prompts)
-        given = {
-            parameter.name: supplied[parameter.kind] for parameter in command.of_kind(*supplied)
-        }
-        return command.run(**given, **arguments)
+        parameters = command.of_kind(*supplied)
+        return command.run(**{p.name: supplied[p.kind] for p in parameters}, **arguments)
 
 
 @contextmanager
@@ -98,9 +95,9 @@ def at_work(
     """Load a model, or the embedded one; give it, and the progress of the work on it.
 
     Before, the forecast of `memory` is noted and compared with what is free and `--max-memory`;
-    with `--dry-run` the command ends there. Raises `InsufficientMemoryError` where memory runs out.
+    with `--dry-run` the command ends there.
     """
-    from ostools.cli.limits import forecast_of, within_limits
+    from ostools.cli.limits import forecast_of
 
     model = model or EMBEDDED
     device = device or GLOBALS.device or "auto"
@@ -117,10 +114,9 @@ def at_work(
         raise click.exceptions.Exit(0)
     from ostools.models import load_model
 
-    with within_limits(device, forecast):
-        loaded = load_model(model, dtype=dtype, device=device)
-        with terminal.progress(doing) as progress:
-            yield loaded, progress
+    loaded = load_model(model, dtype=dtype, device=device)
+    with terminal.progress(doing) as progress:
+        yield loaded, progress
 
 
 def give(result: Result) -> None:

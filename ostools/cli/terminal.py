@@ -157,6 +157,6 @@ def _print_frame(title: str, table: Frame) -> None:
     if len(head) < len(table) or count < len(widths):
         lengths = f"{len(head)} of {len(table)} rows, {count} of {len(widths)} columns"
         title += f", {lengths} (--out FILE has all)"
-    shown = head.iloc[:, :count]
-    print_table(title, [*map(str, shown)], shown.itertuples(index=False, name=None), numbers)
+    head = head.iloc[:, :count]
+    print_table(title, [*map(str, head)], head.itertuples(index=False, name=None), numbers)
     print_text([""])

@@ -17,8 +17,7 @@ from typing import TypeAlias
 
 import torch
 
-from ostools.ground.errors import InputError, in_words
-from ostools.ground.lens import TransformerBridge
+from ostools.ground import InputError, TransformerBridge, in_words
 from ostools.measure.memory import bytes_of
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded

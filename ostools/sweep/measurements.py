@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
+from ostools.ground import TransformerBridge
 from ostools.ground.arguments import full_hints
-from ostools.ground.lens import TransformerBridge
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 
@@ -118,5 +118,5 @@ def measure(model: TransformerBridge, cell: Cell) -> Rows:
     """
     measurement = MEASUREMENTS[cell.measurement]
     table, provenance = measurement.swept.measured(measurement.function, model, cell)
-    others = [name for name in table if name not in cell.columns]
-    return table.assign(**cell.columns)[[*cell.columns, *others]], provenance
+    columns = [name for name in table if name not in cell.columns]
+    return table.assign(**cell.columns)[[*cell.columns, *columns]], provenance

@@ -23,8 +23,7 @@ from unittest.mock import patch
 
 import torch
 
-from ostools.ground.errors import InputError, in_words, refusal
-from ostools.ground.whole_numbers import whole_number
+from ostools.ground import InputError, in_words, refusal, whole_number
 from ostools.models.shape import resolve_device
 from ostools.sweep.cells import KeyedCell, to_load
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Terms
@@ -166,12 +165,7 @@ def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
     `address` None: the connection that there is, or a cluster on this machine, which ends with the
     block.
     """
-    if ray.is_initialized():
-        if address is not None:
-            raise InputError(
-                f"Ray address {address!r}: this process is connected to a Ray cluster already: "
-                "give no address to use that one, or call ray.shutdown() first"
-            )
+    if ray.is_initialized() and address is None:
         yield
         return
     if address not in (None, AUTO):

@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, checked_path
+from ostools.ground import InputError, checked_arguments, checked_name
+from ostools.ground.names import checked_path
 from ostools.measure.swept import the_one
 from ostools.results import Frame, Provenance, Result
 from ostools.sweep.cell_file import MADE_BY

@@ -7,9 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, in_words
-from ostools.ground.progress import Progress, tell
+from ostools.ground import InputError, Progress, checked_arguments, in_words, tell
 from ostools.measure.swept import TOO_SHORT, Rows
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, cells_of, checkpoint_hash, code_version, keyed
@@ -110,8 +108,8 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         cells = plan(sweep, directory, executor=executor, retry_failed=retry_failed, say=say)
-        if others := store.ask(cells.keyed_cells):
-            say(f"{others} measured cells are not of this sweep as it is now: no table has them")
+        if count := store.ask(cells.keyed_cells):
+            say(f"{count} measured cells are not of this sweep as it is now: no table has them")
         for record in cells.failed:
             say(f"failed before: {record}")
         failed: list[str] = []

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
-from ostools.ground.errors import InputError, in_words, refusal
+from ostools.ground import InputError, in_words, refusal
 from ostools.results import write_atomically
 from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash, read_file
 from ostools.sweep.cells import KeyedCell

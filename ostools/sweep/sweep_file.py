@@ -1,7 +1,7 @@
 """A sweep file: plain values in YAML, and what it may ask for, checked before anything is
 loaded.
 
-An unknown key or name is refused with the nearest right one.
+An unknown key or name is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from pydantic import (
 )
 
 from ostools import mitigations, tasks
-from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, in_words, unknown_name
-from ostools.ground.names import checked_name
-from ostools.ground.whole_numbers import parse_lengths
+from ostools.ground import (
+    InputError,
+    checked_arguments,
+    checked_name,
+    in_words,
+    parse_lengths,
+)
 from ostools.measure.mitigated_prompts import of_the_pass
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.measure.swept import Text
@@ -111,10 +114,10 @@ class Sweep(Strict):
         """Refuse tasks, mitigations and dtypes that do not exist or do not fit."""
         if not self.tasks and not self.texts:
             raise InputError("expected tasks or texts, found neither")
-        named = [spec for spec in self.mitigations if spec != NONE]
-        for spec in named:
+        specs = [spec for spec in self.mitigations if spec != NONE]
+        for spec in specs:
             mitigations.mitigation(spec)
-        self._require_for_texts(named)
+        self._require_for_texts(specs)
         for measurement in self.measurements:
             self._check_dtypes_and_texts(measurement)
             self._check_tasks(measurement)
@@ -150,11 +153,6 @@ def form_of(spec: str, measurement: str) -> Task:
 
     Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
     """
-    if spec in tasks.REPEATING_TASKS:
-        raise InputError(
-            f"{measurement} of {spec!r}: expected a task with an answer; known are "
-            f"{', '.join(tasks.names())}"
-        )
     return tasks.task(spec)
 
 
@@ -182,17 +180,11 @@ def sweep_of(values: object, *, mitigations: Sequence[Mitigation | str] = ()) ->
 
 def _in_words(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
-    # An unknown key before one that is missing: it is most often the missing one, misspelled.
-    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    measurements = [part for part in first["loc"] if part in MEASUREMENTS]
-    if first["type"] == "extra_forbidden":
-        owner = f"the measurement {measurements[0]}" if measurements else "a sweep"
-        schema = MEASUREMENTS[measurements[0]].options if measurements else Sweep
-        return str(unknown_name(f"key of {owner}", first["loc"][-1], schema.model_fields))
+    first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in MEASUREMENTS)
     reason = str(first.get("ctx", {}).get("error") or first["msg"])
     end = "" if ", found " in reason else f"; found {str(first['input'])[:60]!r}"
-    return f"{where}: {reason}{end}" if first["loc"] else reason
+    return f"{where}: {reason}{end}" if where else reason
 
 
 class _Plain(yaml.SafeLoader):

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from ostools.ground.errors import InputError, in_words, short_repr
+from ostools.ground import InputError, in_words, short_repr
 from ostools.measure.swept import Text
 
 _PARTED = re.compile(r"\n(?:[ \t]*\n)+")

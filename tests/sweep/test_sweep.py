@@ -36,11 +36,11 @@ def test_the_example_is_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"measurments": "evaluate"}, "unknown key of a sweep 'measurments': did you mean 'measurements'"),
+        ({"measurments": "evaluate"}, "measurements: Field required"),
         ({"measurements": "evaluat"}, "unknown measurement 'evaluat': did you mean 'evaluate'"),
-        ({"measurements": [{"name": "evaluate", "batchsize": 1}]}, "measurement evaluate 'batchsize'.*'batch_size'"),
+        ({"measurements": [{"name": "evaluate", "batchsize": 1}]}, "measurements.0.batchsize: Extra inputs are not permitted"),
         ({"mitigations": "seperator"}, "unknown mitigation 'seperator': did you mean 'separator'"),
-        ({"tasks": "figure-5a"}, "evaluate of 'figure-5a': expected a task with an answer"),
+        ({"tasks": "figure-5a"}, "unknown task 'figure-5a'"),
         ({"lengths": True}, "expected lengths such as"),
         ({"dtypes": "bfloat16-kv"}, "unknown dtype of evaluate 'bfloat16-kv'"),
         ({"seeds": -1}, "seeds"),

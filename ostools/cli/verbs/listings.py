@@ -70,8 +70,8 @@ def measurements() -> None:
 
 
 def _row(listed: Listed, what: str) -> dict[str, str]:
-    shown = on_one_line(what)[:_LONGEST_PROMPT]
-    return {"name": listed.name, "from": listed.owner, "options": listed.options, "what": shown}
+    what = on_one_line(what)[:_LONGEST_PROMPT]
+    return {"name": listed.name, "from": listed.owner, "options": listed.options, "what": what}
 
 
 def give_tables(tables: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
@@ -117,9 +117,9 @@ def _checked(requirement: Requirement, extra: str) -> dict[str, str]:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         version = ""
-    state, found = _OK, version
+    state, words = _OK, version
     if not version or not requirement.specifier.contains(version, prereleases=True):
         state = _NOTE if extra else _MISSING
-        found = f"{version or 'not installed'}; expected {requirement.specifier or 'any version'}"
+        words = f"{version or 'not installed'}; expected {requirement.specifier or 'any version'}"
     what = f"{requirement.name} (extra {extra})" if extra else requirement.name
-    return {"what": what, "state": state, "found": found}
+    return {"what": what, "state": state, "found": words}

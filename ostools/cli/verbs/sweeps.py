@@ -49,17 +49,17 @@ def run(
     from ostools.sweep import RayCluster, plan, read_sweep
     from ostools.sweep import run as run_sweep
 
-    asked, executor = read_sweep(sweep, mitigations=mitigations), None
+    checked_sweep, executor = read_sweep(sweep, mitigations=mitigations), None
     if workers is not None or ray_address is not None:
         executor = RayCluster(ray_address, workers=workers, cpus=worker_cpus)
     options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed}
     options["say"] = terminal.note
     if dry_run:
-        _show_plan(plan(asked, out, **options))
+        _show_plan(plan(checked_sweep, out, **options))
         return
     # Ended by a signal, it leaves out the cell in the making: its file appears whole or not at all.
     with terminal.progress("measuring cells") as progress:
-        outcome = run_sweep(asked, out, progress=progress, **options)
+        outcome = run_sweep(checked_sweep, out, progress=progress, **options)
     if GLOBALS.json:
         terminal.print_json(asdict(outcome))
     elif not GLOBALS.quiet:
