@@ -25,7 +25,7 @@ from ostools.mitigations.named import NONE
 from ostools.mitigations.own_file import LOADED
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.sweep.measurements import MEASUREMENTS, Options
-from ostools.sweep.sweep_file import Sweep, form_of
+from ostools.sweep.sweep_file import Sweep
 from ostools.tasks import Task
 
 _VERSIONS = (
@@ -82,7 +82,7 @@ def _prompts_of(
     """The task's name, the text, and the seeds. What draws nothing is the same under every seed."""
     if isinstance(task, Text):
         return TEXT_TASK, task, seeds
-    form = form_of(task, measurement.name)
+    form = tasks.task(task)
     name = _same_text(form, tasks.label(form), task) if isinstance(form, Task) else task
     return name, None, seeds if form.random or measurement.draws == "by seed" else (0,)
 
@@ -108,7 +108,7 @@ def keyed(cell: Cell, checkpoint: str, device: str) -> KeyedCell:
     The model's name is in it too, so that a row says the name that it was asked by.
     """
     text = cell.text
-    of_task = [form_of(cell.task, cell.measurement)] if text is None else []
+    of_task = [tasks.task(cell.task)] if text is None else []
     base = {
         **cell.columns,
         "options": cell.options,

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import torch
 
+from ostools import tasks
 from ostools.ground import InputError, TransformerBridge, in_words
 from ostools.measure.memory import bytes_of
 from ostools.measure.swept import Cell, Rows
@@ -27,7 +28,6 @@ from ostools.models.precision.scores import arithmetic_named
 from ostools.models.shape import enough_threads, resolve_device
 from ostools.sweep.cells import KeyedCell, checkpoint_hash, code_version, keyed, to_load
 from ostools.sweep.measurements import MEASUREMENTS, measure
-from ostools.sweep.sweep_file import form_of
 from ostools.tasks.repeats import RepeatedIds
 
 
@@ -91,7 +91,7 @@ def _work(cell: Cell, model: Unloaded) -> int:
     values = {**cell.arguments, **measurement.swept.fixed, "lengths": cell.lengths}
     values |= {"mitigation": cell.mitigated, "dtypes": [cell.dtype]}
     if cell.text is None:
-        values |= {"task": form_of(cell.task, cell.measurement), "seeds": cell.seeds}
+        values |= {"task": tasks.task(cell.task), "seeds": cell.seeds}
         return bytes_of(measurement.function, model, **values)
     # The longest window: of a measurement of pairs by a task of as many tokens.
     if measurement.swept.casts:

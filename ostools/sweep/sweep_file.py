@@ -37,7 +37,6 @@ from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE, typed
 from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
 from ostools.sweep.texts import read_texts
-from ostools.tasks import Task
 
 
 def _lengths(value: object) -> tuple[int, ...]:
@@ -135,7 +134,7 @@ class Sweep(Strict):
         for spec in self.tasks:
             # Answers to one prompt are drawn by the number of the sample: a seed would seem to
             # act there, and would not.
-            is_drawn = form_of(spec, measurement.name).random
+            is_drawn = tasks.task(spec).random
             if measurement.draws == "by sample" and self.seeds != (0,) and not is_drawn:
                 raise InputError(
                     f"seeds {list(self.seeds)}: {spec} draws nothing at random, and answers are "
@@ -146,14 +145,6 @@ class Sweep(Strict):
     def _require_for_texts(self, specs: Sequence[Mitigation | str]) -> None:
         for spec in specs if self.texts else ():
             of_the_pass("texts", spec, "the windows of texts are tokens, which it cannot rewrite")
-
-
-def form_of(spec: str, measurement: str) -> Task:
-    """The task of a name as a measurement takes it.
-
-    Raises `InputError` for an unknown name, and for one that the measurement cannot ask.
-    """
-    return tasks.task(spec)
 
 
 @checked_arguments(InputError)
