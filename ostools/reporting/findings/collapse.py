@@ -24,9 +24,8 @@ from ostools.measure.collapse.verdicts import (
     behind_all_blocks,
     trained_length,
 )
-from ostools.reporting.findings import as_one_finding, present
+from ostools.reporting.findings import as_one_finding, present, where_read
 from ostools.reporting.findings.answers import task_of
-from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -123,9 +122,8 @@ def longest(results: Sequence[Collapse]) -> int:
 
 def overflow_sentence(dtypes: Iterable[str]) -> str:
     """Sentence on dtypes of which nothing was measured; empty for none."""
-    names = list(dict.fromkeys(dtypes))
-    words = f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured."
-    return words if names else ""
+    names = dict.fromkeys(dtypes)
+    return " ".join(f"{name} overflows on this model: not measured." for name in names)
 
 
 # --- one prompt

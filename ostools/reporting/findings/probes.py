@@ -12,8 +12,14 @@ from ostools.measure.probes.failure_stage import (
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
-from ostools.reporting.findings import MOST, as_one_finding, first_few, present
-from ostools.reporting.findings.position import where_read, which_token
+from ostools.reporting.findings import (
+    MOST,
+    as_one_finding,
+    first_few,
+    present,
+    where_read,
+    which_token,
+)
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {

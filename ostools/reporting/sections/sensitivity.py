@@ -189,7 +189,7 @@ def _attention_parts(measured: Measurements) -> list[Part]:
     """The last token's rows, then an interactive view of whole patterns."""
     if measured.attention is None:
         return []
-    from ostools.reporting.charts.heads_view import interactive_view
+    from ostools.reporting.charts.attention import interactive_view
 
     caption = "Attention of the last token, a row per layer and head"
     rows = block(measured.attention, "attention-chart", caption)

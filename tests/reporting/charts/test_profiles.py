@@ -82,6 +82,6 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
             for row in rows_of(chart)
         }
         assert len(cells) == 2 * (3 * 5 + 1)
-        assert cells["2", 0, "full"] == pytest.approx(100)
-        assert cells["3", 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
+        assert cells[2, 0, "full"] == pytest.approx(100)
+        assert cells[3, 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
         assert f"{norm} norm" in words_of(chart)
