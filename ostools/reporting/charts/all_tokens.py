@@ -266,19 +266,13 @@ def hops_findings(result: Hops) -> list[str]:
         for name, share in summary["share"].items()
         if name not in (ALL, "0")
     ]
-    frame: Frame = result.frame
-    last = int(frame["position"].max())
     spread: Frame = result.cancellation
-    spread = spread[spread["position"] < last]["cancellation"]
+    spread = spread[spread["position"] < result.frame["position"].max()]["cancellation"]
     if spread.empty:
         return ["No token before the last reaches it."]
-    unreached = last - len(spread)
-    windows = (
-        f" Nothing reaches y_n from {unreached} other{'s' * (unreached > 1)}." if unreached else ""
-    )
     return [
         f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the "
-        f"last: {', '.join(shares)}.{windows}",
+        f"last that reach it: {', '.join(shares)}.",
         f"The sizes of the parts add up to {number(float(spread.median()))} times the size of "
         f"their sum in the median, {number(float(spread.max()))} times at most: what is above 1 "
         "cancels.",

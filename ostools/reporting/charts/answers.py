@@ -175,7 +175,7 @@ def _two_curves(
     rows = rows.rename(columns=_SHARES).reset_index("series").dropna(subset="value")
     rows = rows.dropna(axis="columns", how="all")
     names = zip(map(theme.inert, tables), ("full", "frozen"), strict=False)
-    hue = draw.hue("series", dict(names), columns=2, symbolSize=60)
+    hue = draw.hue("series", dict(names), columns=2, symbolType="circle", symbolSize=60)
     return curve(rows, x, axes.share("share"), hue, bands=[BAND], points=28, width=width), hue
 
 

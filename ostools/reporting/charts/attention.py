@@ -28,7 +28,7 @@ from ostools.reporting.forms import gradient, heat, layers_by
 from ostools.reporting.page.page import Script
 from ostools.reporting.page.section import Part, ScriptView
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.theme import display_token, inert
+from ostools.reporting.style.theme import display_token, inert, short_word
 from ostools.results import Chart, Frame
 
 COLUMNS = 192
@@ -119,30 +119,16 @@ def attention_chart(attention: Attention) -> Chart:
     # Whole pixels a cell: else light seams show between them.
     width = max(count * (_WIDTH // count), min(count, _WIDTH))
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    scale = alt.Scale(domain=[0, count], nice=False)
-    x = alt.X("start:Q", scale=scale, axis=_token_axis(attention.tokens, aside))
+    x = axes.token_axis([*map(short_word, attention.tokens)], "start", 0.5, aside)
     words = alt.Axis(labelOverlap=True, ticks=False)
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=words)
-    cells = heat(data.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
-    panel = draw.mark_template(draw.panel(cells, width, height), aside, height, 0.0)
+    ends = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)
+    cells = heat(ends.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
+    panel = draw.mark_template(draw.panel(cells, width, height), aside, height)
     shape = attention.last.shape
     rules = (pooling_rule(count, COLUMNS), heads_rule(shape[0] * shape[1], ROWS))
     notes = [*filter(None, rules), *draw.template_note(aside)]
     return draw.figure([[panel]], "Attention of the last token", notes)
-
-
-def _token_axis(tokens: Sequence[str], aside: list[int]) -> alt.Axis:
-    """Each token under the middle of its column, where there is room for all of them; the chat
-    template's pale.
-    """
-    if len(tokens) > axes.TOKENS_NAMED:
-        return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
-    middles = [place + 0.5 for place in aside]
-    axis = axes.token_axis([*map(display_token, tokens)], aside=middles, ticks=False)["axis"]
-    axis.title = "token attended to, and its position"
-    axis.values = [place + 0.5 for place in range(len(tokens))]
-    axis.labelExpr = axis.labelExpr.replace("datum.value", "datum.value - 0.5")
-    return axis
 
 
 PANELS = {

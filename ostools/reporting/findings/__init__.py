@@ -49,11 +49,8 @@ def as_one_finding(sentences: Iterable[str]) -> str:
 
 
 def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:
-    """The first `count` sentences; the last of them says how many more there are."""
-    first, more = list(sentences[:count]), len(sentences) - count
-    if more > 0:
-        first[-1] += f" {more} more like this stand{'s' * (more == 1)} in the table."
-    return first
+    """The first `count` sentences; the others' numbers stand in the table."""
+    return list(sentences[:count])
 
 
 _FAVOURITES = 3

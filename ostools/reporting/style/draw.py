@@ -228,18 +228,17 @@ def template_note(positions: Sequence[int]) -> list[str]:
 
 
 def mark_template(
-    chart: alt.LayerChart, positions: Sequence[int], height: int = 0, start: float = -0.5
+    chart: alt.LayerChart, positions: Sequence[int], height: int = 0
 ) -> alt.LayerChart:
     """The chart, whose x is the position, with grey behind each run of these positions.
 
-    height: of a heat map, which gets a grey line under it instead. start: where column 0 begins on
-        its axis.
+    height: of a heat map, which gets a grey line under it instead.
     """
     if not positions:
         return chart
     runs = in_a_row(positions)
     data = pd.DataFrame(
-        {"from": [run[0] + start for run in runs], "to": [run[-1] + start + 1.0 for run in runs]}
+        {"from": [run[0] - 0.5 for run in runs], "to": [run[-1] + 0.5 for run in runs]}
     )
     grey: Looks = {"color": theme.colour("template"), "opacity": 1 if height else 0.14}
     mark = rows(data).mark_rect(clip=not height, **grey).encode(x="from:Q", x2="to:Q")
