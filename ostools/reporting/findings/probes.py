@@ -137,10 +137,10 @@ def _test_words(test: str, rows: Frame) -> str:
     """The share right by one test with its interval, and in brackets those of its controls."""
     probe, shares = rows.loc["none"], rows["accuracy"].drop("none")
     controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    return (
-        f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} [{probe['low']:.0%}, "
-        f"{probe['high']:.0%}] ({controls or 'no controls'})"
-    )
+    interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
+    if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
+        interval = "(too few to say within what interval)"
+    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval} ({controls or 'no controls'})"
 
 
 def _at(row: Row) -> str:
