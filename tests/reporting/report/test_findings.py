@@ -16,7 +16,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.collapse import collapse_findings, tails
+from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, tails
 from ostools.reporting.sections.answers import task_with_room
 from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
@@ -81,6 +81,18 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
     assert "hidden from 31 to 100 (all 70 lengths tried), apart again at 101" in " ".join(
         collapse_findings(result)
     )
+
+
+def test_the_trend_is_of_the_trained_lengths_where_they_are_enough() -> None:
+    """10 up to n = 32, 1 up to 64, then 100: a tenth inside, ten times as much beyond."""
+    result = made_collapse(lambda n: 10.0 if n <= 32 else 1.0 if n <= 64 else 100.0)
+    for trained, words in (
+        (64, "falls on figure-5a (0.1, up to n = 64)"),
+        (4, "not fall on figure-5a (10,"),
+    ):
+        model = {"name": "made", "trained_lengths": {"count-ones-figure-5": trained}}
+        known = replace(result, provenance=replace(result.provenance, model=model))
+        assert words in collapse_summary([known])[0]
 
 
 def test_what_storing_shifts_is_not_noise() -> None:
