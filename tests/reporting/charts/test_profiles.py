@@ -38,11 +38,10 @@ def layered(
     ("asked", "words", "axis"),
     [
         ({}, "the last token’s representation", "operator norm of ∂y/∂v"),
-        ({"position": 2}, "the representation at position 2", "operator norm of ∂y/∂v"),
         ({"logit": (" A",), "logit_norm": 2.0}, "t = the logit of ·A", "length of ∂t/∂v"),
         (
-            {"logit": (" A", "</b>"), "logit_norm": 2.0, "position": 1},
-            "t = the logit of ·A minus the logit of <∕b> at position 1",
+            {"logit": (" A", "</b>"), "logit_norm": 2.0},
+            "t = the logit of ·A minus the logit of <∕b>",
             "length of ∂t/∂v",
         ),
     ],
