@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from ostools.reporting.sections.glossary import GLOSSARY, Term
+from ostools.reporting.sections.about import GLOSSARY, Term
 
 PAGE = Path(__file__).parents[1] / "docs" / "glossary.md"
 HEAD = """# Glossary

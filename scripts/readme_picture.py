@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 import ostools as ost
-from ostools.reporting.charts.effects.position import position_curves
+from ostools.reporting.charts.profile import position_curves
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw, theme

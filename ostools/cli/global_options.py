@@ -69,7 +69,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_size(text: str) -> str | float:
     """`column`, `page`, `slide` or a number of inches. Raises `InputError` for others."""
-    from ostools.reporting.style.paper import inches
+    from ostools.reporting.style.notebook import inches
 
     size = float(text) if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) else text
     inches(size)

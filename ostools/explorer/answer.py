@@ -99,13 +99,11 @@ def _norms(row: Mapping[Hashable, Any]) -> list[Values]:
 
 def _weights(request: ViewRequest, result: Attention) -> tuple[str, list[float]]:
     """The last token's weights in the chosen layer and head, or their mean over all, by name."""
-    weights = result.last
-    weights = weights.mean(0, keepdim=True) if request.layer < 0 else weights[[request.layer]]
-    weights = weights.mean(1) if request.head < 0 else weights[:, request.head]
+    weights = result.last if request.layer < 0 else result.last[[request.layer]]
+    weights = weights if request.head < 0 else weights[:, [request.head]]
     layer = "all layers" if request.layer < 0 else f"layer {request.layer}"
     head = "all heads" if request.head < 0 else f"head {request.head}"
-    mean = "mean over " if min(request.layer, request.head) < 0 else ""
-    return f"weight, {mean}{layer}, {head}", weights[0].tolist()
+    return f"mean weight, {layer}, {head}", weights.mean((0, 1)).tolist()
 
 
 def _number(name: str, value: float, low: float | None = None, high: float | None = None) -> Values:

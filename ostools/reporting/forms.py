@@ -16,7 +16,6 @@ import altair as alt
 import pandas as pd
 
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.prompt import mark_template, template_positions
 from ostools.results import Column, Frame, Looks
 
 Marks: TypeAlias = list[alt.Chart]
@@ -168,7 +167,7 @@ def profile(
 
     last: False leaves the names of tokens to a panel below. further_marks: drawn over the levels.
     """
-    tokens, aside = token_labels(frame), template_positions(frame)
+    tokens, aside = token_labels(frame), draw.template_positions(frame)
     rows = _as_wide_as_a_token(rows)
     x = axes.token_axis(tokens, "start", 0.5, aside)
     looks: Looks = {"x": x if last else axes.quiet(x), "x2": "end:Q", "color": hue}
@@ -181,7 +180,9 @@ def profile(
     marks.append(levels.mark_rule(strokeWidth=2).encode(strokeDash=dash or alt.Undefined))
     middles = axes.token_axis(tokens, "position", 0.5, aside)
     marks = _with_zeros(marks, levels.encode(x=middles, x2=alt.Undefined), rows)
-    return mark_template(draw.panel([*marks, *further_marks], TOKENS_WIDTH, height, title), aside)
+    return draw.mark_template(
+        draw.panel([*marks, *further_marks], TOKENS_WIDTH, height, title), aside
+    )
 
 
 def token_bars(

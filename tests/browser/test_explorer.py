@@ -158,23 +158,6 @@ def test_by_keys_alone(browser, explorer: Explorer) -> None:
     opened.clean()
 
 
-def test_a_second_prompt_beside_the_first(browser, explorer: Explorer) -> None:
-    opened = Page(browser, explorer, link=link(view="frozen", prompt="The 11 of 11"))
-    opened.until("measured")
-    opened.page.select_option("#beside", "prompt")
-    opened.says("Type the second prompt", "said")
-    opened.page.fill("#other", "The 12 12 of 11")
-    opened.says("The 12 12 of 11", "code")
-    opened.drawn()
-    again = Page(browser, explorer, link=opened.page.evaluate("() => location.hash"))
-    again.says("Second: the second prompt", "second-side")
-    again.says("The 12 12 of 11", "code")
-    again.ended()
-    assert again.text("code") == opened.text("code")
-    opened.clean()
-    again.clean()
-
-
 def test_a_link_reopens_the_state_and_a_hostile_text_stays_text(
     browser, explorer: Explorer
 ) -> None:

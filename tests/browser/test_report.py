@@ -15,13 +15,6 @@ from tests.reporting.reports import hostile_report
 
 pytestmark = pytest.mark.slow
 
-FOCUSED = """() => { const at = document.activeElement;
-    return at === document.body ? "" :
-        `${at.tagName.toLowerCase()}#${at.id}.${at.className}|${at.textContent.slice(0, 20)}`; }"""
-FIGURES = """[...document.querySelectorAll('figure')].map((one) => {
-    const rights = [...one.querySelectorAll('svg')].map((svg) => svg.getBoundingClientRect().right);
-    return [one.id, getComputedStyle(one).breakInside, one.getBoundingClientRect().height, Math.max(0, ...rights)]; })"""
-
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,33 +41,6 @@ def test_every_word_of_it_can_be_read(
     found = opened(written, 1000, scheme)
     found.unfold()
     assert found.page.evaluate(CONTRAST, [4.5, 3])["texts"] == []
-
-
-def test_the_keyboard_reaches_everything_in_the_order_of_the_page(
-    written: Path, opened: Callable[..., Opened]
-) -> None:
-    found = opened(written, 800)
-    reached: list[str] = []
-    for _ in range(200):
-        found.page.keyboard.press("Tab")
-        at = found.page.evaluate(FOCUSED)
-        if not at or at in reached[:1]:
-            break
-        reached.append(at)
-    assert reached[0].startswith("a#.skip")
-    links = found.page.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.textContent)")
-    assert [one.partition("|")[2] for one in reached[1 : 1 + len(links)]] == [
-        text[:20] for text in links
-    ]
-    closed = found.page.evaluate(
-        "[...document.querySelectorAll('summary')].filter((one) => one.checkVisibility()).length"
-    )
-    assert sum(one.startswith("summary") for one in reached) == closed
-    assert sum(one.startswith("div#heads") for one in reached) == 1
-    found.page.keyboard.press("Tab")
-    found.page.locator("summary").first.focus()
-    found.page.keyboard.press("Enter")
-    assert found.page.evaluate("document.querySelector('summary').parentElement.open")
 
 
 def test_a_screen_reader_finds_its_way(written: Path, opened: Callable[..., Opened]) -> None:

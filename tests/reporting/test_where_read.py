@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ostools.reporting.findings.position import where_read
+from ostools.reporting.findings import where_read
 
 LINE = "The final answer is: "
 READ: dict[str, Any] = {

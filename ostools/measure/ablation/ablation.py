@@ -100,7 +100,7 @@ class Ablation(Result):
         return pd.concat(tables, ignore_index=True)
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.parts import ablation_chart
+        from ostools.reporting.charts.interventions import ablation_chart
 
         return ablation_chart(self)
 

@@ -84,12 +84,12 @@ class TokenHomogenization(Result):
         return cls(rows, provenance)
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.all_tokens import homogenization_chart
+        from ostools.reporting.charts.all_tokens import homogenization_chart
 
         return homogenization_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.all_tokens import homogenization_findings
+        from ostools.reporting.findings.profiles import homogenization_findings
 
         return homogenization_findings(self)
 

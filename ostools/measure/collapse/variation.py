@@ -181,7 +181,7 @@ class AttentionVariation(Result):
         return table.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.spectra import attention_variation_chart
+        from ostools.reporting.charts.all_tokens import attention_variation_chart
 
         return attention_variation_chart(self)
 

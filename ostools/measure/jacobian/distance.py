@@ -90,12 +90,12 @@ class InfluenceByDistance(Result):
         )
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.all_tokens import distance_chart
+        from ostools.reporting.charts.all_tokens import distance_chart
 
         return distance_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.all_tokens import distance_findings
+        from ostools.reporting.findings.profiles import distance_findings
 
         return distance_findings(self)
 

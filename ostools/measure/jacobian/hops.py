@@ -98,12 +98,12 @@ class Hops(Result):
         return sums[["token"]].assign(cancellation=parts / sums["frobenius_norm"]).reset_index()
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.spectra import hops_chart
+        from ostools.reporting.charts.all_tokens import hops_chart
 
         return hops_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.charts.spectra import hops_findings
+        from ostools.reporting.charts.all_tokens import hops_findings
 
         return hops_findings(self)
 

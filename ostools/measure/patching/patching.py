@@ -100,7 +100,7 @@ class Patching(Result):
         return agreement_table(frame, ("direction", "quantity"), "part")
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.parts import patching_chart
+        from ostools.reporting.charts.interventions import patching_chart
 
         return patching_chart(self)
 

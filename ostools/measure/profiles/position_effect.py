@@ -100,7 +100,7 @@ class PositionEffect(Result):
         return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.position import position_chart
+        from ostools.reporting.charts.profile import position_chart
 
         return position_chart(self)
 

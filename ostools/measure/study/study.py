@@ -80,7 +80,7 @@ class Study(Result):
     verdicts: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.effects.study import study_chart
+        from ostools.reporting.charts.interventions import study_chart
 
         return study_chart(self)
 

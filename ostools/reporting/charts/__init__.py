@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from ostools.reporting.style import paper, theme
+from ostools.reporting.style import notebook, theme
 from ostools.results import Result
 
 
@@ -20,12 +20,12 @@ def finished(
     result: Result, size: str | float | int | None = None, title: bool = True
 ) -> alt.TopLevelMixin:
     """The result's chart; in a paper's `size`, without its title where `title` is False
-    (`style.paper`).
+    (`style.notebook`).
 
     Raises `InputError` for an unknown size, before anything is drawn, and as that chart does.
     """
     if size is not None:
-        paper.inches(size)
+        notebook.inches(size)
     chart: Any = result.chart()
     if (
         mitigation := result.provenance.mitigation
@@ -33,4 +33,4 @@ def finished(
         # One that all of it was measured under.
         notes = [f"Under the mitigation {theme.visible(mitigation)}.", *chart.title.subtitle]
         chart.title = alt.TitleParams(chart.title.text, subtitle=notes)
-    return chart if size is None and title else paper.sized(chart, size, title)
+    return chart if size is None and title else notebook.sized(chart, size, title)

@@ -10,13 +10,14 @@ import pandas as pd
 from ostools.ground.words import title_of
 from ostools.measure import AnswerDifference, Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, digits_in
+from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import (
     constant_answer,
     constant_words,
     evaluation_notes,
     task_of,
 )
-from ostools.reporting.forms import BAND, Encoding, Marks, curve, looks_by_name, rules
+from ostools.reporting.forms import BAND, Encoding, Marks, curve, looks_by_name
 from ostools.reporting.style import axes, draw, notebook, theme
 from ostools.results import Chart, Column, Frame, Looks, frame_of
 
@@ -95,14 +96,11 @@ def evaluation_chart(result: Evaluation) -> Chart:
     questions = frame_of(result)  # of a hosted model every question, with an answer or without
     frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
-    panels, notes = [[_share_panel(result, end)]], evaluation_notes(result)
+    notes = [*evaluation_notes(result), *present(constant_words(result))]
+    panels = [[_share_panel(result, end)]]
     if frame["absolute_error"].notna().any():
         panels.insert(0, [_answers_panel(frame, end)])
         notes.insert(0, "On the diagonal an answer is right; larger: more answers.")
-    if constant := constant_words(result):
-        notes.append(f"Dotted across: {constant[0].lower()}{constant[1:]}")
-    if end is not None and result.provenance.parameters["rewritten"]:
-        notes.append("The lengths of training are those of the task without the mitigation.")
     condition = "" if mitigation == "none" else f", under {mitigation}"
     title = f"{task_of(result)}: answers of {title_of(result.provenance.model)}{condition}"
     scales = dict.fromkeys(("color", "shape", "size", "strokeDash"), "independent")
@@ -122,21 +120,12 @@ _SHARES = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
 
 def _share_panel(result: Evaluation, end: int | None) -> alt.LayerChart:
     summary: Frame = result.summary
-    likely = {_PROBABILITY: "probability"} if summary["probability"].notna().any() else {}
-    hue = draw.hue("series", {_ACCURACY: "full"} | likely)
-    x, y = length_axis(summary["length"], _ITEMS), axes.share("share, probability")
-    accuracy: Frame = summary[["length", "right", "asked", *_SHARES]].rename(columns=_SHARES)
-    accuracy = accuracy.dropna(subset="value").dropna(axis="columns", how="all")
-    accuracy = accuracy.assign(series=_ACCURACY)
-    probability = summary[["length", "right", "asked"]].assign(
-        value=summary["probability"], series=_PROBABILITY
-    )
+    tables = {_ACCURACY: summary}
+    if summary["probability"].notna().any():
+        tables[_PROBABILITY] = summary[["length"]].assign(accuracy=summary["probability"])
     # One question a length is no share: points that stand at 0 and 1, and no line between them.
     width = 1.5 if summary["asked"].max() > 1 else 0
-    marks = curve(accuracy, x, y, hue, bands=[("low", "high", 0.16)], points=28, width=width)
-    if "low" in accuracy and accuracy["length"].nunique() == 1:
-        marks += rules(accuracy, "x", x, "low", "high", color=hue)
-    marks += curve(probability.dropna(subset="value"), x, y, hue, strokeDash=[5, 3])
+    marks, _ = _two_curves(tables, length_axis(summary["length"], _ITEMS), width)
     if constant_words(result):
         marks += draw.line_at("y", "value", _constant_share(result), colour=_GREY, dash=[1, 2])
     marks += training_end(end, summary["length"], 0.62 * _HEIGHT)
@@ -175,33 +164,36 @@ def _answers_panel(frame: Frame, end: int | None) -> alt.LayerChart:
     return draw.panel([diagonal, marks, *lines], _WIDTH, _ANSWERS_HEIGHT)
 
 
-def _two_curves(tables: Mapping[str, Frame], title: str) -> tuple[Marks, Encoding]:
+def _two_curves(
+    tables: Mapping[str, Frame], x: alt.X, width: float | int = 1.5
+) -> tuple[Marks, Encoding]:
     """The marks of the share of right answers by length, a line a table with its Wilson intervals
     where it has some; and the colours of the tables' names, of which there are at most two.
     """
-    parts = [table[["length", *_SHARES]] for table in tables.values()]
+    parts = [table.reindex(columns=["length", *_SHARES]) for table in tables.values()]
     rows: Frame = pd.concat(parts, keys=map(theme.inert, tables), names=["series"])
-    rows = rows.rename(columns=_SHARES).reset_index("series")
-    names = zip(dict.fromkeys(rows["series"]), ("full", "frozen"), strict=False)
-    hue = draw.hue("series", dict(names), columns=2, symbolSize=60)
-    x, y = axes.length_axis(rows["length"], title), axes.share("right answers")
-    return curve(rows, x, y, hue, bands=[BAND], points=30), hue
+    rows = rows.rename(columns=_SHARES).reset_index("series").dropna(subset="value")
+    rows = rows.dropna(axis="columns", how="all")
+    names = zip(map(theme.inert, tables), ("full", "frozen"), strict=False)
+    hue = draw.hue("series", dict(names), columns=2, symbolType="circle", symbolSize=60)
+    return curve(rows, x, axes.share("share"), hue, bands=[BAND], points=28, width=width), hue
 
 
 def difference_chart(result: AnswerDifference) -> Chart:
     """The share of right answers of both by length."""
     tables = {str(side): rows for side, rows in result.curves.groupby("side", sort=False)}
-    panel = draw.panel(_two_curves(tables, _ITEMS)[0], _WIDTH, _HEIGHT)
+    marks, _ = _two_curves(tables, axes.length_axis(result.curves["length"], _ITEMS))
     title = f"{result.provenance.parameters['task']}: {' and '.join(tables)}"
-    bands = "Bands: Wilson's 95% intervals by length, where something was drawn."
-    return draw.figure([[panel]], title, [*result.findings()[:1], bands])
+    notes = [*result.findings()[:1], "Bands: Wilson's 95% intervals by length."]
+    return draw.figure([[draw.panel(marks, _WIDTH, _HEIGHT)]], title, notes)
 
 
 def right_chart(results: Sequence[Evaluation], width: int, height: int) -> Chart:
     """The share of right answers by length, a line a task, of at most two. Dotted: the share of
     prompts on which one and the same answer is right."""
     tables = {task_of(result): result.summary for result in results}
-    marks, hue = _two_curves(tables, "items of the sequence")
+    lengths = pd.concat([table["length"] for table in tables.values()])
+    marks, hue = _two_curves(tables, axes.length_axis(lengths, "items of the sequence"))
     shares = pd.DataFrame(
         {"series": map(theme.inert, tables), "value": map(_constant_share, results)}
     )

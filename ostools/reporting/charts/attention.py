@@ -1,11 +1,20 @@
-"""Attention as heat maps, the scores of all heads, and sentences about them."""
+"""Attention as heat maps, the scores of all heads, sentences about them, and patterns to click
+through, drawn by circuitsvis, on a page that can ask the network for nothing.
+
+circuitsvis is handed what it needs and nothing of its own display is used: that probes a search
+engine, and loads a script from a content delivery network where it finds one. Nor does it escape
+`</script>`: its data are made inert here. A page holds its library once (1.3 MB), and per attention
+at most 32 heads of 64 x 64 weights, to three digits (0.8 MB).
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import altair as alt
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -14,12 +23,12 @@ from torch import Tensor
 from ostools.ground.pooling import bins_of, max_pool, pooling_rule
 from ostools.measure import Attention, HeadScores
 from ostools.models.chat import TEXT
-from ostools.reporting.findings import present
-from ostools.reporting.findings.position import where_read
+from ostools.reporting.findings import present, where_read
 from ostools.reporting.forms import gradient, heat, layers_by
-from ostools.reporting.style import axes, draw
-from ostools.reporting.style.prompt import mark_template, template_note, template_positions
-from ostools.reporting.style.theme import display_token, inert
+from ostools.reporting.page.page import Script
+from ostools.reporting.page.section import Part, ScriptView
+from ostools.reporting.style import axes, draw, theme
+from ostools.reporting.style.theme import display_token, inert, short_word
 from ostools.results import Chart, Frame
 
 COLUMNS = 192
@@ -49,7 +58,7 @@ def attention_findings(attention: Attention) -> list[str]:
         f"“{display_token(attention.tokens[target])}”.",
         f"Of the last token's attention {float(on_tokens[of_text].sum()):.1%} is on the "
         f"{int(of_text.sum())} tokens of the text, the rest on the others."
-        if template_positions(attention.frame)
+        if draw.template_positions(attention.frame)
         else "",
     )
 
@@ -106,34 +115,20 @@ def attention_chart(attention: Attention) -> Chart:
     Cells are as wide as the positions in them.
     """
     data, count = attention_frame(attention), len(attention.tokens)
-    heads, aside = list(dict.fromkeys(data["head"])), template_positions(attention.frame)
+    heads, aside = list(dict.fromkeys(data["head"])), draw.template_positions(attention.frame)
     # Whole pixels a cell: else light seams show between them.
     width = max(count * (_WIDTH // count), min(count, _WIDTH))
     height = len(heads) * max(_LOWEST, min(12, _HEIGHT // len(heads)), math.ceil(120 / len(heads)))
-    scale = alt.Scale(domain=[0, count], nice=False)
-    x = alt.X("start:Q", scale=scale, axis=_token_axis(attention.tokens, aside))
+    x = axes.token_axis([*map(short_word, attention.tokens)], "start", 0.5, aside)
     words = alt.Axis(labelOverlap=True, ticks=False)
     y = alt.Y("head:N", sort=heads, title="layer.head", axis=words)
-    cells = heat(data.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
-    panel = mark_template(draw.panel(cells, width, height), aside, height, 0.0)
+    ends = data.assign(start=data["start"] - 0.5, end=data["end"] - 0.5)
+    cells = heat(ends.rename(columns={"weight": "value"}), x, y, _WEIGHT, x2="end")
+    panel = draw.mark_template(draw.panel(cells, width, height), aside, height)
     shape = attention.last.shape
     rules = (pooling_rule(count, COLUMNS), heads_rule(shape[0] * shape[1], ROWS))
-    notes = [*filter(None, rules), *template_note(aside)]
+    notes = [*filter(None, rules), *draw.template_note(aside)]
     return draw.figure([[panel]], "Attention of the last token", notes)
-
-
-def _token_axis(tokens: Sequence[str], aside: list[int]) -> alt.Axis:
-    """Each token under the middle of its column, where there is room for all of them; the chat
-    template's pale.
-    """
-    if len(tokens) > axes.TOKENS_NAMED:
-        return alt.Axis(grid=False, tickMinStep=1, title="position of the token attended to")
-    middles = [place + 0.5 for place in aside]
-    axis = axes.token_axis([*map(display_token, tokens)], aside=middles, ticks=False)["axis"]
-    axis.title = "token attended to, and its position"
-    axis.values = [place + 0.5 for place in range(len(tokens))]
-    axis.labelExpr = axis.labelExpr.replace("datum.value", "datum.value - 0.5")
-    return axis
 
 
 PANELS = {
@@ -167,3 +162,57 @@ def heads_chart(result: HeadScores) -> Chart:
             panels.append(draw.panel(marks, *size, title))
     chart = alt.concat(*panels, columns=_PANELS_A_ROW, spacing=24)
     return draw.figure([[chart]], "Where the attention heads look, mean over queries and prompts")
+
+
+HEADS = 32
+"""How many heads circuitsvis gets; of a model with more, those whose last row is the most
+concentrated.
+"""
+
+
+def interactive_view(attention: Attention, element: str) -> Part:
+    """circuitsvis' heads view, drawn into the element of that id, and the words that say what it
+    holds.
+    """
+    from circuitsvis.attention import attention_heads
+
+    layers, heads = attention.squares.shape[:2]
+    rule = heads_rule(layers * heads, HEADS) or f"all {layers * heads} heads of {layers} layers"
+    pooled = pooling_rule(len(attention.tokens), len(attention.bins))
+    notes = (
+        f"{rule[0].upper()}{rule[1:]}. {f'{pooled}. ' if pooled else ''}Named layer.head; rows "
+        "are queries, the last token's at the bottom, columns what they attend to."
+    )
+    # circuitsvis adds their number to the labels, which is the position where none were pooled.
+    labels = [bin_label(attention.tokens, start, end) for start, end in attention.bins]
+    indices = sharpest(attention.last, HEADS)
+    heads_html = attention_heads(
+        attention=np.round(attention.squares.flatten(0, 1)[indices].double().numpy(), 3),
+        tokens=labels if pooled else [theme.display_token(token) for token in attention.tokens],
+        attention_head_names=[f"{index // heads}.{index % heads}" for index in indices],
+        max_value=1.0,
+        min_value=0.0,
+        positive_color=theme.colour("full"),
+    )
+    label = "Interactive attention patterns, drawn by circuitsvis"
+    view = ScriptView(element, label, Script(_script(heads_html.local_src, element), "module"))
+    return Part("Head by head", notes=[notes], view=view)
+
+
+def _script(source: str, element: str) -> str:
+    """The script inside circuitsvis' own HTML, drawing into our element, its data made inert.
+
+    The source is `<div id=...> <script ...> library, CircuitsVis.render(id, element, data)
+    </script>`, and the data hold tokens as they are. The first call in the source is the real one:
+    whatever a token says comes after it.
+    """
+    opening = re.match(r'<div id="(circuits-vis-[0-9a-f-]+)"', source)
+    start, end = source.index(">", source.index("<script")) + 1, source.rindex("</script>")
+    if opening is None or start > end:
+        raise RuntimeError(
+            "circuitsvis' HTML is not of the form this version of ostools knows; pin "
+            "circuitsvis==1.43.*"
+        )
+    call = source.index(f'CircuitsVis.render(\n      "{opening[1]}"', start)
+    data = source[call:end].replace("<", "\\u003c").replace(">", "\\u003e")
+    return source[start:call] + data.replace(f'"{opening[1]}"', f'"{element}"', 1)

@@ -136,15 +136,20 @@ def model_limits(result: Collapse) -> list[Looks]:
     limits = result.provenance.parameters.get("limits", {})
     tokens = frame_of(result).groupby("length")["tokens"].min().sort_index()
     lengths, trained = [*map(int, tokens.index)], longest_trained(result)
-    marks: list[tuple[list[int], str]] = []
-    if trained is not None and lengths[0] <= trained < lengths[-1]:
-        marks.append(([n for n in lengths if n <= trained][-1:], f"trained to n = {trained}"))
-    for window in limits.get("sliding_windows", ()):
-        beyond = [n for n in lengths if tokens[n] >= window]
-        marks.append((beyond[:1] if beyond != lengths else [], f"window of {window} tokens"))
+    places = {
+        f"window of {window} tokens": [n for n in lengths if tokens[n] >= window][:1]
+        for window in limits.get("sliding_windows", ())
+    }
+    if trained is not None and trained < lengths[-1]:
+        places[f"trained to n = {trained}"] = [n for n in lengths if n <= trained][-1:]
     if limits.get("context") and tokens[lengths[-1]] + 1 >= limits["context"]:
-        marks.append((lengths[-1:], f"context of {limits['context']} tokens"))
-    return [{"length": place, "words": words} for places, words in marks for place in places]
+        places[f"context of {limits['context']} tokens"] = lengths[-1:]
+    return [
+        {"length": place, "words": words}
+        for words, of_words in places.items()
+        for place in of_words
+        if place > lengths[0]
+    ]
 
 
 def _curves(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from ostools.ground import InputError
 from ostools.measure import Collapse, Reading
 from ostools.measure.passes.precisions import Precision
+from ostools.reporting.charts.all_tokens import growth_chart
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
-from ostools.reporting.charts.effects.all_tokens import growth_chart
 from ostools.reporting.findings import present
 from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.collapse import (
@@ -21,13 +20,12 @@ from ostools.reporting.findings.collapse import (
     vectors_at,
     verdicts_at_y,
 )
-from ostools.reporting.forms import Marks, curve, gradient, heat, log_rows, panel_grid
+from ostools.reporting.forms import Marks, curve, heat, layers_up, log_colour, log_rows, panel_grid
 from ostools.reporting.style import axes, draw
 from ostools.results import Chart, Frame, Looks, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
-_ZERO = "#d9d9d9"
 _RELATIVE = "L2 distance / norm of v^(l)"
 
 
@@ -49,66 +47,33 @@ def collapse_layers_chart(result: Collapse) -> Chart:
 
     The colour is the distance relative to the norm of v^(l), which grows from layer to layer. Pale
     where the float64 distance lies below the rounding noise of the difference in that dtype at that
-    layer, grey where the two are the same numbers: at the embedding, where nothing but a position
+    layer, blank where the two are the same numbers: at the embedding, where nothing but a position
     can tell them apart.
     """
-    frame = _cells(Reading("residual").of(result.measured(), every_layer=True))
-    last = int(frame["layer"].max())
-    positive = frame["value"][frame["value"] > 0]  # the range of colours
-    domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
-    panels = [
-        _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, last)
-        for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
-    ]
+    frame: Frame = Reading("residual").of(result.measured(), every_layer=True)
+    keys = ["pair", "dtype", "layer", "length"]
+    numbers = ["relative", "float64_distance", "pair_noise"]
+    cells = frame.groupby(keys, as_index=False, sort=False)[numbers].mean()
+    cells = cells.assign(value=cells["relative"])
+    axes.require_finite(cells["value"], "a heat map of layers")
+    cells = cells[cells["value"] > 0]
+    colour = log_colour(cells["value"], _RELATIVE)
+    lengths = alt.Axis(labelAngle=0, ticks=False, labelOverlap=True)
+    x, panels = alt.X("length:O", title=axes.LENGTH, axis=lengths), []
+    for (pair, dtype), group in cells.groupby(["pair", "dtype"], sort=False):
+        hidden = group[group["float64_distance"] < group["pair_noise"]]
+        pale = draw.rows(hidden).mark_rect(color="white", opacity=0.62)
+        marks = [*heat(group, x, layers_up(), colour), pale.encode(x=x, y=layers_up())]
+        height = max(_LEAST, _STEP * group["layer"].nunique())
+        panels.append(draw.panel(marks, _LAYERS_WIDTH, height, f"{dtype}{PAIRS[str(pair)]}"))
     notes = [
-        (
-            f"{_RELATIVE}. Layer 0: the embedding; {last}: v^(L), after the last block, before "
-            "the final norm."
-        ),
-        (
-            "Pale: the float64 distance is below the rounding noise of the difference. Grey: "
-            "exactly 0, the same numbers in both."
-        ),
+        f"{_RELATIVE}. Layer 0: the embedding; {int(frame['layer'].max())}: v^(L), after the last "
+        "block, before the final norm.",
+        "Pale: the float64 distance is below the rounding noise of the difference. Blank: exactly "
+        "0, the same numbers in both.",
     ]
     title = f"How far v and v* are apart after each block, {task_of(result)}"
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
-
-
-def _cells(frame: Frame) -> Frame:
-    """One row a cell: its value, whether noise hides it, and the next layer and length, where it
-    ends.
-    """
-    keys = ["pair", "dtype", "layer", "length"]
-    names = {"relative": "value", "float64_distance": "exact", "pair_noise": "noise"}
-    cells = frame.groupby(keys, as_index=False, sort=False)[[*names]].mean().rename(columns=names)
-    axes.require_finite(cells["value"], "a heat map of layers")
-    lengths = np.sort(cells["length"].unique())
-    ends = np.append(lengths[1:], 2 * lengths[-1] - (lengths[-2] if len(lengths) > 1 else 0))
-    end = cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True)))
-    hidden = (cells["exact"] < cells["noise"]) & (cells["value"] > 0)
-    return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
-
-
-def _layers_panel(cells: Frame, name: str, domain: list[float], last: int) -> alt.LayerChart:
-    """Layers 0 to `last` over lengths."""
-    lengths = cells["length"]
-    rows = cells[["length", "end", "layer", "top", "value", "hidden"]]
-    x = axes.length_axis(
-        lengths, log=bool(lengths.max() >= 10 * lengths.min()), last=int(cells["end"].max())
-    )
-    middles = [layer + 0.5 for layer in axes.whole_ticks(0, last)]
-    words: Looks = {"values": middles, "labelExpr": "floor(datum.value)"}
-    y = alt.Y("layer:Q", **axes.linear("layer l", (0, last + 1), grid=False, ticks=False, **words))
-    scale = alt.Scale(type="log", scheme="viridis", domain=domain)
-    hue = alt.Color("value:Q", scale=scale, legend=gradient(_RELATIVE, 220, format=".1~g"))
-    ends = {"x2": "end", "y2": "top"}
-    base = draw.rows(rows[rows["hidden"]]).mark_rect(color="white", opacity=0.62)
-    marks = [
-        *heat(rows[rows["value"] == 0], x, y, alt.value(_ZERO), **ends),
-        *heat(rows[rows["value"] > 0], x, y, hue, **ends),
-        *([base.encode(x=x, x2="end:Q", y=y, y2="top:Q")] if rows["hidden"].any() else []),
-    ]
-    return draw.panel(marks, _LAYERS_WIDTH, max(_LEAST, _STEP * (last + 1)), name)
 
 
 PARTS = {

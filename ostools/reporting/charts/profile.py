@@ -13,21 +13,30 @@ from ostools.ground.words import number
 from ostools.measure import Faithfulness, LinearRange, Profile, Sensitivity
 from ostools.measure.faithfulness.deletion import EFFECTS, MASKED, REMOVED, REPLACED, WAYS
 from ostools.measure.faithfulness.faithfulness import BETWEEN
+from ostools.measure.profiles.position_effect import (
+    MODEL,
+    SHUFFLED,
+    THIRDS,
+    UNTRAINED,
+    PositionEffect,
+)
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT, places
 from ostools.reporting.charts.tokens import norm_named, sensitivity_chart
-from ostools.reporting.findings.effects import answer_finding
+from ostools.reporting.findings.effects import answer_finding, contrast_words
 from ostools.reporting.forms import (
+    BAND,
     TOKENS_WIDTH,
     bars,
+    curve,
     heat,
+    layers_up,
     log_colour,
     log_rows,
     profile,
     token_labels,
     token_rows,
 )
-from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.prompt import mark_template, template_note, template_positions
+from ostools.reporting.style import axes, draw, notebook, theme
 from ostools.results import Chart, Frame, Looks, frame_of
 
 
@@ -39,7 +48,7 @@ def profile_chart(result: Profile) -> Chart:
     """
     frame: Frame = frame_of(result)
     axes.require_finite(frame["value"], "a profile")
-    names, aside = list(dict.fromkeys(frame["linearisation"])), template_positions(frame)
+    names, aside = list(dict.fromkeys(frame["linearisation"])), draw.template_positions(frame)
     part, of = (OF_TEXT, "of the text") if aside else (NO_SINK, "first token taken out")
     shapes = result.shapes[result.shapes["kept"] == part]
     symbol, words = theme.differentiated(result.provenance.parameters)
@@ -54,7 +63,7 @@ def profile_chart(result: Profile) -> Chart:
         ends: Looks = {"x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": hue}
         segments = [thick.encode(x=x, tooltip=draw.tooltips(thirds), **ends)]
     panel = profile(rows, frame, y, hue, title=heading, height=240, further_marks=segments)
-    notes = [*result.findings(), *template_note(aside)]
+    notes = [*result.findings(), *draw.template_note(aside)]
     return draw.figure([[panel]], f"Which tokens matter to {words}", notes)
 
 
@@ -95,31 +104,31 @@ def layers_chart(result: Sensitivity) -> Chart:
     norm = known_norm(table["method"])
     frame = table.assign(value=table[f"{norm}_norm"])
     axes.require_finite(frame["value"], "a sensitivity")
-    positive, aside = frame[frame["value"] > 0], template_positions(frame)
+    positive, aside = frame[frame["value"] > 0], draw.template_positions(frame)
     symbol, words = theme.differentiated(result.provenance.parameters)
     colour = log_colour(positive["value"], norm_named(norm, symbol))
-    layers = sorted(frame["layer"].unique())
-    height = max(90, min(22 * len(layers), 480))
-    up = axes.names([str(layer) for layer in reversed(layers)], title="layer l", field="layer")
+    height = max(90, min(22 * frame["layer"].nunique(), 480))
     across = axes.token_axis(token_labels(frame), "start", 0.5, aside)
     names = list(dict.fromkeys(frame["linearisation"]))
     cells = _profile_rows(positive, "value").assign(
-        layer=positive["layer"].astype(str),
+        layer=positive["layer"],
         start=positive["position"] - 0.5,
         end=positive["position"] + 0.5,
     )
     panels = []
     for name in names:
         x = across if name == names[-1] else axes.quiet(across)
-        marks = heat(cells[cells["series"] == name], x, up, colour, x2="end")
+        marks = heat(cells[cells["series"] == name], x, layers_up(), colour, x2="end")
         panel = draw.panel(marks, TOKENS_WIDTH, height, name)
-        panels.append([mark_template(panel, aside, height)])
+        panels.append([draw.mark_template(panel, aside, height)])
     notes = (
         "Layer 0: the embeddings. Blank: exactly zero, as above the last block for every token "
         "but the last."
     )
     title = f"Sensitivity of {words} to every token at every layer"
-    return draw.figure(panels, title, [notes, *template_note(aside)], between=18, color="shared")
+    return draw.figure(
+        panels, title, [notes, *draw.template_note(aside)], between=18, color="shared"
+    )
 
 
 _HEADINGS = {
@@ -196,3 +205,64 @@ def linear_range_findings(result: LinearRange) -> list[str]:
         f"{number(float(table['error'].median()))} times its own size in the median; its rank "
         f"correlation with the change is {result.spearman:.2f}.",
     ]
+
+
+NAMES = {
+    MODEL: "the model",
+    UNTRAINED: "untrained (same architecture)",
+    SHUFFLED: "the model, tokens shuffled",
+}
+_SOURCE_HUES = {MODEL: "full", UNTRAINED: "none", SHUFFLED: "frozen"}
+
+
+def position_chart(result: PositionEffect) -> Chart:
+    """Geometric mean over passages and rotations of each norm over its passage's middle third; the
+    band is the 95% interval.
+    """
+    across = "position in the text (each token stands once in every third)"
+    panel = _position_panel(result, across, "norm of ∂y/∂v over the middle third's", 620, 260)
+    title = "Sensitivity by position, token identity taken out"
+    return draw.figure([[panel]], title, contrast_words(result))
+
+
+def position_layers(result: PositionEffect, width: int, height: int) -> Chart:
+    """The same without a title, in a size."""
+    panel = _position_panel(result, "position in the text", "norm / middle", width, height)
+    return notebook.themed(panel)
+
+
+def _position_panel(
+    result: PositionEffect, across: str, up: str, width: int, height: int
+) -> alt.LayerChart:
+    curves, y = log_rows(position_curves(result), up, ("low", "high"))
+    hues = {NAMES[source]: _SOURCE_HUES[source] for source in dict.fromkeys(curves["source"])}
+    x = axes.length_axis(curves["position"], across, "position", log=False)
+    marks = curve(curves, x, y, draw.hue("series", hues), bands=[BAND], width=1.8)
+    for third in (1, 2):
+        edge = third * (int(curves["position"].max()) + 1) / 3 - 0.5
+        marks += draw.line_at("x", "position", edge)
+    return draw.panel(marks, width, height)
+
+
+def position_curves(result: PositionEffect) -> Frame:
+    """One row a source and position: value (a ratio to the middle third of the same passage), low,
+    high (95% over passages).
+    """
+    from scipy.special import stdtrit
+
+    table: Frame = frame_of(result)
+    table = table.assign(log=np.log10(table["norm"].to_numpy(dtype=float)))
+    keys = ["source", "passage"]
+    middle = table[table["third"] == THIRDS[1]].groupby(keys, sort=False)["log"].mean()
+    table = table.join(middle.rename("middle"), on=keys)
+    table = table.assign(log=table["log"] - table["middle"])
+    by_passage = table.groupby([*keys, "position"], sort=False)["log"].mean()
+    over_passages = by_passage.groupby(["source", "position"], sort=False)
+    over = over_passages.agg(["mean", "std", "count"]).reset_index()
+    half = stdtrit(over["count"] - 1, 0.975) * over["std"] / np.sqrt(over["count"])
+    return over[["source", "position"]].assign(
+        series=[NAMES[str(source)] for source in over["source"]],
+        value=10 ** over["mean"],
+        low=10 ** (over["mean"] - half),
+        high=10 ** (over["mean"] + half),
+    )

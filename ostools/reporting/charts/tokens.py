@@ -29,7 +29,6 @@ from ostools.measure.prompts import named_by
 from ostools.reporting.findings.sensitivity import NORMS as NORM_WORDS
 from ostools.reporting.forms import BAND, SQUARE, curve, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.reporting.style.prompt import template_note, template_positions
 from ostools.results import Chart, Frame, Looks, frame_of
 
 SHAPE = "shape"
@@ -139,7 +138,7 @@ def _profiles(
         looks: Looks = {"dash": dash, "bands": [("lower", "upper", 0.15)]}
         panels.append([profile(of_norm, rows, y, hue, last=norm == norms[-1], **looks)])
     lower_end = ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any()
-    notes = [*first, *template_note(template_positions(rows))]
+    notes = [*first, *draw.template_note(draw.template_positions(rows))]
     notes += [LOWER_END_NOTE] * bool(lower_end) + [INTERVAL_NOTE] * bool(wide.any())
     return draw.figure(panels, title, notes, between=18, color="shared", strokeDash="shared")
 
@@ -243,14 +242,10 @@ def several_chart(result: Sensitivities) -> Chart:
         marks = curve(rows, x, y, hue, dash=dash, bands=[BAND], points=14, width=1.8)
         even = draw.line_at("y", "value", 1.0)
         panels.append(draw.panel(even + marks, 300, 240, NORM_WORDS[str(norm)]))
-    what = "Sensitivity"
-    if "logit_norm" in result.provenance.parameters:
-        what += f" of {theme.differentiated(result.provenance.parameters)[1]}"
+    _, words = theme.differentiated(result.provenance.parameters)
     notes = (
-        f"Mean over {len(result)} prompts, each by the shares of its own sum. Dotted: an even "
-        "share."
+        "Mean over the prompts, each by the shares of its own sum, of the lowest layer. Dotted: an "
+        "even share. Shade: the 95% interval of the mean."
     )
-    notes += f" Of layer {every['layer'].min()}." * (every["layer"].nunique() > 1)
-    notes += " Shade: the 95% interval of the mean." * bool(table["low"].notna().any())
-    title = f"{what} over {len(result)} prompts, by relative position"
+    title = f"Sensitivity of {words} over {len(result)} prompts, by relative position"
     return draw.figure([panels], title, [notes], spacing=30)

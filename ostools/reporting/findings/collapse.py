@@ -24,9 +24,8 @@ from ostools.measure.collapse.verdicts import (
     behind_all_blocks,
     trained_length,
 )
-from ostools.reporting.findings import as_one_finding, present
+from ostools.reporting.findings import as_one_finding, present, where_read
 from ostools.reporting.findings.answers import task_of
-from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -123,9 +122,8 @@ def longest(results: Sequence[Collapse]) -> int:
 
 def overflow_sentence(dtypes: Iterable[str]) -> str:
     """Sentence on dtypes of which nothing was measured; empty for none."""
-    names = list(dict.fromkeys(dtypes))
-    words = f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured."
-    return words if names else ""
+    names = dict.fromkeys(dtypes)
+    return " ".join(f"{name} overflows on this model: not measured." for name in names)
 
 
 # --- one prompt
@@ -195,10 +193,14 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
 
 
 def _trend(result: Collapse) -> tuple[Column, float, str]:
-    """The float64 L2 distance of y by length, mean over seeds; the last quarter's median over the
-    first quarter's, and whether it falls: empty of few lengths, of which no trend is claimed.
+    """The float64 L2 distance of y by length, mean over seeds, at the trained lengths alone where
+    they are enough for a trend; the last quarter's median over the first quarter's, and whether it
+    falls: empty of few lengths, of which no trend is claimed.
     """
     curve: Column = result.reference_curve(main_pair(result))["distance"]
+    trained = longest_trained(result)
+    if trained is not None and len(inside := curve[curve.index <= trained]) >= FEW:
+        curve = inside
     if len(curve) < FEW:
         return curve, math.nan, ""
     quarter = len(curve) // 4
@@ -285,9 +287,11 @@ def _route_difference(result: Collapse) -> str:
 
 def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     """One sentence over all tasks: on which of them the distance falls."""
-    trends = [(task_of(result), *_trend(result)[1:]) for result in results]
+    trends = [(task_of(result), *_trend(result)) for result in results]
     words = "; ".join(
-        f"{trend} on {task} ({number(change)})" for task, change, trend in trends if trend
+        f"{trend} on {task} ({number(change)}, up to n = {curve.index[-1]})"
+        for task, curve, change, trend in trends
+        if trend
     )
     sentence = (
         f"The distance, measured in float64, {words} (in brackets: median of the last quarter of "

@@ -5,12 +5,12 @@ parts, and mitigations.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from ostools.ground.words import number, runs
-from ostools.measure import Faithfulness
+from ostools.measure import Ablation, Faithfulness, Patching, PositionEffect, Study
 from ostools.measure.faithfulness.faithfulness import BETWEEN
 from ostools.measure.study.verdicts import (
     ABOUT,
@@ -21,13 +21,16 @@ from ostools.measure.study.verdicts import (
     SMALLER,
 )
 from ostools.measure.study.verdicts import in_words as effect_words
-from ostools.reporting.findings import MOST, as_one_finding, first_few, present, shape_sentence
-from ostools.reporting.findings.position import where_read
+from ostools.reporting.findings import (
+    MOST,
+    as_one_finding,
+    first_few,
+    present,
+    shape_sentence,
+    where_read,
+)
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row
-
-if TYPE_CHECKING:
-    from ostools.measure import Ablation, Patching, PositionEffect, Study
 
 QUANTITY_WORDS = {
     "pair_distance": "collapse distance",

@@ -12,8 +12,14 @@ from ostools.measure.probes.failure_stage import (
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
-from ostools.reporting.findings import MOST, as_one_finding, first_few, present
-from ostools.reporting.findings.position import where_read, which_token
+from ostools.reporting.findings import (
+    MOST,
+    as_one_finding,
+    first_few,
+    present,
+    where_read,
+    which_token,
+)
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {
@@ -131,10 +137,10 @@ def _test_words(test: str, rows: Frame) -> str:
     """The share right by one test with its interval, and in brackets those of its controls."""
     probe, shares = rows.loc["none"], rows["accuracy"].drop("none")
     controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    return (
-        f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} [{probe['low']:.0%}, "
-        f"{probe['high']:.0%}] ({controls or 'no controls'})"
-    )
+    interval = f"[{probe['low']:.0%}, {probe['high']:.0%}]"
+    if probe["high"] - probe["low"] == 1:  # of 0% to 100% nothing is known
+        interval = "(too few to say within what interval)"
+    return f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval} ({controls or 'no controls'})"
 
 
 def _at(row: Row) -> str:

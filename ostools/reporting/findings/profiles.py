@@ -5,6 +5,7 @@ prompts, attention, changes, a logit's parts.
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from ostools.ground.words import number
 from ostools.measure import (
@@ -19,9 +20,11 @@ from ostools.measure import (
     of_text,
 )
 from ostools.measure.attention.heads import SINK
+from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
+from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
 from ostools.reporting.findings import MOST, first_few, present
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
-from ostools.results import Frame, frame_of
+from ostools.results import Column, Frame, frame_of
 
 _CHANGED = 3
 """So many of the tokens that changed most are named."""
@@ -197,3 +200,70 @@ def attention_variation_findings(result: AttentionVariation) -> list[str]:
         f"for values of norm 1, is {number(float(rows.iloc[0]))} at n = {rows.index[0]} and "
         f"{number(float(rows.iloc[-1]))} at n = {rows.index[-1]}."
     ]
+
+
+PUBLISHED = "0.7 to 0.9"
+"""The p of Pythia and Qwen2.5-0.5B in arXiv 2606.29139, the token itself among the distances."""
+_SUBJECTS = {TEXT: "the text", "shuffled": "its tokens shuffled", "untrained": "random weights"}
+
+
+def distance_findings(result: InfluenceByDistance) -> list[str]:
+    """How far the last distance lies below the token itself, the law of the text, and those of the
+    controls.
+    """
+    laws: Frame = result.laws
+    fitted: Frame = laws[laws["from_distance"] == 0].set_index("source")
+    later: Column = laws[laws["from_distance"] == 1].set_index("source")["p"]
+    text = fitted.loc[TEXT]
+    medians = result.by_distance[result.by_distance["source"] == TEXT]
+    farthest = medians[medians["distance"] < text["distances"]].iloc[-1]
+    controls = "; ".join(
+        f"{_SUBJECTS[str(source)]}: p = {number(row['p'])} ({row['verdict']})"
+        for source, row in fitted.drop(index=TEXT).iterrows()
+    )
+    falls = (
+        f"At distance {int(farthest['distance'])} a token moves y_j by "
+        f"{number(farthest['median'])} of what the token itself does, in the median."
+    )
+    if pd.isna(text["p"]):
+        return [falls, f"No p: of {int(text['distances'])} distances: {text['verdict']}."]
+    interval = f" ({number(text['low'])} to {number(text['high'])} over {int(text['texts'])} texts)"
+    return present(
+        falls,
+        f"Fitted law: {number(text['gamma'])} + {number(text['beta'])} (r + 1)^-p with p = "
+        f"{number(text['p'])}{'' if pd.isna(text['low']) else interval}; without the token itself "
+        f"p = {number(later[TEXT])}. Published for other models: p = {PUBLISHED} (arXiv "
+        "2606.29139).",
+        f"Of power law, exponential, and either down to a level, the data say: {text['verdict']}.",
+        f"Controls: {controls}." if controls else "",
+    )
+
+
+def homogenization_findings(result: TokenHomogenization) -> list[str]:
+    """Where all tokens are the most alike, with and without the first one; its norm, and the sink;
+    the untrained twin.
+    """
+    table = frame_of(result)
+    longest = table[table["tokens"] == table["tokens"].max()]
+    model = longest[longest["source"] == MODEL]
+    untrained = longest[longest["source"] == UNTRAINED]["rest_normalised_entropy"]
+    valley = model.loc[model["normalised_entropy"].idxmin()]
+    rest_valley = model.loc[model["rest_normalised_entropy"].idxmin()]
+    ratios = model["first_norm"] / model["rest_norm"]
+    return present(
+        f"Of {int(valley['tokens'])} tokens the entropy is least at layer {int(valley['layer'])} "
+        f"of {int(model['layer'].max())}: {valley['normalised_entropy']:.0%} of the most there "
+        f"can be, effective rank {number(valley['effective_rank'])}. Without the first token it "
+        f"is least at layer {int(rest_valley['layer'])}, "
+        f"{rest_valley['rest_normalised_entropy']:.0%}.",
+        f"The first token's norm is at most {number(ratios.max())} times the others' median, at "
+        f"layer {int(model['layer'][ratios.idxmax()])}.",
+        f"At most {model['sink_rate'].max():.0%} of a block's heads put more than 0.3 of their "
+        "attention on the first token."
+        if model["sink_rate"].notna().any()
+        else "",
+        f"With random weights and without the first token it is from {untrained.min():.0%} to "
+        f"{untrained.max():.0%} in all layers."
+        if len(untrained)
+        else "",
+    )

@@ -18,10 +18,8 @@ from ostools.measure import Comparison, Profile, Sensitivity, of_text
 from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.jacobian.norms import WIDE
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
-from ostools.reporting.findings import present, shape_sentence
-from ostools.reporting.findings.position import where_read
-from ostools.reporting.style import theme
-from ostools.reporting.style.prompt import template_positions
+from ostools.reporting.findings import present, shape_sentence, where_read
+from ostools.reporting.style import draw, theme
 from ostools.results import Frame, Row, frame_of
 
 LOOSE = 3.0
@@ -151,7 +149,7 @@ def shape_findings(result: Profile) -> list[str]:
     Of the full derivative if it was measured; in a chat of the text, else without the first token.
     """
     names = list(result.frame["linearisation"])
-    part = OF_TEXT if template_positions(result.frame) else NO_SINK
+    part = OF_TEXT if draw.template_positions(result.frame) else NO_SINK
     shapes = result.shapes[result.shapes["kept"] == part].set_index("linearisation")
     row = shapes.loc["full" if "full" in names else names[0]]
     question = "whether the middle of the prompt counts for less than its ends"

@@ -16,7 +16,7 @@ from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.charts.answers import right_chart
 from ostools.reporting.charts.collapse import distance_chart
-from ostools.reporting.charts.effects.position import position_layers
+from ostools.reporting.charts.profile import position_layers
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.collapse import by_first_hidden, nearest_to_noise, pair_verdict
 from ostools.reporting.findings.effects import contrast_words

@@ -130,10 +130,9 @@ def measure(
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
     measured.reduced = plan.extent.words(quick)
     # What two sections share is measured once.
-    steps = {SECTIONS[name].measure: SECTIONS[name].share for name in plan.names}
-    run = Measuring(model, prompt, plan, measured, progress, total=100 * sum(steps.values()))
+    run = Measuring(model, prompt, plan, measured, progress)
     with shared_untrained_models():
-        for step in steps:
+        for step in dict.fromkeys(SECTIONS[name].measure for name in plan.names):
             step(run)
     name_part("")
     return measured

@@ -61,7 +61,7 @@ def _answers(run: Measuring, task: str, part: Progress | None) -> Evaluation:
 def _measure_answers(run: Measuring) -> None:
     """Answers to each task, those that hold no answer in the form of the prompt among them."""
     run.measured.evaluations = run.by_name(
-        "evaluate", 10, extent.EVALUATION, lambda name, part: _answers(run, name, part)
+        "evaluate", extent.EVALUATION, lambda name, part: _answers(run, name, part)
     )
 
 
@@ -99,7 +99,6 @@ EVALUATE = ReportSection(
     "Evaluation",
     EVALUATION_LEAD,
     _measure_answers,
-    10,
     _answers_memory,
     _evaluation_parts,
     ("Wrong answers", "does the model err on a task?"),
@@ -112,12 +111,11 @@ EVALUATE = ReportSection(
 def _measure_study(run: Measuring) -> None:
     """The study, on the task that `task_with_room` names."""
     unmitigated = run.measured.evaluations or run.by_name(
-        "mitigations", 0, extent.EVALUATION, lambda name, part: _answers(run, name, part)
+        "mitigations", extent.EVALUATION, lambda name, part: _answers(run, name, part)
     )
     options = _study_options(run.plan)
     run.measured.study = run.measure(
         "mitigations",
-        20,
         lambda part: study(
             run.model, task_with_room(unmitigated), dtypes=(), progress=part, **options
         ),
@@ -183,7 +181,6 @@ MITIGATIONS = ReportSection(
     "Mitigations",
     MITIGATIONS_LEAD,
     _measure_study,
-    20,
     _study_memory,
     _study_parts,
     ("Mitigations", "does one make more answers right?"),
@@ -198,7 +195,7 @@ MITIGATIONS = ReportSection(
 def _measure_failure_stage(run: Measuring) -> None:
     options = _failure_stage_options(run.plan, str(next(run.model.parameters()).dtype))
     run.measured.failure_stage = run.measure(
-        "failure-stage", 12, lambda part: failure_stage(run.model, progress=part, **options)
+        "failure-stage", lambda part: failure_stage(run.model, progress=part, **options)
     )
 
 
@@ -241,7 +238,6 @@ FAILURE_STAGE = ReportSection(
     "Where it is lost",
     FAILURE_STAGE_LEAD,
     _measure_failure_stage,
-    12,
     _failure_stage_memory,
     _failure_stage_parts,
     (

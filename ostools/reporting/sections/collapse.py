@@ -89,16 +89,14 @@ def _measure_collapse(run: Measuring) -> None:
     """Figure 5's prompts, the model cast."""
     casts = run.plan.extent.casts
     run.measured.collapses = run.by_name(
-        "collapse", 40, tasks.FIGURE_5, lambda task, part: _curve(run, task, casts, part)
+        "collapse", tasks.FIGURE_5, lambda task, part: _curve(run, task, casts, part)
     )
 
 
 def _measure_precision(run: Measuring) -> None:
     """The curve of ones in every format."""
     formats = run.plan.extent.formats
-    run.measured.precision = run.measure(
-        "precision", 15, lambda part: _curve(run, ONES, formats, part)
-    )
+    run.measured.precision = run.measure("precision", lambda part: _curve(run, ONES, formats, part))
 
 
 def _state(measured: Measurements) -> str:
@@ -166,7 +164,6 @@ COLLAPSE = ReportSection(
     "Collapse",
     COLLAPSE_LEAD,
     _measure_collapse,
-    40,
     lambda model, plan: (
         bytes_of(collapse, model, task=task, lengths=plan.lengths, dtypes=plan.extent.casts)
         for task in tasks.FIGURE_5
@@ -181,7 +178,6 @@ PRECISION = ReportSection(
     "Precision",
     PRECISION_LEAD,
     _measure_precision,
-    15,
     lambda model, plan: [
         bytes_of(collapse, model, task=ONES, lengths=plan.lengths, dtypes=plan.extent.formats)
     ],

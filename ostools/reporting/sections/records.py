@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ostools.ground import InputError, Progress, part_of, tell
+from ostools.ground import InputError, Progress, part_of
 from ostools.ground.progress import name_part
 from ostools.hooks import HookError
 from ostools.measure import (
@@ -103,49 +103,35 @@ class Measuring:
     plan: ReportPlan
     measured: Measurements
     progress: Progress | None
-    total: int
-    steps_done: int = 0
 
     def measure(
         self,
         section: str,
-        share: float | int,
         work: Callable[[Progress | None], Outcome],
         subject: str = "",
+        part: tuple[int, int] = (0, 1),
     ) -> Outcome | None:
-        """Outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
-        end = min(self.steps_done + round(100 * share), self.total)
-        place = f"{1 + self.plan.names.index(section)} of {len(self.plan.names)}"
-        name_part(f"section {section}, {place}")
+        """Outcome of `work`; None where it is refused. part: which of how many of its section."""
+        names, (index, count) = self.plan.names, part
+        start = names.index(section) * count + index
+        name_part(f"section {section}, {1 + names.index(section)} of {len(names)}")
         try:
-            return work(part_of(self._tell, self.steps_done, end, self.total, self.total))
+            return work(part_of(self.progress, start, start + 1, len(names) * count, units=1000))
         except (InputError, HookError, MitigationError) as error:
             self.measured.left_out.append(LeftOut(section, f"{subject}{error}"))
             return None
-        finally:
-            self._tell(end, self.total)
 
     def by_name(
-        self,
-        section: str,
-        share: int,
-        names: Collection[str],
-        work: Callable[[str, Progress | None], Outcome],
+        self, section: str, names: Collection[str], work: Callable[[str, Progress | None], Outcome]
     ) -> list[Outcome]:
-        """The outcomes by name, an equal part of `share` each; the reasons of refusals are noted
-        with their names.
-        """
+        """The outcomes by name; the reasons of refusals are noted with their names."""
         outcomes = [
             self.measure(
-                section, share / len(names), lambda part, name=name: work(name, part), f"{name}: "
+                section, lambda part, name=name: work(name, part), f"{name}: ", (index, len(names))
             )
-            for name in names
+            for index, name in enumerate(names)
         ]
         return [outcome for outcome in outcomes if outcome is not None]
-
-    def _tell(self, steps_done: int, total: int) -> None:
-        self.steps_done = max(steps_done, self.steps_done)
-        tell(self.progress, self.steps_done, total)
 
 
 def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[Shape, int], str]:
@@ -169,8 +155,7 @@ class ReportSection:
     """One section of the report.
 
     name: of `report(sections=...)`, and the anchor on the page. measure: fills `measured`; two
-    sections may share one. share: of the time of a whole report on the embedded model, for the
-    progress bar. memory: bytes that its parts hold beside the model, each at its time. parts: the
+    sections may share one. memory: bytes that its parts hold beside the model, each at its time. parts: the
     blocks of its results, empty where there are none; those that lead have a headline on the first
     screen. question: the name and the rule of its field of the strip there; state: its word, of
     what was measured. dear: why a model of that shape has the section only where
@@ -182,7 +167,6 @@ class ReportSection:
     nav: str
     lead: str
     measure: Callable[[Measuring], None]
-    share: int
     memory: Callable[[Unloaded, ReportPlan], Iterable[int]]
     parts: Callable[[Measurements], Sequence[Part]]
     question: tuple[str, str] = ("", "")

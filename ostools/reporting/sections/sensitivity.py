@@ -76,8 +76,8 @@ def _measure_profiles(run: Measuring) -> None:
     section = "sensitivity" if "sensitivity" in names else "layers"
     norms = run.measure(
         section,
-        12,
         lambda part: sensitivity(run.model, run.prompt, layers=layers, progress=part),
+        part=(0, 2),
     )
     if norms is None:
         return
@@ -85,7 +85,7 @@ def _measure_profiles(run: Measuring) -> None:
     if section == "sensitivity":
         rows: Frame = frame_of(norms)
         measured.sensitivity = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
-        measured.profile = run.measure(section, 0, lambda part: profile(norms))
+        measured.profile = run.measure(section, lambda part: profile(norms))
         _measure_bounds(run, measured.sensitivity)
 
 
@@ -100,7 +100,7 @@ def _measure_bounds(run: Measuring, norms: Sensitivity) -> None:
     variants = [name for name in extent.forms if name not in reasons]
     sums = partial(bounds, run.model, run.prompt, variants=variants, mlp_norm=extent.mlp_norm)
     # What is believed `compare` says, by the norms that are measured already.
-    paths = run.measure("sensitivity", 23, lambda part: sums(believe=False, progress=part))
+    paths = run.measure("sensitivity", lambda part: sums(believe=False, progress=part), part=(1, 2))
     run.measured.comparison = compare(norms, paths) if paths is not None else None
 
 
@@ -112,9 +112,7 @@ def _profiles_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
 
 
 def _measure_attention(run: Measuring) -> None:
-    run.measured.attention = run.measure(
-        "attention", 1, lambda part: attention(run.model, run.prompt)
-    )
+    run.measured.attention = run.measure("attention", lambda part: attention(run.model, run.prompt))
 
 
 def _measure_position(run: Measuring) -> None:
@@ -129,7 +127,7 @@ def _measure_position(run: Measuring) -> None:
         cotangents=extent.cotangents,
         untrained=extent.untrained,
     )
-    run.measured.position = run.measure("position", 20, lambda part: effect(progress=part))
+    run.measured.position = run.measure("position", lambda part: effect(progress=part))
 
 
 def _position_memory(model: Unloaded, plan: ReportPlan) -> Iterable[int]:
@@ -189,7 +187,7 @@ def _attention_parts(measured: Measurements) -> list[Part]:
     """The last token's rows, then an interactive view of whole patterns."""
     if measured.attention is None:
         return []
-    from ostools.reporting.charts.heads_view import interactive_view
+    from ostools.reporting.charts.attention import interactive_view
 
     caption = "Attention of the last token, a row per layer and head"
     rows = block(measured.attention, "attention-chart", caption)
@@ -221,7 +219,6 @@ SENSITIVITY = ReportSection(
     "Sensitivity and bounds",
     LEAD,
     _measure_profiles,
-    35,
     _profiles_memory,
     _sensitivity_parts,
     dear=dear_from(DEAR, "and it would take over half an hour on a CPU"),
@@ -241,7 +238,6 @@ ATTENTION = ReportSection(
     "Attention",
     ATTENTION_LEAD,
     _measure_attention,
-    1,
     lambda model, plan: [bytes_of(attention, model, plan.pos)],
     _attention_parts,
 )
@@ -251,7 +247,6 @@ POSITION = ReportSection(
     "Position",
     POSITION_LEAD,
     _measure_position,
-    20,
     _position_memory,
     _position_parts,
     ("Place in a text", "do both ends of a text count for more than its middle?"),

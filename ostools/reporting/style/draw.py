@@ -11,6 +11,8 @@ import altair as alt
 import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
+from ostools.ground.whole_numbers import in_a_row
+from ostools.models.chat import SPECIAL, TEXT
 from ostools.reporting.style import axes, notebook, theme
 from ostools.results import Frame, Looks
 
@@ -205,3 +207,42 @@ def dashes(
     words = axes.lookup(names, [looks[name][0] for name in names])
     options: Looks = {"title": None, "columns": 1, "labelExpr": words, **legend}
     return alt.StrokeDash("quantity:N", scale=scale, legend=alt.Legend(**options))
+
+
+TEMPLATE_NOTE = "Grey: tokens that are not the text's (chat template, system prompt)."
+"""What a chart with such tokens says."""
+
+
+def template_positions(frame: Frame) -> list[int]:
+    """The positions of all tokens that are not the text's, of a prompt in a chat template; none of
+    any other.
+    """
+    if "origin" not in frame or set(frame["origin"].fillna(TEXT)) <= {SPECIAL, TEXT}:
+        return []
+    return sorted({int(place) for place in frame.loc[frame["origin"] != TEXT, "position"]})
+
+
+def template_note(positions: Sequence[int]) -> list[str]:
+    """The line about them in a chart's subtitle, where there are any."""
+    return [TEMPLATE_NOTE] if positions else []
+
+
+def mark_template(
+    chart: alt.LayerChart, positions: Sequence[int], height: int = 0
+) -> alt.LayerChart:
+    """The chart, whose x is the position, with grey behind each run of these positions.
+
+    height: of a heat map, which gets a grey line under it instead.
+    """
+    if not positions:
+        return chart
+    runs = in_a_row(positions)
+    data = pd.DataFrame(
+        {"from": [run[0] - 0.5 for run in runs], "to": [run[-1] + 0.5 for run in runs]}
+    )
+    grey: Looks = {"color": theme.colour("template"), "opacity": 1 if height else 0.14}
+    mark = rows(data).mark_rect(clip=not height, **grey).encode(x="from:Q", x2="to:Q")
+    line = mark.encode(y=alt.value(height), y2=alt.value(height + 2))
+    layers, title = (chart, line) if height else (mark, chart), chart["title"]
+    chart["title"] = alt.Undefined
+    return cast(alt.LayerChart, alt.layer(*layers, title=title))

@@ -70,59 +70,60 @@ def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], No
 
 
 def _count(sweep: SweepReading) -> str:
-    total, counts = len(sweep.cells), {state: len(sweep.of(state)) for state in STATES}
+    counts = {state: len(sweep.of(state)) for state in STATES}
+    total = len(sweep.cells)
     if counts["measured"] == total:
         return f"Complete: all {total} cells are measured"
-    words = {"failed": "failed", "missing": "are still to be measured"}
-    unmeasured = "".join(
-        f", {counts[state]} {verb}" for state, verb in words.items() if counts[state]
+    return (
+        f"PARTIAL: {counts['measured']} of {total} cells are measured, {counts['failed']} failed, "
+        f"{counts['missing']} are still to be measured"
     )
-    return f"PARTIAL: {counts['measured']} of {total} cells are measured{unmeasured}"
 
 
 def _state(sweep: SweepReading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
     lines = [Headline(f"{_count(sweep)}.", "", "", "")]
-    for section in sections:  # the first sentence of each
-        for part in [part for part in section.parts if part.findings][:1]:
-            finding = part.findings[0]
-            lines.append(Headline(f"{part.title}:", finding, section.name, section.nav))
-    parts = [Part(headlines=lines), Part(tables=[_cells(sweep)])]
+    lines += [
+        Headline(f"{part.title}:", part.findings[0], section.name, section.nav)
+        for section in sections  # the first sentence of each
+        for part in [part for part in section.parts if part.findings][:1]
+    ]
     failures = [cell.failure for cell in sweep.of("failed") if cell.failure is not None]
-    if failures:
-        rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
-        caption = f"Cells that failed, the first {len(rows)} of {len(failures)}"
-        table = Table(caption, ["cell", "error"], rows)
-        note = "`ostools sweep run` with --retry-failed tries them again."
-        parts.append(Part("Failed, and why", tables=[table], notes=[note]))
-    if missing := [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]:
-        further = [f"and {len(missing) - MOST_LISTED} more"] * (len(missing) > MOST_LISTED)
-        how = (
-            "The same `ostools sweep run` command measures them. What stands below is of the "
-            "cells that are there."
-        )
-        which = [Part("Which", items=[*missing[:MOST_LISTED], *further])]
-        parts.append(Part("Still to be measured", findings=[how], more=which))
-    if broken:
-        title = "Left out: files that are not as they were written"
-        parts.append(Part(title, items=broken[:MOST_LISTED]))
+    rows = [[failure.cell, failure.error] for failure in failures[:MOST_LISTED]]
+    failed = Table(f"Cells that failed: {len(failures)}", ["cell", "error"], rows)
+    again = "`ostools sweep run` with --retry-failed tries them again."
+    missing = [str(cell.keyed_cell.cell) for cell in sweep.of("missing")]
+    how = (
+        "The same `ostools sweep run` command measures them. What stands below is of the cells "
+        "that are there."
+    )
+    which = Part(f"{len(missing)} cells", items=missing[:MOST_LISTED])
+    parts = [
+        Part(headlines=lines, tables=[_cells(sweep)]),
+        *([Part("Failed, and why", tables=[failed], notes=[again])] if failures else []),
+        *([Part("Still to be measured", findings=[how], more=[which])] if missing else []),
+        *(
+            [Part("Left out: files that are not as they were written", items=broken)]
+            if broken
+            else []
+        ),
+    ]
     return Section("findings", "What was asked, and what is there", "Cells", "", parts)
 
 
 def _cells(sweep: SweepReading) -> Table:
     """A row for each measurement, task and model: what was asked, and how many cells are there."""
     keys, values = ["measurement", "task", "model"], ["dtype", "mitigation", "seed"]
-    cells = [cell.keyed_cell.cell for cell in sweep.cells]
-    frame = pd.DataFrame(
-        [{name: str(getattr(cell, name)) for name in (*keys, *values)} for cell in cells]
-    )
-    states = pd.Series([cell.state for cell in sweep.cells])
-    lengths = pd.Series([cell.lengths for cell in cells])
-    groups = frame.groupby(keys, sort=False)
+    rows = []
+    for cell in sweep.cells:
+        asked = cell.keyed_cell.cell
+        names = {name: str(getattr(asked, name)) for name in (*keys, *values)}
+        rows.append(names | {"lengths": asked.lengths, "state": cell.state})
+    groups = pd.DataFrame(rows).groupby(keys, sort=False)
     table = groups[values].agg(lambda column: ", ".join(column.unique()))
-    table["lengths"] = [runs(sorted({*chain(*lengths[rows])})) for rows in groups.groups.values()]
+    table["lengths"] = groups["lengths"].agg(lambda column: runs(sorted({*chain(*column)})))
     for state in STATES:
-        table[state] = [int((states[rows] == state).sum()) for rows in groups.groups.values()]
+        table[state] = groups["state"].agg(lambda column, state=state: int((column == state).sum()))
     return frame_table("Cells, by what was asked", table.reset_index())
 
 
@@ -132,16 +133,18 @@ def _origin(sweep: SweepReading) -> Section:
     names = dict.fromkeys(str(model.get("name")) for model in origin["models"])
     terms = [("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet")]
     terms += [("versions", versions_of(versions)) for versions in origin["versions"]]
-    for options in origin["measurements"]:
-        words = [f"{name} {value}" for name, value in options.items() if name != "measurement"]
-        terms.append((str(options["measurement"]), ", ".join(words) or "no options"))
-    terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
-    terms += [("code", ", ".join(map(str, origin["code"])))] if origin["code"] else []
-    mixed = [
+    terms += [
         (
-            f"These cells were measured with {len(origin[name])} {words}: numbers may differ for "
-            "that alone."
+            str(options["measurement"]),
+            ", ".join(f"{name} {value}" for name, value in options.items()),
         )
+        for options in origin["measurements"]
+    ]
+    terms += [("active edits", "; ".join(map(str, edits))) for edits in origin["edits"]]
+    terms += [("code", ", ".join(map(str, origin["code"])))]
+    mixed = [
+        f"These cells were measured with {len(origin[name])} {words}: numbers may differ for that "
+        "alone."
         for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))
         if len(origin[name]) > 1
     ]
@@ -162,17 +165,16 @@ def _model(sweep: SweepReading, name: str) -> Part:
     models = pd.DataFrame([source["model"] for source in sources], columns=["dtype", "weight_hash"])
     # Of the weights as cast: another hash in every dtype.
     hashes = models.astype(str).groupby("dtype", sort=False)["weight_hash"].unique()
-    by_dtype = "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items())
-    shared = dict(origin_terms(provenance_of(sources[0])))
-    terms = {name: shared[name] for name in ("revision", "architecture") if name in shared} | {
-        "checkpoint (sha256 of its files)": ", ".join(
-            checkpoint or "unknown" for checkpoint in checkpoints
+    terms = [
+        *origin_terms(provenance_of(sources[0])),
+        ("checkpoint (sha256 of its files)", ", ".join(filter(None, checkpoints))),
+        (
+            "weights (sha256) by dtype",
+            "; ".join(f"{dtype} {', '.join(values)}" for dtype, values in hashes.items()),
         ),
-        "weights (sha256) by dtype": by_dtype,
-        "dtypes, device": f"{', '.join(hashes.index)} on {sources[0]['model'].get('device')}",
-    }
+    ]
     count = max(len(checkpoints), *map(len, hashes))
     differ = (
         f"These cells are of {count} different checkpoints under one name: do not compare them."
     )
-    return Part(name, terms=[*terms.items()], findings=[differ] * (count > 1))
+    return Part(name, terms=terms, findings=[differ] * (count > 1))

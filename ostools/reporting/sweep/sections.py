@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from ostools.measure.swept import TEXT_TASK
 from ostools.reporting.findings.collapse import verdicts_at_y
@@ -52,16 +51,6 @@ class Look:
     by: tuple[str, ...] = ("dtype", "mitigation", "seed")
     cells_of_table: Mapping[str, Callable[..., str]] = field(default_factory=dict)
 
-    def cells(self, result: Result) -> list[str]:
-        """A result's row of the table, without the columns that tell results apart."""
-        return [cell(result) for cell in self.cells_of_table.values()]
-
-    def table_of(self, nav: str, columns: list[str], rows: list[list[str]]) -> list[Table]:
-        """The table of all results, where it has cells."""
-        has_rows = self.cells_of_table and rows
-        title = f"{nav}: every result"
-        return [Table(title, [*columns, *self.cells_of_table], rows)] if has_rows else []
-
 
 def sections_of(sweep: SweepReading) -> Iterator[Section]:
     """A section for each measurement that has rows, in the order of `LOOKS`."""
@@ -83,18 +72,19 @@ def section_of(sweep: SweepReading, measurement: Measurement) -> Section:
         title = _title(rows, table, columns)
         try:
             result = _result(sweep, measurement, rows)
-            cells.append([*map(str, rows[columns].iloc[0]), *look.cells(result)])
+            own = [cell(result) for cell in look.cells_of_table.values()]
+            cells.append([*map(str, rows[columns].iloc[0]), *own])
             if len(parts) < MOST_BLOCKS:
                 parts.append(block(result, f"{name}-{len(parts)}", title, title=title))
         except UNREADABLE as error:
             why = f"This could not be drawn from what is stored: {reason_of(error)}"
             parts.append(Part(title=title, findings=[why]))
+    every = Table(f"{nav}: every result", [*columns, *look.cells_of_table], cells)
     first = Part(
-        tables=look.table_of(nav, columns, cells),
-        notes=[f"Drawn are {len(parts)} of {len(groups)} results."] * (len(parts) < len(groups)),
+        tables=[every] if look.cells_of_table else [],
+        notes=[f"Drawn are {len(parts)} of {len(groups)} results."],
     )
-    has_first = first.tables or first.notes
-    return Section(name, look.title, nav, look.lead, [first, *parts] if has_first else parts)
+    return Section(name, look.title, nav, look.lead, [first, *parts])
 
 
 def _longest(groups: list[Frame], columns: list[str]) -> list[Frame]:
@@ -128,19 +118,15 @@ def _result(sweep: SweepReading, measurement: Measurement, rows: Frame) -> Resul
 
 
 def _provenance(sweep: SweepReading, rows: Frame) -> Provenance:
-    """The provenance of the first of these rows' cells, with what they do not share taken
-    together.
+    """The provenance of the first of these rows' cells; the most of what they differ by in passes
+    of their own.
     """
     sources = [source for place in rows[PLACE].unique() if (source := sweep.cells[place].source)]
-    of_each, changes = [source["parameters"] for source in sources], {}
-    if "rewritten" in of_each[0]:
-        changes["rewritten"] = any(values["rewritten"] for values in of_each)
-    if "difference_at_probed_lengths" in of_each[0]:
-        shares = [values["difference_at_probed_lengths"] for values in of_each]
-        names = dict.fromkeys(chain(*shares))
-        most = {name: max(share.get(name, 0.0) for share in shares) for name in names}
-        changes["difference_at_probed_lengths"] = most
-    return provenance_of(sources[0], **changes)
+    most: dict[str, float] = {}
+    for source in sources:
+        for name, value in source["parameters"].get("difference_at_probed_lengths", {}).items():
+            most[name] = max(value, most.get(name, 0.0))
+    return provenance_of(sources[0], **({"difference_at_probed_lengths": most} if most else {}))
 
 
 LOOKS: dict[str, Look] = {

@@ -116,7 +116,7 @@ def test_tokens_outside_of_every_window_are_left_out_of_shares() -> None:
     assert sorted(set(result.reached["position"])) == list(range(6 - int(model.cfg.n_layers), 7))
     summary: Any = result.summary
     assert summary["share"].notna().all()
-    assert "4 others" in result.findings()[0]
+    assert "over 2 tokens" in result.findings()[0]
 
 
 @pytest.mark.parametrize("site", ["attn.hook_v", "hook_mlp_out", "hook_resid_mid"])

@@ -13,10 +13,11 @@ from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, Attention
 from ostools.reporting.charts.attention import (
     COLUMNS,
+    HEADS,
     attention_findings,
     attention_frame,
+    interactive_view,
 )
-from ostools.reporting.charts.heads_view import HEADS, interactive_view
 from ostools.results import Provenance
 from tests.reporting.made import HOSTILE, tokens_of
 

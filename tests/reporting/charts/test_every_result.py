@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import math
 import pkgutil
 import subprocess
 import sys
-from typing import Any
 
 import ostools as ost
-from ostools.ground.words import number
 from ostools.reporting import charts
 from ostools.results import Result
-from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
 
 
@@ -29,26 +25,6 @@ def test_every_result_of_the_package_has_a_chart_of_its_own() -> None:
             importlib.import_module(module.name)
     for kind in results_of(Result):
         assert kind.chart is not Result.chart, kind
-
-
-def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_tables() -> None:
-    change: Any = EVERY["Change"]()
-    paths: Any = EVERY["Bounds"]()
-    row = change.summary.iloc[0]
-    assert (
-        f"{row['linearisation']}, operator norm: second / first is {number(row['median_ratio'])} in"
-        in change.findings()[0]
-    )
-    first = change.frame[
-        (change.frame["linearisation"] == row["linearisation"])
-        & (change.frame["norm"] == "operator")
-    ]
-    most = max(first.to_dict("records"), key=lambda of_token: abs(math.log(of_token["ratio"])))
-    words = f"Changed most ({row['linearisation']}, operator norm): token {most['position']} “{most['token']}” ×"
-    assert f"{words}{number(most['ratio'])}, token " in " ".join(change.findings())
-    values = paths.frame[paths.frame["variant"] == "local"]["value"]
-    assert f"from {number(values.min())} at token" in paths.findings()[0]
-    assert f"to {number(values.max())} at token" in paths.findings()[0]
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:

@@ -38,11 +38,10 @@ def layered(
     ("asked", "words", "axis"),
     [
         ({}, "the last token’s representation", "operator norm of ∂y/∂v"),
-        ({"position": 2}, "the representation at position 2", "operator norm of ∂y/∂v"),
         ({"logit": (" A",), "logit_norm": 2.0}, "t = the logit of ·A", "length of ∂t/∂v"),
         (
-            {"logit": (" A", "</b>"), "logit_norm": 2.0, "position": 1},
-            "t = the logit of ·A minus the logit of <∕b> at position 1",
+            {"logit": (" A", "</b>"), "logit_norm": 2.0},
+            "t = the logit of ·A minus the logit of <∕b>",
             "length of ∂t/∂v",
         ),
     ],
@@ -82,6 +81,6 @@ def test_the_heat_map_has_a_cell_for_every_layer_and_token_that_is_not_zero() ->
             for row in rows_of(chart)
         }
         assert len(cells) == 2 * (3 * 5 + 1)
-        assert cells["2", 0, "full"] == pytest.approx(100)
-        assert cells["3", 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
+        assert cells[2, 0, "full"] == pytest.approx(100)
+        assert cells[3, 4, "frozen"] == pytest.approx(10.0 ** (3 - 4 / 5), rel=1e-5)
         assert f"{norm} norm" in words_of(chart)

@@ -16,8 +16,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.answers import answers_sentence
-from ostools.reporting.findings.collapse import collapse_findings, tails
+from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, tails
 from ostools.reporting.sections.answers import task_with_room
 from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
@@ -84,6 +83,18 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
     )
 
 
+def test_the_trend_is_of_the_trained_lengths_where_they_are_enough() -> None:
+    """10 up to n = 32, 1 up to 64, then 100: a tenth inside, ten times as much beyond."""
+    result = made_collapse(lambda n: 10.0 if n <= 32 else 1.0 if n <= 64 else 100.0)
+    for trained, words in (
+        (64, "falls on figure-5a (0.1, up to n = 64)"),
+        (4, "not fall on figure-5a (10,"),
+    ):
+        model = {"name": "made", "trained_lengths": {"count-ones-figure-5": trained}}
+        known = replace(result, provenance=replace(result.provenance, model=model))
+        assert words in collapse_summary([known])[0]
+
+
 def test_what_storing_shifts_is_not_noise() -> None:
     """Weights so stored have a distance of their own, and move both sequences alike: that hides
     nothing.
@@ -108,16 +119,6 @@ def test_what_storing_shifts_is_not_noise() -> None:
 
 
 # --- sensitivity
-
-
-def test_the_most_and_the_least_sensitive_tokens_are_named() -> None:
-    values = [1.0, 4.0, 0.5, 2.0]
-    (said,) = findings.sensitivity_findings(
-        made_sensitivity({"full": values}, ["a", " peak", "low\n", "d"])
-    )
-    assert "most to token 1 “·peak”, operator norm 4" in said
-    assert "least to token 2 “low\\n”, 0.5" in said
-    assert "a factor of 8 apart" in said
 
 
 def test_an_estimate_is_not_called_measured_and_has_no_operator_norm() -> None:
@@ -196,33 +197,7 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
     assert f"CERTIFIED BOUNDS FAIL: {('local', 'windowed(1)')[left_open]}." in said
 
 
-def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
-    made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0]})
-    estimated = replace(
-        made, summary=made.summary.assign(method="estimate", holds=[True] * len(made.summary))
-    )
-    bound, *forms_words = estimated.findings()
-    forms = " ".join(forms_words)
-    assert "lower end of the estimated norm" in bound
-    assert "measured" not in bound + forms
-    assert "estimated" not in " ".join(made.findings())
-
-
 # --- answers
-
-
-def test_answers_with_the_length_that_went_worst() -> None:
-    rows = [
-        {"length": n, "seed": seed, "correct": n == 2 or seed == 0}
-        for n in (2, 8)
-        for seed in range(4)
-    ]
-    rows = [row | {"key": "2" if row["seed"] < 3 else "1"} for row in rows]
-    said = answers_sentence(made_evaluation(rows))
-    assert said == (
-        "Fewest right at 8 items: 1 of 4, Wilson 95% 0.0456 to 0.699. Best constant answer, 2: right on 6 of "
-        "8 prompts."
-    )
 
 
 def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:

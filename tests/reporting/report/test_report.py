@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -183,19 +182,6 @@ def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     )
     shown = Parsed(render_report(found, "ostools report")).text
     assert all(one.reason.replace("`", "") in " ".join(shown.split()) for one in found.left_out)
-
-
-@pytest.mark.parametrize("name", ["missing/report.html", "report.pdf"])
-def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*arguments: Any) -> Any:
-        raise AssertionError("measured before the path was checked")
-
-    monkeypatch.setattr(sys.modules["ostools.reporting.report.report"], "measure", never)
-    with pytest.raises(InputError, match=r"^out "):
-        report(tiny_model("gemma"), out=tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_out_of_nothing_is_refused(tmp_path: Path) -> None:

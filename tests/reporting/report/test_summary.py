@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import ostools as ost
 from ostools.ground.words import number
 from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.study.study import Study
@@ -21,13 +20,9 @@ from tests.measure.profiles.test_position_effect import made as made_position
 from tests.reporting.made import (
     PROVENANCE,
     made_collapse,
-    made_comparison,
     made_evaluation,
     made_failure_stage,
-    made_sensitivity,
 )
-
-TEN = np.arange(1.0, 11.0)
 
 
 def measurements(**found: Any) -> Measurements:
@@ -99,10 +94,6 @@ def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_to
 # --- over-squashing
 
 
-def profile_of(values: np.ndarray) -> Any:
-    return ost.profile(made_sensitivity({"full": values.tolist()}))
-
-
 def position_of(start: float, end: float) -> PositionEffect:
     """Thirds of passages of 12 tokens: the first and the last stand that many decades above the
     middle one.
@@ -151,55 +142,6 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
         for value in (start, end)
     )
     assert said.text.endswith(f" The model: first third {low}, last third {high}.")
-
-
-# --- bounds and prediction
-
-
-@pytest.mark.parametrize(
-    ("factors", "verdict"),
-    [
-        (
-            (5, 50),
-            "Every certified bound holds; the tightest, `local`, is 5 times the measured norm in the median",
-        ),
-        ((0.5, 50), "CERTIFIED BOUNDS FAIL: local."),
-        ((1e61, 1e62), "Every certified bound holds; the tightest, `local`, is 10^61.0 times the"),
-    ],
-)
-def test_the_headline_of_the_bounds_says_whether_they_hold(
-    factors: tuple[float, float], verdict: str
-) -> None:
-    """10^61 is true, and of no use as a size."""
-    norms = made_sensitivity({"full": TEN.tolist(), "frozen": TEN.tolist()})
-    names = ["local", "windowed(1)"]
-    bounds = {name: (TEN * factor).tolist() for name, factor in zip(names, factors, strict=True)}
-    (line,) = headlines(
-        measurements(sensitivity=norms, comparison=made_comparison(TEN.tolist(), bounds))
-    )
-    assert line.verdict.startswith(verdict)
-    assert ("please report it" in line.verdict) == ("FAIL" in verdict)
-    assert ("of no use as a size" in line.verdict) == (factors[0] > 1e3)
-
-
-@pytest.mark.parametrize(
-    ("values", "words", "right"),
-    [
-        (TEN * 1.5, "believed here: Spearman 1.00, size off by a factor of 1.5", "1"),
-        (TEN * 5.0, "not believed here: size off by a factor of 5", "0"),
-    ],
-)
-def test_a_form_is_believed_by_the_rule_that_stands_beside_it(
-    values: np.ndarray, words: str, right: str
-) -> None:
-    _, believed, said = made_comparison(
-        TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}
-    ).findings()
-    assert believed == (
-        f"Forms that are not bounds: {right} of 1 that were tested can be believed on this prompt."
-    )
-    assert said.startswith(f"`proof` is {words}.")
-    assert "correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2." in said
 
 
 # --- where answers are wrong

@@ -79,12 +79,3 @@ def test_a_large_chart_is_stored_as_a_picture_alone() -> None:
     assert VEGA_LITE in small
     assert VEGA_LITE not in data
     assert sum(len(json.dumps(value)) for value in data.values()) < LARGEST
-
-
-def test_a_renderer_that_the_user_enabled_is_obeyed_and_none_is_changed() -> None:
-    chart = made_sensitivity({"full": [1.0, 2.0]}).plot()
-    shown(chart)
-    assert alt.renderers.active == "default"
-    with alt.renderers.enable("json"):
-        assert "application/json" in shown(chart)[0]
-        assert "application/json" in shown(made_sensitivity({"full": [1.0]}))[0]

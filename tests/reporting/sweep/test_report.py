@@ -16,7 +16,7 @@ import pytest
 import ostools as ost
 from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
-from ostools.reporting.sweep.sections import LOOKS, section_of
+from ostools.reporting.sweep.sections import section_of
 from ostools.results import Provenance
 from ostools.sweep import run as run_sweep
 from ostools.sweep import sweep_of
@@ -91,24 +91,12 @@ def test_bounds_are_a_block_a_condition_of_their_own_rows(tmp_path: Path) -> Non
     """Rows of two weights under one name are never one result."""
     for seed, weights in enumerate(("A", "B")):
         keep(tmp_path, cell("bounds", seed), sums(), source(weights), checkpoint=weights)
-    first, second = parts_of(tmp_path, "bounds")
+    _, first, second = parts_of(tmp_path, "bounds")
     assert [part.title for part in (first, second)] == [
         f"copy-last, made, seed {seed}, checkpoint {name}" for seed, name in enumerate("AB")
     ]
     assert "Certified" in first.findings[0]
     assert "2 different checkpoints under one name" in page_of(tmp_path)
-
-
-def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
-    rows = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
-    for seed, checkpoint in enumerate(("first", "second")):
-        keep(tmp_path, cell("collapse", seed, lengths=(3, 4)), rows, source(checkpoint), checkpoint)
-    table, *parts = parts_of(tmp_path, "collapse")
-    assert len(table.tables[0].rows) == 2
-    assert [part.title for part in parts] == [
-        f"copy-last, made, checkpoint {name}" for name in ("first", "second")
-    ]
-    assert all(part.figure and "checkpoint" in part.figure.caption for part in parts)
 
 
 def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_weights_named(
@@ -132,7 +120,7 @@ def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_w
 def test_rows_that_cannot_be_drawn_cost_their_part_only(tmp_path: Path) -> None:
     """Norms that are not finite, rows without a column, rows of another measurement."""
     keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)))
-    (part,) = parts_of(tmp_path, "sensitivity")
+    _, part = parts_of(tmp_path, "sensitivity")
     assert part.figure is None
     assert "values that are not finite: nothing can be drawn" in part.notes[0]
     keep(tmp_path, cell("bounds", 1), sums().drop(columns="kind"))
@@ -140,16 +128,6 @@ def test_rows_that_cannot_be_drawn_cost_their_part_only(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert page.count("This could not be drawn from what is stored") >= 2
     assert '<section id="sensitivity"' in page
-
-
-def test_a_measurement_that_has_no_look_of_its_own_is_shown_by_its_chart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep(tmp_path, cell("bounds"), sums())
-    monkeypatch.delitem(LOOKS, "bounds")
-    section = section_of(read(tmp_path), MEASUREMENTS["bounds"])
-    assert (section.title, len(section.parts)) == ("Bounds", 1)
-    assert section.parts[0].figure is not None
 
 
 def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Charts of what taking parts out, mitigations, positions, distances and layers do."""
