@@ -120,6 +120,7 @@ def _norms(
             torch.Generator().manual_seed(options.seed),
             cotangents=None if method == "estimate" else options.cotangents,
             accuracy=options.accuracy,
+            progress=progress,
         )
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
         unknown = torch.full_like(sketch.frobenius, float("nan"))

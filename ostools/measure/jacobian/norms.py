@@ -9,6 +9,7 @@ time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground import Progress
+from ostools.ground import Progress, part_of
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.jacobian.linearise import Cotangents, Tangents
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
@@ -164,6 +165,7 @@ def sketched(
     cotangents: int | None = None,
     accuracy: float = ACCURACY,
     confidence: float = CONFIDENCE,
+    progress: Progress | None = None,
 ) -> SketchedNorms:
     """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all
     tokens.
@@ -177,16 +179,18 @@ def sketched(
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if cotangents is None else cotangents)
+    expected = count if cotangents is not None else min(d_model, 4 * count)
     remaining_risk = 1.0 - confidence
     used_rows = [orthonormal_rows(min(count, BATCH), d_model, generator)]
-    rows = pull(used_rows[0].to(like))
+    rows = pull(used_rows[0].to(like), part_of(progress, 0, len(used_rows[0]), expected))
     sketch = Sketch.of(rows)
     while True:
-        while sketch.rows < count:
+        while (done := sketch.rows) < count:
             used_rows.append(
-                orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows)
+                orthonormal_rows(min(count - done, BATCH), d_model, generator, used_rows)
             )
-            sketch += Sketch.of(pull(used_rows[-1].to(like)))
+            part = part_of(progress, done, done + len(used_rows[-1]), expected)
+            sketch += Sketch.of(pull(used_rows[-1].to(like), part))
         is_last = cotangents is not None or sketch.rows == d_model
         level = remaining_risk if is_last else remaining_risk / 2
         square = sketch.trace_interval(level)
@@ -200,3 +204,6 @@ def sketched(
                 *bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1)
             )
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
+        # A half-width falls as one over the root of the rows.
+        needed = math.ceil(sketch.rows * (median(half_widths) / accuracy) ** 2)
+        expected = min(d_model, max(count, needed))
