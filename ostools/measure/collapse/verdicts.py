@@ -211,7 +211,7 @@ def _in_words(curve: Curve, span: HiddenRange, hidden: str, told_apart: str) -> 
     if is_sparse := span.lengths_tried < spread:
         count = f"{span.lengths_tried} of the {spread} lengths in the range were tried"
     else:
-        count = f"all {spread} lengths tried"
+        count = f"{spread} lengths, all tried"
     count += f"; not {hidden} at {runs(holes)}" if holes else f", all {hidden}" * is_sparse
     after = (
         ""

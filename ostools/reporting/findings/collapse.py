@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse, Reading
@@ -182,9 +183,12 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
         words = f"On {task} in {dtype} the pair is {verdict.words}."
     elif nearest is not None:
         result, tail = nearest
+        tried = max(len(verdict.lengths) for *_, verdict in cases)
+        dtypes = " or ".join(dict.fromkeys(dtype for _, dtype, _ in cases))
         words = (
-            f"No precision hides the pair over a range of lengths up to n = {longest(results)}: "
-            f"{tail['dtype']} on {task_of(result)} comes nearest, its distance "
+            f"n and n + 1 items are told apart in {dtypes}: hidden over no range of the {tried} "
+            f"lengths tried, up to n = {longest(results)}. {tail['dtype']} on {task_of(result)} "
+            "comes nearest, its distance "
             f"{number(tail['margin'])} times the rounding noise of the difference (last quarter "
             "of lengths)."
         )
@@ -195,18 +199,30 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
 def _trend(result: Collapse) -> tuple[Column, float, str]:
     """The float64 L2 distance of y by length, mean over seeds, at the trained lengths alone where
     they are enough for a trend; the last quarter's median over the first quarter's, and whether it
-    falls: empty of few lengths, of which no trend is claimed.
+    falls: empty of few lengths, of which no trend is claimed. Lengths that lie closer than others
+    (1, 2, 3, ..., 16, 32, 48) would fill a quarter: of these some are left out.
     """
     curve: Column = result.reference_curve(main_pair(result))["distance"]
     trained = longest_trained(result)
     if trained is not None and len(inside := curve[curve.index <= trained]) >= FEW:
         curve = inside
-    if len(curve) < FEW:
+    even = curve[_evenly_spread(curve.index.tolist())]
+    if len(even) < FEW:
         return curve, math.nan, ""
-    quarter = len(curve) // 4
-    change = ratio(float(curve.iloc[-quarter:].median()), float(curve.iloc[:quarter].median()))
+    quarter = len(even) // 4
+    change = ratio(float(even.iloc[-quarter:].median()), float(even.iloc[:quarter].median()))
     falls = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
     return curve, change, falls
+
+
+def _evenly_spread(lengths: list[int]) -> list[int]:
+    """The lengths, from the longest down, that lie at least half the widest gap apart."""
+    least = max((after - n for n, after in pairwise(lengths)), default=0) / 2
+    spread = lengths[-1:]
+    for n in reversed(lengths):
+        if spread[0] - n >= max(least, 1):
+            spread.insert(0, n)
+    return spread
 
 
 def _fall(result: Collapse) -> str:

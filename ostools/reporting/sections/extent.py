@@ -142,8 +142,6 @@ REDUCED = replace(
 """A verdict on answers rests on 24 questions, and one on a mitigation on 27."""
 LEAST = replace(
     REDUCED,
-    collapse_first=(1, 2, 4, 8),
-    collapse_step=64,
     casts=("bfloat16",),
     formats=CASTS,
     stage_seeds=tuple(range(6)),
@@ -155,8 +153,7 @@ LEAST = replace(
 what is measured.
 """
 QUICK: dict[str, Any] = {
-    "collapse_first": (1, 2, 4, 8),
-    "collapse_step": 64,
+    "collapse_step": 32,
     "formats": CASTS,
     "answer_lengths": (4, 16),
     "answer_seeds": (0, 1),

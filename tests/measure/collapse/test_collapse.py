@@ -261,7 +261,7 @@ def between(first: int, last: int, n_max: int) -> list[bool]:
     return [first <= n <= last for n in range(1, n_max + 1)]
 
 
-WHOLE = "from 1, the shortest tried, on, up to 100, the last length tried (all 100 lengths tried)"
+WHOLE = "from 1, the shortest tried, on, up to 100, the last length tried (100 lengths, all tried)"
 
 
 def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int = 0) -> Curve:
@@ -278,11 +278,11 @@ def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int 
         ),
         (
             *(between(138, 501, 300), "y", TO_THE_END),
-            "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)",
+            "hidden from 138 on, up to 300, the last length tried (163 lengths, all tried)",
         ),
         (
             *(between(138, 501, 502), "y", IN_A_RANGE),
-            "hidden from 138 to 501 (all 364 lengths tried), apart again at 502",
+            "hidden from 138 to 501 (364 lengths, all tried), apart again at 502",
         ),
         ([True] * 100, "y", TO_THE_END, f"hidden {WHOLE}"),
         ([True] * 100, "top-token", TO_THE_END, f"the same {WHOLE}"),
@@ -296,12 +296,12 @@ def curve_of(hidden: list[bool], lengths: list[int], site: str = "y", seed: int 
         ),
         (
             *([n >= 10 and n not in (20, 21, 25) for n in range(1, 101)], "y", TO_THE_END),
-            "hidden from 10 on, up to 100, the last length tried (all 91 lengths tried; "
+            "hidden from 10 on, up to 100, the last length tried (91 lengths, all tried; "
             "not hidden at 20, 21, 25)",
         ),
         (
             *([10 <= n < 30 or n == 50 for n in range(1, 101)], "y", IN_A_RANGE),
-            "hidden from 10 to 29 (all 20 lengths tried), apart again at 30; and at 1 more length, "
+            "hidden from 10 to 29 (20 lengths, all tried), apart again at 30; and at 1 more length, "
             "fewer than 8 in a row",
         ),
     ],

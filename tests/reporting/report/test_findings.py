@@ -16,7 +16,12 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure import Collapse, Evaluation
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, tails
+from ostools.reporting.findings.collapse import (
+    _evenly_spread,
+    collapse_findings,
+    collapse_summary,
+    tails,
+)
 from ostools.reporting.sections.answers import task_with_room
 from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
@@ -78,7 +83,7 @@ def test_a_seed_apart_is_no_hidden_length() -> None:
     result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
     apart = (result.frame["seed"] == 1) & (result.frame["length"] > 100)
     result.frame.loc[apart, "float64_distance"] = 5.0
-    assert "hidden from 31 to 100 (all 70 lengths tried), apart again at 101" in " ".join(
+    assert "hidden from 31 to 100 (70 lengths, all tried), apart again at 101" in " ".join(
         collapse_findings(result)
     )
 
@@ -224,3 +229,19 @@ def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_th
     assert task_with_room([always, rarer, never, unread]) == "count-ones"
     with pytest.raises(InputError, match="all are right, or none was read"):
         task_with_room([always, unread])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "spread"),
+    [
+        (range(1, 33), list(range(1, 33))),
+        (range(32, 289, 32), list(range(32, 289, 32))),
+        ([*range(1, 9), 16, 32, 48, 64], [8, 16, 32, 48, 64]),
+        ([4, 8, 16, 64], [16, 64]),
+    ],
+)
+def test_a_trend_is_of_lengths_that_are_evenly_spread(
+    lengths: list[int], spread: list[int]
+) -> None:
+    """By hand: half the widest gap is 0.5, 16, 8 and 24."""
+    assert _evenly_spread(list(lengths)) == spread

@@ -67,12 +67,12 @@ def test_the_headline_of_a_collapse() -> None:
         (
             0.33,
             "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 31 on, up to 128, the last "
-            "length tried (all 98 lengths tried).",
+            "length tried (98 lengths, all tried).",
         ),
         (
             0.01,
-            "No precision hides the pair over a range of lengths up to n = 128: bfloat16 on figure-5a comes nearest, its "
-            "distance 8.89 times ",
+            "n and n + 1 items are told apart in float32 or bfloat16: hidden over no range of the 128 lengths tried, up to "
+            "n = 128. bfloat16 on figure-5a comes nearest, its distance 8.89 times ",
         ),
         (
             0.0795,
