@@ -43,7 +43,7 @@ def read_prompts(command: Command, values: Mapping[str, Any]) -> list[Value]:
     if used == ["task"]:
         return [_question(values)]
     texts = [text for name in used for text in _listed(values[name])]
-    return [*map(parse_ids, texts)] if used == ["ids"] else texts
+    return [parse_ids(text) if used == ["ids"] else text for text in texts]
 
 
 def _question(values: Mapping[str, Any]) -> Question:

@@ -18,7 +18,7 @@ from ostools.measure import jacobian
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
-from ostools.models.precision import rounding
+from ostools.models.precision import casting
 from ostools.tasks import RepeatedIds
 from tests.checkpoints import make_model, tiny_model
 from tests.families import EXPERTS, OTHERS
@@ -142,11 +142,11 @@ def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
         weight.data = weight.data.to(torch.float8_e4m3fn).to(torch.float32)
     expected = by_hand(IDS[None], use_cache=False).logits
     torch.testing.assert_close(
-        rounding.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5
+        casting.view_rounded(model, "float8_e4m3fn")(IDS[None]), expected, rtol=1e-5, atol=1e-5
     )
     if family in EXPERTS:
         with pytest.raises(InputError, match=r"int8: expected matrices, .* the weights of experts"):
-            rounding.view_rounded(model, "int8")
+            casting.view_rounded(model, "int8")
         return
     by_hand = make_model(family, seed=1)
     for weight in by_hand.parameters():
@@ -155,7 +155,7 @@ def test_rounded_weights_are_the_rounded_checkpoints(family: str) -> None:
             weight.data = (weight.data / scale).round().clamp(-127, 127) * scale
     expected = by_hand(IDS[None], use_cache=False).logits
     torch.testing.assert_close(
-        rounding.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5
+        casting.view_rounded(model, "int8")(IDS[None]), expected, rtol=1e-5, atol=1e-5
     )
 
 

@@ -112,7 +112,8 @@ def _norms(
         rows = exact_jacobians(linear.pull, linear.y, progress, row)
         operator, frobenius = exact_norms(rows, rows.device)
         columns = [operator] * 3 + [frobenius] * 3
-        claim, account = Claim.of(linear, rows, None if row is None else row[None]), {}
+        claim = Claim.of(linear, rows, None if row is None else row[None])
+        account: Account = {}
     else:
         sketch = sketched(
             linear.pull,

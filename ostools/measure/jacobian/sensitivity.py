@@ -258,11 +258,12 @@ def sensitivity(
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are
     # noted as they are read.
-    about = {name: value for name, value in vars(options).items() if name not in _NOT_SAID}
+    about: dict[str, Any] = {
+        name: value for name, value in vars(options).items() if name not in _NOT_SAID
+    }
     about |= {"linearisations": names} | ({"accuracy": half_width} if method == "estimate" else {})
-    provenance = Provenance.collect(
-        model, **about, **(block_notes(model) if is_closed(model) else {})
-    )
+    about |= block_notes(model) if is_closed(model) else {}
+    provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
     described = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
