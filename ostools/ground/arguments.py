@@ -149,8 +149,9 @@ def _items(hint: object, value: object) -> object:
     if isinstance(value, str):
         value = [value] if is_text else None  # a text is one word
     # A mapping is no list, and neither is an array without an axis.
-    is_list_like = isinstance(value, Iterable) and not isinstance(value, Mapping)
-    if not is_list_like or getattr(value, "ndim", 1) == 0:
+    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+        return _REFUSED
+    if getattr(value, "ndim", 1) == 0:
         return _REFUSED
     fields = typing.get_args(item) if typing.get_origin(item) is tuple else ()
     is_row = bool(fields) and fields[-1] is not Ellipsis

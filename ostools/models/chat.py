@@ -73,7 +73,7 @@ class Chat:
     def provenance(self) -> dict[str, object]:
         """For a provenance."""
         names = ("system", "thinking", "dated")
-        return {"chat": True} | {name: getattr(self, name) for name in names}
+        return {"chat": True, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)

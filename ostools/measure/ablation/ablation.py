@@ -231,6 +231,7 @@ def _measure_names(
         impossible["collapse"] = "the two prompts of a pair have different edges: leave it out"
     if is_prompt and logit is None:
         impossible["answers"] = "the answer to a prompt is not known: give logit, its token"
+    names: Sequence[MeasureName]
     names = [name for name in MEASURES if name not in impossible] or MEASURES[1:]
     if measures is not None:
         names = distinct("measures", measures)

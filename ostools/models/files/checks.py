@@ -299,7 +299,7 @@ def ids_of_setting(value: object, name: str) -> tuple[int, ...]:
     `InputError` for anything that is no whole number.
     """
     values = value if isinstance(value, list | tuple) else [value]
-    ids = [index for index in values if index is not None]
+    ids: list[Any] = [index for index in values if index is not None]
     if any(type(index) is not int for index in ids):
         raise InputError(
             f"expected {name} to be a token id, a list of ids or null, found {short_repr(value)}"
