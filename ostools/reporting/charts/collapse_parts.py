@@ -26,6 +26,7 @@ from ostools.results import Chart, Frame, Looks, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
+_ZERO = "#d9d9d9"
 _RELATIVE = "L2 distance / norm of v^(l)"
 
 
@@ -47,7 +48,7 @@ def collapse_layers_chart(result: Collapse) -> Chart:
 
     The colour is the distance relative to the norm of v^(l), which grows from layer to layer. Pale
     where the float64 distance lies below the rounding noise of the difference in that dtype at that
-    layer, blank where the two are the same numbers: at the embedding, where nothing but a position
+    layer, grey where the two are the same numbers: at the embedding, where nothing but a position
     can tell them apart.
     """
     frame: Frame = Reading("residual").of(result.measured(), every_layer=True)
@@ -56,20 +57,24 @@ def collapse_layers_chart(result: Collapse) -> Chart:
     cells = frame.groupby(keys, as_index=False, sort=False)[numbers].mean()
     cells = cells.assign(value=cells["relative"])
     axes.require_finite(cells["value"], "a heat map of layers")
-    cells = cells[cells["value"] > 0]
     colour = log_colour(cells["value"], _RELATIVE)
-    lengths = alt.Axis(labelAngle=0, ticks=False, labelOverlap=True)
+    lengths = alt.Axis(labelAngle=0, ticks=False, labelOverlap="greedy", labelSeparation=4)
     x, panels = alt.X("length:O", title=axes.LENGTH, axis=lengths), []
     for (pair, dtype), group in cells.groupby(["pair", "dtype"], sort=False):
-        hidden = group[group["float64_distance"] < group["pair_noise"]]
+        same = group["value"] == 0
+        hidden = group[(group["float64_distance"] < group["pair_noise"]) & ~same]
         pale = draw.rows(hidden).mark_rect(color="white", opacity=0.62)
-        marks = [*heat(group, x, layers_up(), colour), pale.encode(x=x, y=layers_up())]
+        marks = [
+            *heat(group[same], x, layers_up(), alt.value(_ZERO)),
+            *heat(group[~same], x, layers_up(), colour),
+            pale.encode(x=x, y=layers_up()),
+        ]
         height = max(_LEAST, _STEP * group["layer"].nunique())
         panels.append(draw.panel(marks, _LAYERS_WIDTH, height, f"{dtype}{PAIRS[str(pair)]}"))
     notes = [
         f"{_RELATIVE}. Layer 0: the embedding; {int(frame['layer'].max())}: v^(L), after the last "
         "block, before the final norm.",
-        "Pale: the float64 distance is below the rounding noise of the difference. Blank: exactly "
+        "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly "
         "0, the same numbers in both.",
     ]
     title = f"How far v and v* are apart after each block, {task_of(result)}"

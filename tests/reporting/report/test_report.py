@@ -152,7 +152,7 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     for sections, said in (
         (["colapse"], "unknown section 'colapse': did you mean 'collapse'"),
-        ([], "at least one section of collapse, precision"),
+        ([], "section: expected at least one, found none"),
         (None, "at most 256 tokens"),
     ):
         with pytest.raises(InputError, match=said):
