@@ -212,6 +212,7 @@ class Registry(Generic[Thing]):
                 reason = error.errors()[0]["msg"]
                 raise self.error(
                     f"{self.kind} {name!r}: {key}: {reason}, found {value!r}"
+                    + f"; give another {self.kind} by itself" * ("," in value)
                 ) from None
         return options
 

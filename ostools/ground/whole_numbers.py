@@ -16,7 +16,7 @@ _LAST_SEED = 2**62
 _LARGEST = 2**63 - 1  # the largest that torch takes
 LONGEST = 1_000_000
 """The largest length that can be written."""
-_PART = re.compile(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", re.ASCII)
+_PART = re.compile(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?(?::\s*(\d{1,9})\s*)?", re.ASCII)
 
 
 def whole_numbers(what: str, values: object, least: int = 0, most: int = _LAST_SEED) -> list[int]:
@@ -68,21 +68,23 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def parse_lengths(text: str, what: str = "--lengths", least: int = 1) -> list[int]:
-    """`1:512` (both ends included), `8,16,32`, or both joined by commas, as increasing lengths
-    without repeats.
+    """`1:512` (both ends included), `4:48:4` (every fourth), `8,16,32`, or these joined by commas, as
+    increasing lengths without repeats.
 
     Raises `InputError`, which calls them `what`, for anything else.
     """
     lengths: set[int] = set()
     for part in text.split(","):
         match = _PART.fullmatch(part)
-        low, high = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
-        if not least <= low <= high <= LONGEST:
+        low, high, step = 0, -1, 1
+        if match is not None:
+            low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if not least <= low <= high <= LONGEST or not step:
             raise InputError(
-                f"{what} {text[:60]!r}: expected a range such as 1:512 or a list such as 8,16,32, of "
+                f"{what} {text[:60]!r}: expected a range such as 1:512 or 4:48:4, or a list such as 8,16,32, of "
                 f"numbers from {least} to {LONGEST}, found {part.strip()[:20]!r}"
             )
-        lengths.update(range(low, high + 1))
+        lengths.update(range(low, high + 1, step))
     return sorted(lengths)
 
 

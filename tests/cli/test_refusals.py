@@ -37,7 +37,7 @@ BEFORE_A_MODEL = [
     ("evaluate --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
     ("ablate --what head", ["unknown --what 'head': did you mean 'heads'"]),
     ("collapse --task count-ones --position last", ["unknown --position 'last': did you mean 'last-item'"]),
-    ("collapse --lengths 0:4 --dry-run", ["lengths: numbers of items: expected whole numbers of at least 1, found 0"]),
+    ("collapse --lengths 0:4 --dry-run", ["numbers of items: expected whole numbers of at least 1, found 0"]),
     ("report --out x.pdf", [".html"]),
     ("sensitivity --prompt a --logit 1 --logit 0 --logit 1", ["logit: expected one token or a pair"]),
     ("sensitivity --prompt a --position last-item", ["position: expected a task's prompt for 'last-item'"]),

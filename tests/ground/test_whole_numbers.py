@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number, whole_numbers
+from ostools.ground.whole_numbers import (
+    checked_lengths,
+    checked_seeds,
+    parse_lengths,
+    whole_number,
+    whole_numbers,
+)
 
 
 @pytest.mark.parametrize("found", [1.5, True, np.bool_(True), None, "a", 1j])
@@ -28,16 +34,16 @@ def test_what_is_no_whole_number_is_refused_in_one_line(found: object) -> None:
 @pytest.mark.parametrize(
     ("what", "given", "message"),
     [
-        ("lengths", "1:64", "at least 1, found '1:64'"),
-        ("lengths", [], "at least 1, found none"),
-        ("lengths", range(3), "at least 1, found 0"),
-        ("lengths", [1, 2**31], "at most 2,147,483,647, found 2147483648"),
+        ("numbers of items", "1:64", "at least 1, found '1:64'"),
+        ("numbers of items", [], "at least 1, found none"),
+        ("numbers of items", range(3), "at least 1, found 0"),
+        ("numbers of items", [1, 2**31], "at most 2,147,483,647, found 2147483648"),
         ("seeds", (), "at least 0, found none"),
         ("seeds", -1, "at least 0, found -1"),
     ],
 )
 def test_lengths_and_seeds_out_of_range_are_refused(what: str, given: Any, message: str) -> None:
-    check = {"lengths": checked_lengths, "seeds": checked_seeds}[what]
+    check = {"numbers of items": checked_lengths, "seeds": checked_seeds}[what]
     with pytest.raises(
         InputError, match=f"^{what}: expected whole numbers of {re.escape(message)}$"
     ):
@@ -52,3 +58,9 @@ def test_lengths_ascend_and_seeds_keep_their_order_each_once_as_plain_numbers() 
         type(number) is int
         for number in (*checked_seeds(np.arange(2)), whole_number("top", np.int32(1)))
     )
+
+
+def test_a_range_may_have_a_step() -> None:
+    assert parse_lengths("4:16:4,1") == [1, 4, 8, 12, 16]
+    with pytest.raises(InputError, match="found '4:16:0'"):
+        parse_lengths("4:16:0")

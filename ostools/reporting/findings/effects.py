@@ -30,7 +30,7 @@ from ostools.reporting.findings import (
     where_read,
 )
 from ostools.reporting.style.theme import display_token
-from ostools.results import Frame, Row
+from ostools.results import Frame, Row, frame_of
 
 QUANTITY_WORDS = {
     "pair_distance": "collapse distance",
@@ -50,8 +50,8 @@ _SUBJECTS = {
 
 
 def ablation_findings(result: Ablation) -> list[str]:
-    """Whether first order may be believed, on each prompt and quantity, what is not believed first;
-    then the greatest real effects.
+    """The greatest real effects; whether first order may be believed, on each prompt and quantity,
+    what is not believed first; and which parts change nothing at all.
     """
     rows = result.agreement.sort_values("believed", kind="stable").to_dict("records")
     beliefs = [f"First order of {_subject(row)} is {row['words']}." for row in rows]
@@ -66,7 +66,15 @@ def ablation_findings(result: Ablation) -> list[str]:
         "Predicted effects are first order, from one backward pass. Real effects are measured "
         "with the part taken out."
     )
-    return [*first_few(beliefs, half), *first_few(effects, half), note]
+    none = [
+        target
+        for target, of_target in frame_of(result).groupby("target", sort=False)
+        if not of_target[["effect", "predicted_effect"]].any(axis=None)
+    ]
+    if none:
+        named = ", ".join(map(str, none[:5])) + ", ..." * (len(none) > 5)
+        note += f" Exactly 0, real and predicted: {named}: out already, or read by nothing."
+    return [*first_few(effects, half), *first_few(beliefs, half), note]
 
 
 def _subject(row: Mapping[Hashable, Any]) -> str:

@@ -140,7 +140,8 @@ def attribution_findings(result: Attribution) -> list[str]:
     return [
         f"Tokens together {rows['contribution'].astype(float).sum():+.4g}, {remainder['part']} "
         f"{remainder['contribution']:+.4g}: {sum_of}.",
-        f"The largest part is that of {named_token(largest)}: {largest['contribution']:+.4g}.",
+        f"The largest part of a token is that of {named_token(largest)}: "
+        f"{largest['contribution']:+.4g}.",
         note,
     ]
 
