@@ -34,7 +34,7 @@ _SECTIONS = {
     "ostools.models.chat": _TOKENIZER,
     "ostools.models.files.checks": _MODEL,
     "ostools.models.files.checkpoint": _MODEL,
-    "ostools.models.files.gguf_format.settings": _MODEL,
+    "ostools.models.files.gguf": _MODEL,
     "ostools.measure.jacobian.certificate": "The measurement disagrees with itself",
 }
 """Sections of docs/errors.md, by the class of an error or the module that raised it."""

@@ -24,7 +24,7 @@ def takes_question(command: Command) -> bool:
     return not has_task and any(prompt.question for prompt in command.of_kind("prompt"))
 
 
-def read_prompts(command: Command, values: Mapping[str, Any]) -> list[Value]:
+def read_prompts(command: Command, values: Mapping[str, Any]) -> Sequence[Value]:
     """The prompts of --prompt and --ids, or of --task and --length where the prompt may be a
     question; none where none is given and none is needed.
 

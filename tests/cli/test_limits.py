@@ -135,24 +135,14 @@ def test_a_recipe_for_a_gpu_is_forecast_from_a_configuration_and_a_tokenizer(
             (directory / file.name).write_bytes(file.read_bytes())
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("device: cuda\nparts: {figure-5: {lengths: '1:8'}}\n", encoding="utf-8")
-    asked = (
-        "reproduce",
-        "--recipe",
-        str(recipe),
-        "--figures",
-        "5",
-        "--out",
-        str(tmp_path / "out"),
-        "--model",
-    )
+    asked = ["reproduce", "--recipe", str(recipe), "--figures", "5", "--out", "out", "--model"]
     forecasts = []
     for model in (str(directory), "embedded"):
         code, out, err = run(*asked, model, "--dry-run", "--json", "--quiet")
         assert code == 0, err
         forecasts.append(json.loads(out)["memory"])
-    assert forecasts[0] == pytest.approx(
-        forecasts[1], rel=0.05
-    )  # the weights, counted from the shape
+    # The weights are counted from the shape.
+    assert forecasts[0] == pytest.approx(forecasts[1], rel=0.05)
     assert not (tmp_path / "out").exists()
     if not torch.cuda.is_available():
         assert_refused(run(*asked, str(directory)), "cuda")

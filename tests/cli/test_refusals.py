@@ -44,7 +44,7 @@ BEFORE_A_MODEL = [
     ("sensitivity profile --prompt a --cotangents 1", ["cotangents: expected a whole number of at least 2, found 1"]),
     ("collapse --dtypes int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
     ("attention --task copy-last --length 2 --prompt 1", ["expected --prompt or --ids or --task, found prompt and task"]),
-    ("evaluate retrieval --records uids", ["expected words, uuid, found 'uids'"]),
+    ("evaluate retrieval --records uids", ["unknown --records 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("probe --lengths 1:3 --dry-run", ["expected at least 5 lengths", "found 3"]),
 ]  # fmt: skip

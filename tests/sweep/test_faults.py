@@ -265,17 +265,6 @@ def test_an_interrupt_is_no_failure_of_a_cell(
     assert not list((tmp_path / "failed").iterdir())
 
 
-def test_cells_of_another_version_are_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr("ostools.sweep.cells.code_version", lambda: "other")
-        assert quick(tmp_path).measured == 3
-        assert len(table(tmp_path)) == 6
-    assert quick(tmp_path).present == 3
-
-
 @pytest.mark.slow
 def test_killed_at_random_moments_a_real_sweep_ends_with_the_uninterrupted_table() -> None:
     """Three of the fifty kills of `make stress`."""

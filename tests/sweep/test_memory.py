@@ -23,7 +23,7 @@ from ostools.sweep.measurements import measure
 from tests.checkpoints import Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
-KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
+KINDS = ["evaluate", "collapse", "sensitivity"]
 
 
 def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
@@ -46,18 +46,16 @@ def model() -> TransformerBridge:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_decide_no_number(model: TransformerBridge, kind: str) -> None:
-    variants: dict[str, Any] = {
-        "name": "bounds",
-        "variants": ["local", "windowed(1)", "theorem-5.1"],
-    }
-    # Path sums go through one prompt after another, each in many chunks: one length says what three
-    # say.
-    asked: dict[str, Any] = {
-        "tasks": "count-ones",
-        "lengths": [9] if kind == "bounds" else [3, 4, 9],
-    }
-    asked |= {"mitigations": ["none", "sliding-window:window=16,sinks=1"]}
-    cells = cells_of(sweep_of({**asked, "measurements": variants if kind == "bounds" else kind}))
+    cells = cells_of(
+        sweep_of(
+            {
+                "tasks": "count-ones",
+                "lengths": [3, 4, 9],
+                "mitigations": ["none", "sliding-window:window=16,sinks=1"],
+                "measurements": kind,
+            }
+        )
+    )
     for cell in cells:
         whole, _ = measure(model, cell)
         with smaller_chunks(1 / 256):

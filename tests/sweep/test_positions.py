@@ -21,11 +21,10 @@ FORM = AppendixTask("count-ones")
 
 
 @pytest.mark.parametrize("position", [None, "last-item"])
-@pytest.mark.parametrize("name", ["collapse", "sensitivity", "bounds"])
+@pytest.mark.parametrize("name", ["collapse", "sensitivity"])
 def test_a_cell_is_read_where_the_file_says(name: str, position: Any) -> None:
     model = tiny_model("llama", seed=1, context=512)
     asked = {"name": name} | ({} if position is None else {"position": position})
-    asked |= {"variants": ["local"]} if name == "bounds" else {}
     sweep = sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
     (cell,) = cells_of(sweep)
     rows, provenance = measure(model, cell)

@@ -122,17 +122,6 @@ def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: 
     )
 
 
-def test_what_there_is_of_every_cell(store: Store) -> None:
-    done, failed, new = cells = [wanted(seed) for seed in range(3)]
-    store.ask(cells)
-    add(store, done)
-    store.fail(failed, "no")
-    found = read(store.directory).cells
-    assert [cell.state for cell in found] == ["measured", "failed", "missing"]
-    assert [cell.failure and cell.failure.error for cell in found] == [None, "no", None]
-    assert found[2].keyed_cell == new
-
-
 def test_a_table_says_where_its_numbers_come_from(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, store: Store
 ) -> None:

@@ -118,9 +118,9 @@ def test_the_commands(
         "2 cells measured, 0 were there before, 0 failed"
         in command("run", "sweep.yaml", "--out", "out", **both)[0]
     )
-    assert "2 of 2 cells measured, 51 rows" in command("results", "out")[0]
+    assert "2 of 2 cells measured, 42 rows" in command("results", "out")[0]
     command("results", "out", "--out", "table.csv")
-    assert len(pd.read_csv(tmp_path / "table.csv")) == 51
+    assert len(pd.read_csv(tmp_path / "table.csv")) == 42
     shown, err = command(
         "run", "sweep.yaml", "--out", "failing", code=1, lengths=400, dtypes=["float32", "bfloat16"]
     )

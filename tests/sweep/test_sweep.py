@@ -36,7 +36,7 @@ def test_the_example_is_a_sweep() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"measurments": "evaluate"}, "measurements: Field required"),
+        ({"measurments": "evaluate"}, "measurments: Extra inputs are not permitted"),
         ({"measurements": "evaluat"}, "unknown measurement 'evaluat': did you mean 'evaluate'"),
         ({"measurements": [{"name": "evaluate", "batchsize": 1}]}, "measurements.0.batchsize: Extra inputs are not permitted"),
         ({"mitigations": "seperator"}, "unknown mitigation 'seperator': did you mean 'separator'"),
