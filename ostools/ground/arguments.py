@@ -157,7 +157,7 @@ def _items(hint: object, value: object) -> object:
     is_row = bool(fields) and fields[-1] is not Ellipsis
     if not (is_text or is_row):
         return value
-    items = list(value)
+    items = list(typing.cast(Iterable[object], value))
     for element in items:
         is_sized = isinstance(element, Sized) and len(element) == len(fields)
         if not is_sized if is_row else _read(item, element) is _REFUSED:

@@ -72,8 +72,12 @@ class Chat:
     @property
     def provenance(self) -> dict[str, object]:
         """For a provenance."""
-        names = ("system", "thinking", "dated")
-        return {"chat": True, **{name: getattr(self, name) for name in names}}
+        return {
+            "chat": True,
+            "system": self.system,
+            "thinking": self.thinking,
+            "dated": self.dated,
+        }
 
 
 @dataclass(frozen=True)

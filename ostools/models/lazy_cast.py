@@ -187,10 +187,6 @@ class LazyCast(Tensor):
     def _map_parts(self, view: Callable[[Tensor], Tensor]) -> LazyCast:
         return LazyCast(self.read, tuple(view(part) for part in self.parts), self.dtype)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        kind, shape = type(self).__name__, tuple(self.shape)
-        return f"{kind}({shape}, {self.dtype}, stored as {self.stored.dtype})"
-
     def _part_by_part(
         self, function: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> LazyCast | Tensor | list[LazyCast]:

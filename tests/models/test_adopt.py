@@ -289,25 +289,6 @@ def test_tokenizers() -> None:
         ost.adopt(make_model("gemma", d_vocab=40), tokenizer=make_tokenizer())
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_an_adapter_that_peft_merged_is_adopted() -> None:
-    """Its numbers are those of the merged model; before that it is refused."""
-    import peft
-
-    model = make_model("llama")
-    plain = ost.adopt(model)(torch.tensor([IDS])).clone()
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    with_adapter: Any = peft.get_peft_model(model, config)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ost.InputError, match="merge its adapter first"):
-        ost.adopt(with_adapter)
-    merged = with_adapter.merge_and_unload()
-    expected = merged(torch.tensor([IDS]), use_cache=False).logits
-    found = ost.adopt(merged)(torch.tensor([IDS]))
-    assert torch.equal(found, expected)
-    assert not torch.allclose(found, plain)
-
-
 def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:
     """The router's correction of DeepSeek V3 and dots1 is a buffer, and saved with the weights."""
     model = generic_model("dots1")

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.measure.answers.answers import answers, line_written
 from ostools.models import load_model
 from tests.checkpoints import write_checkpoint
 
@@ -107,9 +106,6 @@ NEEDS_TEXT: dict[str, Callable[[Any], Any]] = {
     "evaluate": lambda model: ost.evaluate(model, "count-ones", lengths=[2]),
     "collapse": lambda model: ost.collapse(model, "figure-5a", lengths=[2]),
     "report": lambda model: ost.report(model),
-    "stops": lambda model: answers(
-        model, [ost.Prompt.from_ids(model, [2])], max_new_tokens=1, stops=[line_written]
-    ),
 }
 
 

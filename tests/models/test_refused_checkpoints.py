@@ -67,10 +67,6 @@ def _config(**changes: Any) -> Spoil:
     return lambda directory: edit_config(directory, **changes)
 
 
-def _tokenizer(**changes: Any) -> Spoil:
-    return _json("tokenizer.json", lambda content: content.update(changes))
-
-
 def _written(name: str, text: str) -> Spoil:
     return lambda directory: (directory / name).write_text(text)
 

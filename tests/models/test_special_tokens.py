@@ -43,16 +43,6 @@ def test_the_bridge_cuts_a_text_as_encode_and_the_tokenizer_do(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_texts_of_two_lengths_are_each_cut_as_alone(name: str, side: str) -> None:
-    model = _model(name)
-    rows = model.to_tokens([TEXT, LONGER], padding_side=side)
-    short, long = _own_ids(name, TEXT), _own_ids(name, LONGER)
-    pads = [model.tokenizer.pad_token_id] * (len(long) - len(short))
-    assert rows.tolist() == [[*short, *pads] if side == "right" else [*pads, *short], long]
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("bos", [True, False])
 def test_a_bos_that_was_chosen_stands_there_or_not(name: str, bos: bool) -> None:
     model, tokenizer = _model(name), TOKENIZERS[name]()

@@ -17,7 +17,7 @@ Cost: four tiny forward passes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product, starmap
 
@@ -141,12 +141,15 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         for path, part in block.theirs.named_modules():
             if "norm" in class_and_name(part, path) and not any(part.children()):
                 norms[f"blocks.{layer}.{path}"] = part
-    calls, loose = _calls_of(bridge, norms, probe)
-    if loose is not None:
+    calls = _Calls(norms)
+    blocks = {f"block {layer}": block.theirs for layer, block in enumerate(bridge.closed_blocks)}
+    with torch.no_grad(), at_each_call({**norms, **blocks}, calls.enter, calls.leave), calls:
+        bridge(probe)
+    if calls.loose is not None:
         raise UnknownError(
-            f"{loose} divides by a size of what it reads, and is no module of a norm"
+            f"{calls.loose} divides by a size of what it reads, and is no module of a norm"
         )
-    forms = {name: _form(name, norms[name], inputs) for name, inputs in calls.items() if inputs}
+    forms = {name: _form(name, norms[name], args) for name, args in calls.by_norm.items() if args}
     bridge.ln_final.form = forms.pop("ln_final")
     for name, form in forms.items():
         _, layer, path = name.split(".", 2)
@@ -159,38 +162,24 @@ def _learn_norms(bridge: GenericBridge, probe: Int[Tensor, "1 pos"]) -> None:
         setattr(block.theirs.get_submodule(parent), last, observed.eval())
 
 
-def _calls_of(
-    bridge: GenericBridge, norms: dict[str, nn.Module], probe: Int[Tensor, "1 pos"]
-) -> tuple[dict[str, list[tuple[object, ...]]], str | None]:
-    """What each norm is called with in one pass; and the block that divides by a size outside of
-    them, if any.
-    """
-    calls: dict[str, list[tuple[object, ...]]] = {name: [] for name in norms}
-    sizes = _Sizes()
-
-    def enter(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        sizes.running.append(name)
-        if name in norms:
-            calls[name].append((*args, *kwargs.values()))
-
-    def leave(name: str, output: object) -> None:
-        sizes.running.pop()
-
-    blocks = {f"block {layer}": block.theirs for layer, block in enumerate(bridge.closed_blocks)}
-    with torch.no_grad(), at_each_call({**norms, **blocks}, enter, leave), sizes:
-        bridge(probe)
-    return calls, sizes.loose
-
-
-class _Sizes(TorchFunctionMode):
-    """Notes the first block whose code divides by a size of a tensor outside of a norm. `running`:
-    the names of the blocks and norms that compute now.
+class _Calls(TorchFunctionMode):
+    """Notes what each norm is called with, and the first block whose code divides by a size of a
+    tensor outside of them (`loose`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, norms: Iterable[str]) -> None:
         super().__init__()
-        self.running: list[str] = []
+        self.by_norm: dict[str, list[tuple[object, ...]]] = {name: [] for name in norms}
         self.loose: str | None = None
+        self._running: list[str] = []
+
+    def enter(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        self._running.append(name)
+        if name in self.by_norm:
+            self.by_norm[name].append((*args, *kwargs.values()))
+
+    def leave(self, name: str, output: object) -> None:
+        self._running.pop()
 
     def __torch_function__(
         self,
@@ -200,9 +189,9 @@ class _Sizes(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         divides = func in _SIZES or (func in _POWERS and args[1] in (0.5, -0.5, -1))
-        in_block = bool(self.running) and self.running[-1].startswith("block ")
+        in_block = bool(self._running) and self._running[-1].startswith("block ")
         if divides and in_block and isinstance(args[0], Tensor) and args[0].numel() > 1:
-            self.loose = self.loose or self.running[-1]
+            self.loose = self.loose or self._running[-1]
         return func(*args, **(kwargs or {}))
 
 
