@@ -106,7 +106,7 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "in (b) over draws of digits too",
         "The paper's is of Gemma 7B. Here: ",
         "L∞ distance at v^(L) of v and v*",
-        "Line: mean over heads (chunks of d_model / H).",
+        "Line: mean over heads (chunks of d_model / H)",
         "the float64 distance is below the rounding noise of the difference, both as drawn.",
     ):
         assert words in page, words
