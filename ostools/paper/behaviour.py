@@ -93,25 +93,17 @@ class _AnswersFigure(PaperFigure):
         paper's prompts is ours stands in docs/fidelity.md.
         """
         parameters, answers = self.provenance.parameters, self._answers
-        lengths, missing = parameters["lengths"], int(answers["correct"].isna().sum())
-        how = (
-            "greedy decoding, prompts "
-            f"{'in the chat template' if parameters['chat'] else 'as plain text'}"
-        )
+        lengths, kinds = parameters["lengths"], answers["kind"].value_counts()
+        how = f"greedy decoding, prompts {'in the chat template' if parameters['chat'] else 'as text'}"
         if parameters.get("hosted"):
-            temperature = parameters.get("temperature")
-            at = "that is not recorded" if temperature is None else f"of {temperature:g}"
-            how = f"answers of a hosted model at a temperature {at}"
-        sentences = [
+            how = f"answers of a hosted model at temperature {parameters.get('temperature')}"
+        return [
             f"The paper's is of {PAPERS[int(parameters['number'])]}. Here: {len(lengths)} lengths "
-            f"from {lengths[0]} to {lengths[-1]}, {how}."
+            f"from {lengths[0]} to {lengths[-1]}, {how}.",
+            f"In no share and no error: {int(answers['correct'].isna().sum())} prompts without an "
+            f"answer. In no error: {kinds.get(CUT_OFF, 0)} answers that were cut off, "
+            f"{kinds.get(SOMETHING_ELSE, 0)} that wrote something else than was asked for.",
         ]
-        if missing:
-            sentences.append(
-                f"{missing} of {len(answers)} prompts have no answer: the shares, errors and "
-                "frequencies leave them out."
-            )
-        return sentences + _without_answer(answers, parameters["max_new_tokens"])
 
     @property
     def _answers(self) -> Frame:
@@ -161,23 +153,6 @@ class Figure4(_AnswersFigure):
     @property
     def _answers(self) -> Frame:
         return self.answers
-
-
-def _without_answer(answers: Frame, limits: Mapping[str, int | None]) -> list[str]:
-    """Sentence on the answers without a number: those that were cut, and those that came to another
-    end; none where none is.
-    """
-    counts, many_modes = [], answers["mode"].nunique() > 1
-    for mode, count in (
-        answers.loc[answers["kind"].eq(CUT_OFF), "mode"].value_counts(sort=False).items()
-    ):
-        where = "by the server" if limits[mode] is None else f"at {limits[mode]} tokens"
-        of_mode = f"of {mode} " * many_modes
-        counts.append(f"{count} {of_mode}cut off {where} before an answer")
-    if without_number := int(answers["kind"].eq(SOMETHING_ELSE).sum()):
-        counts.append(f"{without_number} that wrote something else than was asked for")
-    sentence = f"These have no answer, so they are not in the errors: {'; '.join(counts)}."
-    return [sentence] if counts else []
 
 
 @ost.measure.measurement()

@@ -13,12 +13,12 @@ class PaperResult(Result):
     def chart(self) -> Chart:
         from ostools.paper.charts import VIEWS
 
-        return VIEWS[type(self)].chart(self)
+        return VIEWS[type(self)][0](self)
 
     def findings(self) -> list[str]:
         from ostools.paper.charts import VIEWS
 
-        return VIEWS[type(self)].findings(self)
+        return VIEWS[type(self)][1](self)
 
 
 class PaperFigure(PaperResult):

@@ -24,9 +24,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar, Literal, get_args
 
-import numpy as np
 import pandas as pd
-import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
@@ -40,7 +38,6 @@ from ostools.paper.drawn_result import PaperFigure
 from ostools.results import Frame, Provenance
 from ostools.results.table_head import TableHead
 from ostools.tasks import FIGURE_5, ItemsAs
-from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 
 Panel = Literal["a", "b", "c", "d"]
 PANELS: tuple[Panel, ...] = get_args(Panel)
@@ -48,7 +45,6 @@ PAPERS_MODEL = "Gemma 7B"
 FIGURE_5_READING = Reading("residual", "head-chunk", "linf")
 """What section 4 reports, with one reading of what a head of v^(L) is."""
 _KEY = ["panel", "task", "pair", "dtype", "length"]
-_INTERVAL = ["interval_low", "interval_high"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +54,8 @@ class Figure5(PaperFigure):
     Columns: panel (a to d), task, pair (theorem | one-more-digit), dtype, length (items of v),
     seeds (how many); mean, the Linf distance of v^(L) averaged over heads and seeds; head_minimum
     and head_maximum, the least and the greatest of any head and seed; seed_minimum and
-    seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high, the
-    95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it
-    is too narrow: `theory.intervals` says how much); noise, pair_noise and machine_line, averaged
-    alike.
+    seed_maximum, the same of the seeds' averages over heads; noise, pair_noise and machine_line,
+    averaged alike.
 
     v^(L) has no heads, over which the paper averages: here it is cut into chunks of d_model / H
     numbers (the paper may also mean the outputs of the last block's heads). In (b) the digit before
@@ -108,8 +102,7 @@ def figure_5(
         panels: some of "abcd".
         lengths: numbers of digits.
         dtypes: precisions that are compared with float64, as in `collapse`.
-        seeds: digit streams of (b). The other panels do not draw digits. With fewer than three
-            there is no bootstrap interval.
+        seeds: digit streams of (b). The other panels do not draw digits.
         items: how digits are put in: as "text", or each by its own token ("ids"). The latter if the
             tokenizer would merge them.
         progress: called as progress(done, total) after each forward pass.
@@ -119,11 +112,10 @@ def figure_5(
     each dtype.
     """
     names = distinct("panels", panels)
-    d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
-    if d_model % n_heads:
+    if model.cfg.d_model % model.cfg.n_heads:
         raise InputError(
-            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; collapse "
-            "has whole vectors"
+            f"figure 5: {model.cfg.n_heads} heads do not divide d_model = {model.cfg.d_model} into "
+            "chunks; collapse has whole vectors"
         )
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
     runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
@@ -142,17 +134,16 @@ def figure_5(
         for place, (panel, task) in enumerate(runs.items())
     }
     tables = [_summary(panel, result) for panel, result in curves.items()]
-    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
-    alike = next(iter(measured.values()))
-    probed = "difference_at_probed_lengths"
-    parameters = {
-        "panels": "".join(runs),
-        "prompts": {panel: task.example for panel, task in runs.items()},
-        **{name: alike[name] for name in ("items", "lengths", "dtypes")},
-        "routes": {panel: about["route"] for panel, about in measured.items()},
-        probed: {panel: about[probed] for panel, about in measured.items()},
-    }
-    provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
+    provenance = Provenance.collect(
+        model,
+        measurement="figure-5",
+        seeds=seeds,
+        panels="".join(runs),
+        prompts={panel: task.example for panel, task in runs.items()},
+        items=items,
+        lengths=length_list,
+        dtypes=list(dtypes),
+    )
     frame = pd.concat(tables, ignore_index=True)
     return Figure5(frame, provenance, _verdicts(curves), curves)
 
@@ -161,7 +152,7 @@ def _summary(panel: str, result: Collapse) -> pd.DataFrame:
     """Rows of one panel: each pair, dtype and length, over heads and seeds."""
     frame: Frame = FIGURE_5_READING.of(result.measured()).assign(panel=panel)
     grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
-    table = grouped.agg(
+    return grouped.agg(
         seeds=("seed", "nunique"),
         mean=("mean", "mean"),
         head_minimum=("minimum", "min"),
@@ -172,23 +163,13 @@ def _summary(panel: str, result: Collapse) -> pd.DataFrame:
         pair_noise=("pair_noise", "mean"),
         machine_line=("machine_line", "mean"),
     )
-    table[_INTERVAL] = np.nan
-    if int(table["seeds"].min()) >= FEWEST:
-        by_seed = frame.pivot(index="seed", columns=_KEY, values="mean")[
-            pd.MultiIndex.from_frame(table[_KEY])
-        ]
-        ends = bootstrap_mean(torch.tensor(by_seed.to_numpy(), dtype=torch.float64))
-        table[_INTERVAL] = np.stack([end.numpy() for end in ends], axis=1)
-    return table
 
 
 def _verdicts(curves: Mapping[str, Collapse]) -> pd.DataFrame:
     """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
-    tables = [
-        result.verdicts(FIGURE_5_READING.per, FIGURE_5_READING.norm).assign(panel=panel)
+    tables = {
+        panel: result.verdicts(FIGURE_5_READING.per, FIGURE_5_READING.norm)
         for panel, result in curves.items()
-    ]
-    table: Frame = pd.concat(tables, ignore_index=True)
-    first = ["panel", "task", "pair", "seed", "dtype", "site"]
-    names = [*first, *(name for name in table.columns if name not in first)]
-    return table.loc[table["site"] == FIGURE_5_READING.site, names].reset_index(drop=True)
+    }
+    table: Frame = pd.concat(tables, names=["panel"]).reset_index("panel")
+    return table[table["site"] == FIGURE_5_READING.site].reset_index(drop=True)

@@ -47,7 +47,6 @@ _COLUMNS = [
     "sensitivity_others",
     "method",
 ]
-_OF_ONE_TASK = ("task", "mitigation", "elicitation", "lengths", "trained_length", "examples")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +77,11 @@ class Retrieval(PaperResult):
 
     def ends_words(self, quantity: str) -> list[str]:
         """Each end of a quantity in words: the difference, its interval, its verdict."""
-        rows: Frame = self.ends[self.ends["quantity"] == quantity]
-        intervals = [
-            "" if pd.isna(low) else f" [{number(low)}, {number(high)}]"
-            for low, high in zip(rows["low"], rows["high"], strict=True)
-        ]
+        rows = self.ends[self.ends["quantity"] == quantity].to_dict("records")
         return [
-            f"{row['end']} {number(row['difference'])}{interval}, {row['verdict']}"
-            for row, interval in zip(rows.to_dict("records"), intervals, strict=True)
+            f"{row['end']} {number(row['difference'])} [{number(row['low'])}, "
+            f"{number(row['high'])}], {row['verdict']}"
+            for row in rows
         ]
 
 
@@ -169,11 +165,13 @@ def retrieval(
     frame = frame.rename(
         columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"}
     )
-    parameters = {n: value for n, value in parameters.items() if n not in _OF_ONE_TASK}
-    parameters |= {"positions": places, "length": length, "seeds": seed_list, "records": records}
-    parameters |= {"linearisation": linearisation, "norm": norm, "method": method}
-    parameters["measurement"] = "retrieval"
-    return Retrieval(frame[_COLUMNS], Provenance.collect(model, None, **parameters), _ends(frame))
+    parameters = {
+        **{name: parameters[name] for name in ("chat", "max_new_tokens")},
+        **{"positions": places, "length": length, "seeds": seed_list, "records": records},
+        **{"linearisation": linearisation, "norm": norm, "method": method},
+    }
+    provenance = Provenance.collect(model, None, measurement="retrieval", **parameters)
+    return Retrieval(frame[_COLUMNS], provenance, _ends(frame))
 
 
 def _norms(
@@ -190,16 +188,12 @@ def _norms(
     ).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
     unwanted: Frame = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
-    row: dict[str, float | int | str] = {
-        "carriers": len(carriers),
-        "method": str(profile["method"].iloc[0]),
-    }
+    row: dict[str, float | int | str] = {"carriers": len(carriers)}
+    row["method"] = str(profile["method"].iloc[0])
     for norm in ("operator", "frobenius"):
-        values = profile[f"{norm}_norm"].to_numpy()[carriers]
-        row |= {
-            f"{norm}_mean": float(values.mean()),
-            f"{norm}_others": float(unwanted[f"{norm}_norm"].mean()),
-        }
+        column = f"{norm}_norm"
+        row[f"{norm}_mean"] = float(profile[column].to_numpy()[carriers].mean())
+        row[f"{norm}_others"] = float(unwanted[column].mean())
     return row
 
 

@@ -22,7 +22,7 @@ of a row sum to 1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -31,18 +31,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.whole_numbers import whole_number
 from ostools.theory import positions as encodings
 
 Residual = Float[Tensor, "batch pos d_model"]
 Projected = Float[Tensor, "batch head pos d_head"]
 Pattern = Float[Tensor, "batch head query key"]
-
-NORMS = ("rms", "none")
-PARTS = ("weights", "residual", "kv")
-"""What `store` can round: all parameters; v^(0), ..., v^(L) as they lie between blocks; keys
-(turned by RoPE) and values.
-"""
 
 _EPS = 1e-6
 
@@ -105,7 +98,6 @@ class Decoder:
             `table_seed` by "learned".
         causal: whether query i sees keys j <= i only.
         window: how many keys a query sees, itself included, in EVERY layer; None for all.
-        norm: "rms", or "none": norm(x) = x, for exact cases.
     """
 
     embedding: Float[Tensor, "token d_model"]
@@ -117,14 +109,11 @@ class Decoder:
     table_seed: int = 0
     causal: bool = True
     window: int | None = None
-    norm: str = "rms"
     eps: float = _EPS
 
     def __post_init__(self) -> None:
         if self.positions not in encodings.ENCODINGS:
             raise unknown_name("positions", self.positions, encodings.ENCODINGS)
-        if self.norm not in NORMS:
-            raise unknown_name("norm", self.norm, NORMS)
         if self.window is not None and self.window < 1:
             raise InputError(
                 f"window: expected at least 1 key (the token itself), found {self.window}"
@@ -163,14 +152,10 @@ class Decoder:
         In float64. The same seed gives the same weights whatever the depth (the blocks of a shallow
         one are the first of a deep one) and the positions.
 
-        Raises `InputError` for sizes below 1, heads that do not divide d_model, and unknown names.
+        Raises `InputError` for heads that do not divide d_model, and unknown names.
         """
-        sizes = {"d_model": d_model, "n_heads": n_heads, "d_mlp": d_mlp, "vocabulary": vocabulary}
-        for name, size in sizes.items():
-            whole_number(name, size, 1)
         if d_model % n_heads:
             raise InputError(f"n_heads: expected a divisor of d_model = {d_model}, found {n_heads}")
-        whole_number("n_layers", n_layers)
         generator = torch.Generator().manual_seed(seed)
 
         # Of its own: drawn from `seed`, the learned table would begin with the embeddings.
@@ -203,49 +188,36 @@ class Decoder:
             blocks=tuple(block.to(dtype) for block in self.blocks),
         )
 
-    def forward(
-        self,
-        inputs: Int[Tensor, "batch pos"] | Residual,
-        *,
-        store: Mapping[str, torch.dtype] | None = None,
-    ) -> DecoderPass:
+    def forward(self, inputs: Int[Tensor, "batch pos"] | Residual) -> DecoderPass:
         """Every residual stream, every pattern, and y. Patterns take L H n^2 numbers: walk `layers`
         where that is too much.
 
         Args:
             inputs: token ids, or embeddings, to which sinusoidal or learned positions are still
                 added.
-            store: the dtype in which a part of `PARTS` is stored; the arithmetic stays in the
-                decoder's own dtype.
         """
-        steps = list(self.layers(inputs, store=store))
+        steps = list(self.layers(inputs))
         residuals = tuple(residual for residual, _ in steps)
         patterns = tuple(pattern for _, pattern in steps if pattern is not None)
-        return DecoderPass(
-            residuals, patterns, self.normed(residuals[-1], self._stored(store).gain3)
-        )
+        return DecoderPass(residuals, patterns, self.normed(residuals[-1], self.gain3))
 
     def layers(
-        self,
-        inputs: Int[Tensor, "batch pos"] | Residual,
-        *,
-        store: Mapping[str, torch.dtype] | None = None,
+        self, inputs: Int[Tensor, "batch pos"] | Residual
     ) -> Iterator[tuple[Residual, Pattern | None]]:
         """(v^(0), None), then (v^(l), alpha^(l-1)) for l = 1, ..., L: one layer's pattern in memory
         at a time.
         """
-        decoder, rounding = self._stored(store), dict(store or {})
-        v = _rounded(decoder.embedded(inputs), rounding.get("residual"))
+        v = self.embedded(inputs)
         yield v, None
-        for block in decoder.blocks:
-            attended, pattern = decoder.attention(
-                block, decoder.normed(v, block.gain1), rounding.get("kv")
-            )
+        for block in self.blocks:
+            attended, pattern = self.attention(block, self.normed(v, block.gain1))
             z = v + attended
-            v = _rounded(
-                z + decoder.mlp(block, decoder.normed(z, block.gain2)), rounding.get("residual")
-            )
+            v = self.stored(z + self.mlp(block, self.normed(z, block.gain2)))
             yield v, pattern
+
+    def stored(self, v: Residual) -> Residual:
+        """v^(l) as it lies between blocks: as it is."""
+        return v
 
     def embedded(self, inputs: Int[Tensor, "batch pos"] | Residual) -> Residual:
         """v^(0): the tokens' embeddings, with the positions that are added to them."""
@@ -268,20 +240,13 @@ class Decoder:
 
     def normed(self, x: Residual, gain: Float[Tensor, " d_model"]) -> Residual:
         """norm(x) = g x / r(x), r(x) = sqrt(mean(x^2) + eps)."""
-        if self.norm == "none":
-            return x
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return gain * (wide * scale).to(x.dtype)
 
-    def attention(
-        self, block: DecoderBlock, x: Residual, store: torch.dtype | None = None
-    ) -> tuple[Residual, Pattern]:
-        """sum_h sum_j alpha_ij^h W_O^h W_V^h x_j, and the pattern alpha; `store` rounds keys and
-        values.
-        """
+    def attention(self, block: DecoderBlock, x: Residual) -> tuple[Residual, Pattern]:
+        """sum_h sum_j alpha_ij^h W_O^h W_V^h x_j, and the pattern alpha."""
         q, k, v = self.projected(block, x)
-        k, v = _rounded(k, store), _rounded(v, store)
         pattern = self.pattern(q, k)
         heads = einsum(
             pattern,
@@ -328,22 +293,9 @@ class Decoder:
         """y W_U."""
         return y @ self.W_U
 
-    def _stored(self, store: Mapping[str, torch.dtype] | None) -> Decoder:
-        """This decoder with its weights as `store` has them; refuses parts that do not exist."""
-        for part in store or {}:
-            if part not in PARTS:
-                raise unknown_name("part to store", part, PARTS)
-        weights = (store or {}).get("weights")
-        return self if weights is None else self.to(weights).to(self.embedding.dtype)
-
 
 def _gaussian(generator: torch.Generator, *shape: int, fan_in: int = 1) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64) / fan_in**0.5
-
-
-def _rounded(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """x as it is read back once stored in `dtype`."""
-    return x if dtype is None else _cast(x, dtype).to(x.dtype)
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -58,19 +58,6 @@ def rotated(
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-def rotary_envelope(distance: int, width: int, base: float) -> float:
-    """mean_j |S_j(m)| / mean_j |S_j(0)| with S_j(m) = sum_(i<j) e^(i m base^(-2i / width)), at the
-    distance m = `distance`.
-
-    RoFormer's long-term decay (its section 3.4.3): what bounds a score at that distance. The proof
-    of Theorem B.3 needs that one step changes a score ever less, which is another quantity: at most
-    |q| |k| 2 sin(1/2), at every distance alike.
-    """
-    angles = distance * base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    sums = torch.complex(angles.cos(), angles.sin()).cumsum(0)
-    return float(sums.abs().mean()) / (1 + width // 2) * 2  # mean_j |S_j(0)| is (1 + width / 2) / 2
-
-
 def _angles(n: int, width: int, base: float) -> Float[Tensor, "pos pair"]:
     frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.arange(n, dtype=torch.float64)[:, None] * frequencies

@@ -74,7 +74,13 @@ class EndContrasts:
         """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier
         by chance than either.
         """
-        return named_by_ends(self.start, self.end)
+        if self.start.low > 0 and self.end.low > 0:
+            return "U-shape"
+        if self.start.high < 0 and self.end.high < 0:
+            return "inverted U"
+        if self.end.low > 0:
+            return "rises at the end only"
+        return "rises at the start only" if self.start.low > 0 else "no shape shown"
 
 
 @dataclass(frozen=True)
@@ -82,17 +88,6 @@ class UShape(EndContrasts):
     """Of one profile; `thirds`: the mean log10 norm of each third."""
 
     thirds: tuple[float, float, float]
-
-
-def named_by_ends(start: TestedValue, end: TestedValue) -> ProfileShape:
-    """The shape whose contrasts of both ends with the middle exclude zero."""
-    if start.low > 0 and end.low > 0:
-        return "U-shape"
-    if start.high < 0 and end.high < 0:
-        return "inverted U"
-    if end.low > 0:
-        return "rises at the end only"
-    return "rises at the start only" if start.low > 0 else "no shape shown"
 
 
 def shares(values: Profile) -> Profile:

@@ -9,7 +9,8 @@ for all n, and returns columns by length n = 1, ..., longest: entry n - 1 compar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from einops import einsum
@@ -17,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools.theory import positions as encodings
-from ostools.theory.decoder import Decoder, DecoderPass, Pattern
+from ostools.theory.decoder import Decoder, DecoderBlock, DecoderPass, Pattern, Projected, Residual
 from ostools.theory.distances import distance, total_variation
 
 Curve = Float[Tensor, " length"]
@@ -56,8 +57,35 @@ def prompt(seed: int, question: int, copies: int) -> Int[Tensor, "batch pos"]:
     return torch.cat([random_tokens, torch.full((1, copies), _VOCABULARY - 1)], dim=1)
 
 
-def random_decoder(seed: int, name: str, depth: int) -> Decoder:
-    return Decoder.random(seed, n_layers=depth, vocabulary=_VOCABULARY, **ENCODINGS[name])
+@dataclass(frozen=True, eq=False)
+class StoringDecoder(Decoder):
+    """A decoder that stores a part in another dtype, while its arithmetic stays in its own:
+    v^(0), ..., v^(L) as they lie between blocks (`residual`), keys (turned by RoPE) and values
+    (`kv`).
+    """
+
+    residual: torch.dtype | None = None
+    kv: torch.dtype | None = None
+
+    def embedded(self, inputs: Int[Tensor, "batch pos"] | Residual) -> Residual:
+        return self.stored(super().embedded(inputs))
+
+    def stored(self, v: Residual) -> Residual:
+        return _rounded(v, self.residual)
+
+    def projected(self, block: DecoderBlock, x: Residual) -> tuple[Projected, Projected, Projected]:
+        q, k, v = super().projected(block, x)
+        return q, _rounded(k, self.kv), _rounded(v, self.kv)
+
+
+def _rounded(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """x as it is read back once stored in `dtype`."""
+    return x if dtype is None else x.to(dtype).to(x.dtype)
+
+
+def random_decoder(seed: int, name: str, depth: int) -> StoringDecoder:
+    made = StoringDecoder.random(seed, n_layers=depth, vocabulary=_VOCABULARY, **ENCODINGS[name])
+    return cast(StoringDecoder, made)
 
 
 def between_lengths(
@@ -193,6 +221,12 @@ QUANTITIES = {
 """Names of the curves of `rounding`, by norm."""
 
 
+def storing(decoder: Decoder, weights: torch.dtype | None = None, **parts: torch.dtype) -> Decoder:
+    """The decoder with its weights rounded to a dtype, and other parts stored in one."""
+    rounded = decoder if weights is None else decoder.to(weights).to(decoder.embedding.dtype)
+    return replace(rounded, **parts)
+
+
 def rounding(
     decoder: Decoder,
     tokens: Int[Tensor, "batch pos"],
@@ -221,7 +255,7 @@ def rounding(
                 decoder.to(weights).to(torch.float64).forward(tokens)
             )
         exact = references[weights]
-        y = representation(decoder.to(dtype).forward(tokens, store=store))
+        y = representation(storing(decoder.to(dtype), **store).forward(tokens))
         curves = (
             between_lengths(y, question, norm),
             between_lengths(exact, question, norm),

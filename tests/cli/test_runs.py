@@ -66,7 +66,7 @@ DEARER = [
 ]
 WITHOUT_A_MODEL = [
     (
-        "reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2",
+        "reproduce figure 8 --lengths 1:40 --seeds 0",
         "Figure 8|whole block of Vaswani",
     ),
     (

@@ -79,8 +79,9 @@ def test_what_an_answer_is_called_in_chart_and_on_the_terminal(
     frame = copied(rows).assign(answer=[line for line, *_ in SAID])
     assert answer_outcomes(frame).tolist() == [outcome for *_, outcome in SAID]
     figure = Figure2(frame, provenance(2))
-    assert "last digit right at 1 of 7, 1 in other words, 1 something else, 1 cut off" in words_of(
-        figure.plot()
+    assert (
+        "last digit right at 1 of 7, 1 right, in other words, 1 something else, 1 cut off"
+        in words_of(figure.plot())
     )
     show(figure)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "copy-last" in line]
@@ -113,9 +114,12 @@ def test_figure_4_counts_what_its_axis_cannot_show() -> None:
         panel["title"]["subtitle"] for row in chart.to_dict()["vconcat"] for panel in row["hconcat"]
     ]
     assert len(panels) == 12
-    assert panels[0] == ["most often 100: 2 of 5", "1 beyond (to 1.0e6), 1 no number"]
-    assert panels[4] == ["5 answers, none with a number", ""]
-    assert panels[8] == ["5 answers most often: 1 of 5 each", ""]
+    assert panels[0] == ["most often 100: 2 of 5", "1 beyond the axis, 1 without a number"]
+    assert panels[4] == ["5 answers, none with a number", "0 beyond the axis, 5 without a number"]
+    assert panels[8] == [
+        "most often 50 and 51 and 52: 1 of 5",
+        "0 beyond the axis, 0 without a number",
+    ]
     # Equal tables of the four columns are kept once.
     shown = {
         row["output"]: (row["answers"], row["right"])

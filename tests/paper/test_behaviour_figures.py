@@ -152,8 +152,8 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     assert reasoned["absolute_error"].isna().all()
     assert not reasoned["correct"].any()
     assert found.deviations[-1] == (
-        "These have no answer, so they are not in the errors: 6 of cot-few-shot cut off at 256 tokens before an answer; 6 "
-        "that wrote something else than was asked for."
+        "In no share and no error: 0 prompts without an answer. In no error: 6 answers that were "
+        "cut off, 6 that wrote something else than was asked for."
     )
     assert reasoned.groupby("mode", sort=False)["kind"].unique().map(list).to_dict() == {
         "cot-zero-shot": ["something else"],

@@ -103,12 +103,11 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "“How many ones are in the following sequences?111111” (n = 6)",
         "“Can you copy the following number?111111” (n = 6)",
         "“Can you copy the following number?111,111” (n = 6)",
-        "In (b) over 3 draws of digits too, with the mean's 95% bootstrap interval.",
+        "in (b) over draws of digits too",
         "The paper's is of Gemma 7B. Here: ",
         "L∞ distance at v^(L) of v and v*",
-        "Line: mean over heads (chunks of d_model / H).",
+        "Line: mean over heads (chunks of d_model / H)",
         "the float64 distance is below the rounding noise of the difference, both as drawn.",
-        "Below these axes: noise of float32.",
     ):
         assert words in page, words
     assert "on, up to" not in page, "three lengths are too few for a range"

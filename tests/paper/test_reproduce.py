@@ -66,14 +66,8 @@ def test_figures_choose_claims_and_claims_their_parts() -> None:
     assert chosen_claims() == list(CLAIMS)
     assert {name for claim in chosen_claims([9]) for name in claim.needs} == {"figure-9"}
     assert [part.name for part in parts_of(chosen_claims([8, 5]))] == ["figure-5", "figure-8"]
-    refusals: dict[str, list[int]] = {
-        "Figure 1 is a drawing": [1],
-        "expected one of 2, 3": [10],
-        "at least one": [],
-    }
-    refusals["figure True: expected one of"] = [True]
-    for word, wrong in refusals.items():
-        with pytest.raises(InputError, match=word):
+    for wrong in ([1], [10], [], [True]):
+        with pytest.raises(InputError, match="Figure 1 is a drawing"):
             chosen_claims(wrong)
 
 

@@ -120,3 +120,26 @@ def test_no_order_of_adding_rounds_more(values: list[float]) -> None:
         for value in order:
             found += value
         assert abs(Fraction(found) - exact) <= Fraction(runs.sum_rounding(len(values))) * size
+
+
+def test_storing_rounds_that_part_and_no_other() -> None:
+    ids, decoder = runs.prompt(9, 29, 1), runs.random_decoder(9, "rope-10000", 2)
+    plain = decoder.forward(ids)
+    on_grid = {}
+    for part in ("weights", "residual", "kv"):
+        stored = runs.storing(decoder, **{part: torch.bfloat16}).forward(ids)
+        assert stored.y.dtype == torch.float64
+        assert 1e-5 < (stored.y - plain.y).norm(dim=-1).mean() < 0.5
+        on_grid[part] = [torch.equal(v, v.bfloat16().double()) for v in stored.residuals]
+    # With rounded weights the embeddings are rounded, and so is v^(0); with rounded residuals all
+    # of them.
+    assert on_grid == {
+        "weights": [True, False, False],
+        "residual": [True, True, True],
+        "kv": [False, False, False],
+    }
+    # Exact: one pass over weights rounded in either way, and one over residuals that rounding
+    # leaves as they are.
+    rounded = decoder.to(torch.bfloat16).to(torch.float64).forward(ids)
+    assert torch.equal(runs.storing(decoder, weights=torch.bfloat16).forward(ids).y, rounded.y)
+    assert torch.equal(runs.storing(decoder, residual=torch.float64).forward(ids).y, plain.y)

@@ -159,15 +159,6 @@ def test_a_rank_correlation_needs_three_values() -> None:
     assert found == pytest.approx([np.nan, 1.0, 1.0], nan_ok=True)
 
 
-def test_a_profile_of_64_tokens_has_five_blocks_a_third_and_a_shorter_one_three() -> None:
-    assert [len(profiles.means_of_blocks(np.zeros(pos))) for pos in (12, 63, 64, 65)] == [
-        9,
-        9,
-        15,
-        15,
-    ]
-
-
 def test_bins_are_at_most_the_tokens_of_the_shortest_window() -> None:
     assert [profiles.checked_bins(bins, [20, 16]) for bins in (1, 15, 16)] == [1, 15, 16]
     with pytest.raises(

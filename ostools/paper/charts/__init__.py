@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ostools.paper import behaviour as answer_figures
 from ostools.paper.charts import behaviour, decay, figure5
@@ -14,23 +14,16 @@ from ostools.paper.retrieval import Retrieval
 from ostools.paper.synthetic import Figure8, Figure9
 from ostools.results import Chart, Result
 
+View: TypeAlias = tuple[Callable[..., Chart], Callable[..., list[str]]]
 
-class ChartAndFindings(NamedTuple):
-    """How the results of one class are drawn, and what they say."""
-
-    chart: Callable[..., Chart]
-    findings: Callable[..., list[str]]
-
-
-VIEWS: dict[type[Result], ChartAndFindings] = {
-    answer_figures.Figure2: ChartAndFindings(behaviour.figure_2_chart, behaviour.figure_2_findings),
-    answer_figures.Figure3: ChartAndFindings(behaviour.figure_3_chart, behaviour.figure_3_findings),
-    answer_figures.Figure4: ChartAndFindings(behaviour.figure_4_chart, behaviour.figure_4_findings),
-    Figure5: ChartAndFindings(figure5.figure_5_chart, figure5.figure_5_findings),
-    Figure8: ChartAndFindings(decay.figure_8_chart, decay.figure_8_findings),
-    Figure9: ChartAndFindings(decay.figure_9_chart, decay.figure_9_findings),
-    Retrieval: ChartAndFindings(
-        retrieval_charts.retrieval_chart, retrieval_charts.retrieval_findings
-    ),
-    Reproduction: ChartAndFindings(behaviour.claims_chart, behaviour.reproduction_findings),
+VIEWS: dict[type[Result], View] = {
+    answer_figures.Figure2: (behaviour.figure_2_chart, behaviour.figure_2_findings),
+    answer_figures.Figure3: (behaviour.figure_3_chart, behaviour.figure_3_findings),
+    answer_figures.Figure4: (behaviour.figure_4_chart, behaviour.figure_4_findings),
+    Figure5: (figure5.figure_5_chart, figure5.figure_5_findings),
+    Figure8: (decay.figure_8_chart, decay.figure_8_findings),
+    Figure9: (decay.figure_9_chart, decay.figure_9_findings),
+    Retrieval: (retrieval_charts.retrieval_chart, retrieval_charts.retrieval_findings),
+    Reproduction: (behaviour.claims_chart, behaviour.reproduction_findings),
 }
+"""How the results of each class are drawn, and what they say."""

@@ -6,12 +6,11 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.words import number, title_of
-from ostools.paper.behaviour import CUT_OFF, SOMETHING_ELSE, Figure2, Figure3, Figure4
+from ostools.paper.behaviour import Figure2, Figure3, Figure4
 from ostools.paper.claims import claim
 from ostools.paper.claims.claims import Reproduction
 from ostools.reporting.charts.answers import (
     NOTHING_CAME,
-    OTHER_WORDS,
     OUTCOMES,
     RIGHT,
     WRONG,
@@ -69,7 +68,6 @@ _TITLES = {
     "c": "(c) 0s and 1s in turn",
 }
 _MARKS = {"copy-last": ("last digit", "diamond"), "copy-first": ("first digit", "square")}
-_PLACES = [words for words, _ in _MARKS.values()]
 
 
 def figure_2_chart(result: Figure2) -> Chart:
@@ -77,8 +75,13 @@ def figure_2_chart(result: Figure2) -> Chart:
     among them. A dotted line stands where the model's training ends.
     """
     frame = frame_of(result)
-    frame = frame.assign(outcome=answer_outcomes(frame))
-    rows = [name for name in OUTCOMES if name in (RIGHT, WRONG) or (frame["outcome"] == name).any()]
+    frame = frame.assign(
+        outcome=answer_outcomes(frame),
+        place=frame["task"].map({name: words for name, (words, _) in _MARKS.items()}),
+        answer=[theme.short_word(text, 60) for text in frame["answer"].fillna(NOTHING_CAME)],
+    )
+    occurred = {RIGHT, WRONG, *frame["outcome"]}
+    rows = [name for name in OUTCOMES if name in occurred]
     trained = result.provenance.model.get("trained_lengths") or {}
     end = min((trained[name] for name in _MARKS if name in trained), default=None)
     panels = [
@@ -92,46 +95,40 @@ def figure_2_findings(result: Figure2) -> list[str]:
     """How often each digit was right, a sentence a panel."""
     frame = frame_of(result)
     frame = frame.assign(outcome=answer_outcomes(frame))
-    sentences = []
-    for panel, group in frame.groupby("panel"):
-        counts = [
-            _copy_counts(rows, _MARKS[str(task)][0])
-            for task, rows in group.groupby("task", sort=False)
-        ]
-        sentences.append(f"{_TITLES[str(panel)]}: {'; '.join(counts)}.")
-    return sentences
+    return [
+        f"{_TITLES[str(panel)]}: {'; '.join(_copy_counts(group))}."
+        for panel, group in frame.groupby("panel")
+    ]
 
 
 def _copy_panel(group: Frame, rows: list[str], end: int | None, first: bool) -> alt.LayerChart:
-    tasks = [name for name in _MARKS if (group["task"] == name).any()]
-    answers = [theme.short_word(text, 60) for text in group["answer"].fillna(NOTHING_CAME)]
-    places = group["task"].map(lambda name: _MARKS[name][0])
-    data = group[["length", "key", "outcome"]].assign(answer=answers, place=places)
     legend: theme.Looks = {
         "symbolType": alt.Undefined,
         "symbolSize": 70,
         "symbolStrokeColor": theme.colour("float64"),
     }
-    looks = looks_by_name(
-        "place", {words: (task, shape) for task, (words, shape) in _MARKS.items()}, **legend
-    )
-    looks["yOffset"] = alt.YOffset("place:N", scale=alt.Scale(domain=_PLACES, paddingOuter=0.6))
+    shapes = {words: (task, shape) for task, (words, shape) in _MARKS.items()}
+    looks = looks_by_name("place", shapes, **legend)
+    looks["yOffset"] = alt.YOffset("place:N", scale=alt.Scale(domain=[*shapes], paddingOuter=0.6))
     row = axes.names(rows, field="outcome", grid=True, labels=first, domain=False, bandPosition=0.5)
     column = length_axis(group["length"], "sequence length (digits)")
-    counts = [_copy_counts(group[group["task"] == name], _MARKS[name][0]) for name in tasks]
+    data = group[["length", "key", "outcome", "answer", "place"]]
     marks = [mark_cells(data, column, row, looks), *training_end(end, group["length"], _COPY_ROW)]
     title = _TITLES[str(group["panel"].iloc[0])]
-    return draw.panel(marks, _COPY_WIDTH, _COPY_ROW * len(rows), title, *counts, **draw.BOLD)
+    height = _COPY_ROW * len(rows)
+    return draw.panel(marks, _COPY_WIDTH, height, title, *_copy_counts(group), **draw.BOLD)
 
 
-def _copy_counts(group: Frame, place: str) -> str:
-    """Right is the line that was asked for; what else was said stands after it."""
-    counts = {kind: int((group["outcome"] == kind).sum()) for kind in OUTCOMES}
-    names = {OTHER_WORDS: "in other words", SOMETHING_ELSE: SOMETHING_ELSE, CUT_OFF: CUT_OFF}
-    other_counts = [f"{counts[kind]} {words}" for kind, words in names.items() if counts[kind]]
-    return ", ".join(
-        [f"{place} right at {counts[RIGHT]} of {len(group) - counts[NOTHING_CAME]}", *other_counts]
-    )
+def _copy_counts(group: Frame) -> list[str]:
+    """How often each digit came out how, right first."""
+    counts = []
+    for task, rows in group.groupby("task", sort=False):
+        outcomes = rows["outcome"].value_counts().reindex([*OUTCOMES], fill_value=0)
+        others = outcomes.drop([RIGHT, WRONG])
+        words = [f"{count} {name}" for name, count in others[others > 0].items()]
+        right = f"{_MARKS[str(task)][0]} right at {outcomes[RIGHT]} of {len(rows)}"
+        counts.append(", ".join([right, *words]))
+    return counts
 
 
 _ERROR_WIDTH, _ERROR_HEIGHT = 210, 190
@@ -158,13 +155,10 @@ def figure_3_chart(result: Figure3) -> Chart:
     """
     frame = frame_of(result)
     summary = _error_summary(frame)
-    largest = max(int(summary["high"].max()), 1) if summary["high"].notna().any() else 1
+    largest = max(int(summary["high"].fillna(0).max()), 1)
     wide = largest > _FAR * int(frame["length"].max())
-    axis = (
-        error_axis(largest, largest * 5)
-        if wide
-        else axes.linear("absolute error", (0, largest * 1.12), 4)
-    )
+    axis = axes.linear("absolute error", (0, largest * 1.12), 4)
+    axis = error_axis(largest, largest * 5) if wide else axis
     trained = result.provenance.model.get("trained_lengths") or {}
     tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
     panels = [
@@ -175,11 +169,11 @@ def figure_3_chart(result: Figure3) -> Chart:
         )
         for index, name in enumerate(tasks)
     ]
-    seeds, counts = summary["asked"].max(), f"{summary['none'].sum()} of {summary['asked'].sum()}"
     notes = [
         *result.deviations,
-        f"Line: mean of up to {seeds} seeds; bars: least to greatest. There are answers without a "
-        f"number ({counts}), which the errors leave out.",
+        f"Line: mean of up to {summary['asked'].max()} seeds; bars: least to greatest. There are "
+        f"answers without a number ({summary['none'].sum()} of {summary['asked'].sum()}), which "
+        "the errors leave out.",
     ]
     if wide:
         notes.append(
@@ -192,21 +186,13 @@ def figure_3_findings(result: Figure3) -> list[str]:
     """How many answers are numbers, and their mean absolute error, a sentence a task and way of
     asking.
     """
-    sentences = []
-    for (task, series), rows in _error_summary(frame_of(result)).groupby(
-        ["task", "series"], sort=False
-    ):
-        numbers = rows[rows["read"] > 0]
-        words = f"{rows['read'].sum()} of {rows['asked'].sum()} answers are numbers"
-        if len(numbers):
-            last = numbers.loc[numbers["length"].idxmax()]
-            words += (
-                f"; their mean absolute error is {number(numbers['mean'].mean())} over "
-                f"{len(numbers)} lengths and "
-            )
-            words += f"{number(last['mean'])} at {last['length']} items, the longest of them"
-        sentences.append(f"{COLUMNS[str(task)]}, {series}: {words}.")
-    return sentences
+    groups = _error_summary(frame_of(result)).groupby(["task", "series"], sort=False)
+    return [
+        f"{COLUMNS[str(task)]}, {series}: {rows['read'].sum()} of {rows['asked'].sum()} answers are "
+        f"numbers; their mean absolute error is {number(float(rows['mean'].mean()))} over "
+        f"{int((rows['read'] > 0).sum())} lengths."
+        for (task, series), rows in groups
+    ]
 
 
 def _error_summary(frame: Frame) -> Frame:
@@ -252,17 +238,21 @@ def figure_4_chart(result: Figure4) -> Chart:
     frame = frame_of(result)
     tasks = [name for name in COLUMNS if (frame["task"] == name).any()]
     modes = [mode for mode in WAYS if (frame["mode"] == mode).any()]
-    last = _axis_end(frame)
+    # Room for half as much again as the greatest right answer: guesses are seldom much greater,
+    # garbage is. Of a hosted model that answered nothing no right answer is in the table.
+    greatest = frame.loc[frame["right"] > 0, "output"].max()
+    last = _LEAST_AXIS if pd.isna(greatest) else max(_LEAST_AXIS, int(1.5 * greatest))
     # One scale a column: ways of asking are compared, and the tasks have different numbers of
     # prompts.
-    tops = {task: _highest_count(frame[frame["task"] == task], last) for task in tasks}
+    on_axis = frame[(frame["output"] <= last).fillna(False)]
+    tops = on_axis.groupby("task")[["answers", "right"]].max().max(axis=1).to_dict()
     rows = [
         [
             _count_panel(
                 frame[(frame["task"] == task) & (frame["mode"] == mode)],
-                tops[task],
+                max(int(tops.get(task, 1)), 1),
                 last,
-                tasks,
+                tasks[0],
                 modes,
             )
             for task in tasks
@@ -276,78 +266,52 @@ def figure_4_chart(result: Figure4) -> Chart:
 
 def figure_4_findings(result: Figure4) -> list[str]:
     """The most frequent answer, a sentence a task and way of asking."""
-    frame = frame_of(result)
-    last = _axis_end(frame)
     return [
-        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: "
-        f"{', '.join(note for note in _count_notes(rows, last) if note)}."
-        for (task, mode), rows in frame.groupby(["task", "mode"], sort=False)
+        f"{COLUMNS[str(task)]}, {WAYS[str(mode)]}: {_favourite(rows)}."
+        for (task, mode), rows in frame_of(result).groupby(["task", "mode"], sort=False)
     ]
 
 
-def _highest_count(rows: Frame, last: int) -> int:
-    on_axis = (rows["output"] <= last).fillna(False)
-    return int(rows.loc[on_axis, ["answers", "right"]].to_numpy().max(initial=1))
-
-
-def _axis_end(frame: Frame) -> int:
-    """Room for half as much again as the greatest right answer: guesses are seldom much greater,
-    garbage is.
-    """
-    # Of a hosted model that answered nothing no right answer is in the table.
-    right_numbers = frame.loc[frame["right"] > 0, "output"]
-    return max(_LEAST_AXIS, int(1.5 * right_numbers.max()) if len(right_numbers) else 0)
-
-
 def _count_panel(
-    rows: Frame, top: int, last: int, tasks: list[str], modes: list[str]
+    rows: Frame, top: int, last: int, first_task: str, modes: list[str]
 ) -> alt.LayerChart:
     task, mode = str(rows["task"].iloc[0]), str(rows["mode"].iloc[0])
-    first, bottom = task == tasks[0], mode == modes[-1]
-    way = WAYS[mode]
-    on_axis = rows[(rows["output"] <= last).fillna(False)]
-    data = on_axis[["output", "answers", "right"]].astype(int).assign(way=way, key=_RIGHT_KEY)
-    names = [_RIGHT_KEY, *LINES]
+    bottom, on_axis = mode == modes[-1], (rows["output"] <= last).fillna(False)
+    data = rows.loc[on_axis, ["output", "answers", "right"]].astype(int)
+    data = data.assign(way=WAYS[mode], key=_RIGHT_KEY)
     x = axes.length_axis(
         pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom
     )
-    scale = alt.Scale(
-        domain=[0, 1.15 * top], nice=False
-    )  # no label above the frame, which would push the title up
+    # No label above the frame, which would push the title up.
+    scale = alt.Scale(domain=[0, 1.15 * top], nice=False)
     axis = alt.Axis(format="d", values=axes.whole_ticks(0, top, 4), minExtent=_EXTENT)
+    title = "frequency" if task == first_task else None
     marks = [
         draw.rows(data)
         .transform_filter(f"datum.{count} > 0")
         .mark_rule(strokeWidth=width)
         .encode(
             x=x,
-            y=alt.Y(f"{count}:Q", title="frequency" if first else None, scale=scale, axis=axis),
+            y=alt.Y(f"{count}:Q", title=title, scale=scale, axis=axis),
             y2=alt.datum(0),
-            color=draw.hue(hue, names, columns=4, symbolStrokeWidth=4),
+            color=draw.hue(hue, [_RIGHT_KEY, *LINES], columns=4, symbolStrokeWidth=4),
             tooltip=draw.tooltips(data),
         )
         for count, hue, width in (("right", "key", 4), ("answers", "way", 1.6))
     ]
-    name, notes = COLUMNS[task] if mode == modes[0] else " ", _count_notes(rows, last)
+    beyond = rows.loc[rows["output"].notna() & ~on_axis, "answers"].sum()
+    none = rows.loc[rows["output"].isna(), "answers"].sum()
+    notes = _favourite(rows), f"{beyond} beyond the axis, {none} without a number"
+    name = COLUMNS[task] if mode == modes[0] else " "
     return draw.panel(marks, _COUNT_WIDTH, _COUNT_HEIGHT, name, *notes, **draw.BOLD | {"offset": 4})
 
 
-def _count_notes(rows: Frame, last: int) -> list[str]:
-    """The most frequent answer, and what the panel cannot show."""
-    total = int(rows["answers"].sum())
-    numbers = rows[rows["output"].notna() & (rows["answers"] > 0)]
-    if numbers.empty:
-        return [f"{total} answers, none with a number", ""]
-    most = numbers["answers"].max()
-    ties = numbers[numbers["answers"] == most]["output"]
-    favourite = f"most often {number(float(ties.iloc[0]))}: {most} of {total}"
-    if len(ties) > 1:
-        favourite = f"{len(ties)} answers most often: {most} of {total} each"
-    beyond, none = numbers[numbers["output"] > last], total - int(numbers["answers"].sum())
-    off_axis = []
-    if len(beyond):
-        off_axis.append(
-            f"{int(beyond['answers'].sum())} beyond (to {number(float(beyond['output'].max()))})"
-        )
-    off_axis += [f"{none} no number"] if none else []
-    return [favourite, ", ".join(off_axis)]
+def _favourite(rows: Frame) -> str:
+    """The most frequent answer of all that came; the smallest of several."""
+    total, numbers = int(rows["answers"].sum()), rows[rows["output"].notna()]
+    most = int(numbers["answers"].max()) if len(numbers) else 0
+    if not most:
+        return f"{total} answers, none with a number"
+    favourites = numbers.loc[numbers["answers"] == most, "output"]
+    words = " and ".join(number(float(output)) for output in favourites.head(3))
+    return f"most often {words}: {most} of {total}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -70,19 +71,12 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
     line = last["answer"].astype(str).str.strip()
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
     ones = last.loc[ends_in_one & wrong, "length"]
-    if len(ones):
-        sentence = (
-            f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at "
-            f"length {ones.min()}"
-        )
-        return decide(int(ones.min()) <= 300, sentence)
-    require_data(
-        longest >= 300, f"no answer is 'one' up to length {longest}, the longest that was asked for"
+    sentence = (
+        f"{len(ones)} of {len(last)} answers up to length {longest} are 'one' where the last digit "
+        f"is a 0 (lengths: {', '.join(map(str, ones[:3])) or 'none'}); {wrong.sum()} are wrong"
     )
-    require_data(not wrong.all(), "every answer is wrong, and none of them is 'one'")
-    return decide(
-        False, f"no answer is 'one' up to length {longest}; {wrong.sum()} of {len(last)} are wrong"
-    )
+    require_data(len(ones) or (longest >= 300 and not wrong.all()), sentence)
+    return decide(bool((ones <= 300).any()), sentence)
 
 
 def _numeric(frame: Frame) -> Frame:
@@ -211,23 +205,15 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     require_data(longest >= HUNDRED, f"the longest sequence asked has {longest} items")
     numbers = _numbers(answers, FEWEST_ANSWERS)
     require_data(not (answers["error"] == 0).all(), "every answer is right, so none is a favourite")
-    counts = numbers.value_counts()
-    next_counts = counts.drop(HUNDRED, errors="ignore")
-    hundreds, next_count = (
-        int(counts.get(HUNDRED, 0)),
-        int(next_counts.max()) if len(next_counts) else 0,
-    )
+    counts = Counter(numbers)
+    hundreds = counts.pop(HUNDRED, 0)
+    ((other, other_count),) = counts.most_common(1) or [(HUNDRED, 0)]
     right = int((answers["key"].astype(float) == HUNDRED).sum())
     sentence = (
         f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer "
-        f"{right} times"
+        f"{right} times; the commonest other number ({other:.0f}) is answered {other_count} times"
     )
-    if len(next_counts):
-        sentence += (
-            f"; the commonest other number is {int(next_counts.idxmax())}, answered {next_count} "
-            "times"
-        )
-    return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence)
+    return decide(hundreds >= 2 * max(other_count, 1) and hundreds > right, sentence)
 
 
 def rises_near_hundred(results: ResultsByPart) -> Verdict:

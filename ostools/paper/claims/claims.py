@@ -57,15 +57,12 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
     """
     if figures is None:
         return list(CLAIMS)
-    numbers = list(figures) if isinstance(figures, Iterable) else [figures]
-    for figure in numbers:
-        if type(figure) is not int or figure not in FIGURES:
-            raise InputError(
-                f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a "
-                "drawing)"
-            )
-    if not numbers:
-        raise InputError("figures: expected at least one, found none; leave them out for all")
+    numbers = list(figures)
+    if not numbers or any(type(one) is not int or one not in FIGURES for one in numbers):
+        raise InputError(
+            f"figures: expected some of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing), "
+            f"found {numbers}"
+        )
     return [claim for claim in CLAIMS if set(claim.figures) & set(numbers)]
 
 

@@ -19,6 +19,7 @@ from ostools.paper.claims.claim import (
     require_data,
 )
 from ostools.paper.lemmas import ALL_HYPOTHESES
+from ostools.results import Frame
 from ostools.theory.statistics.fits import fit_decay, over_seeds
 
 
@@ -31,17 +32,10 @@ def synthetic_converges(results: ResultsByPart) -> Verdict:
             .pivot(index="length", columns="seed", values="l1")
             .sort_index()
         )
-        mean, low, high = over_seeds(list(log_log_slopes(curves)))
-        require_data(
-            np.isfinite(low),
-            f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every "
-            "distance above 0",
-        )
+        high, slope = _slope(curves)
         fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
         converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
-        descriptions.append(
-            f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}"
-        )
+        descriptions.append(f"{reading}: slope {slope}, {fitted.verdict}")
     sentence = f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}"
     return decide(converges[0], sentence)
 
@@ -57,18 +51,24 @@ def variation_decays(results: ResultsByPart) -> Verdict:
         f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2",
     )
     curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
-    mean, low, high = over_seeds(list(log_log_slopes(curves)))
-    require_data(
-        np.isfinite(low),
-        f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0",
-    )
+    high, slope = _slope(curves)
     above = int((frame["delta"] > frame["bound"]).sum())
     sentence = (
-        f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, "
-        f"{number(high)}] over {curves.shape[1]} seeds. It is above our bound, which implies Lemma "
+        f"beyond n = {10 * noisy} delta goes as n to the power {slope} over {curves.shape[1]} "
+        "seeds. It is above our bound, which implies Lemma "
         f"B.2, at {above} of {len(frame)} points"
     )
     return decide(high < 0 and above == 0, sentence)
+
+
+def _slope(curves: Frame) -> tuple[float, str]:
+    """The upper end of the interval over seeds of a log-log slope, and the slope in words."""
+    mean, low, high = over_seeds(list(log_log_slopes(curves)))
+    require_data(
+        np.isfinite(low),
+        f"{curves.shape[1]} seeds; an interval needs at least 2, with every value above 0",
+    )
+    return high, f"{number(mean)} [{number(low)}, {number(high)}]"
 
 
 UNBOUNDED = "without bounded scores"

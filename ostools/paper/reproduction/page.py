@@ -173,7 +173,7 @@ def _origin(reproduction: Reproduction) -> Section:
     rows = [
         [
             name,
-            "; ".join(f"{key} {_short(value)}" for key, value in arguments[name].items()) or "none",
+            "; ".join(f"{key} {value}" for key, value in arguments[name].items()),
             f"{seconds:,.0f} s",
         ]
         for name, seconds in reproduction.seconds.items()
@@ -181,8 +181,3 @@ def _origin(reproduction: Reproduction) -> Section:
     table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
     part = Part(terms=origin_terms(reproduction.provenance), tables=[table])
     return Section("origin", "Where the numbers come from", "Origin", "", [part])
-
-
-def _short(value: Any) -> str:
-    parts = (", ".join(map(str, value)) if isinstance(value, list) else str(value)).split(",")
-    return ",".join(parts if len(parts) <= 6 else [*parts[:3], "...", parts[-1]])

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -156,8 +155,20 @@ def reproduce(
         figures=numbers,
         arguments={part.name: checked[part.name] for part in parts},
     )
+    results: dict[str, Results] = {}
+    refusals: dict[str, str] = {}
+    ends = list(accumulate((100 * part.weight for part in parts), initial=0))
     with store.locked():
-        results, refusals = _Run(model, store, checked, origin, say).measured(parts, progress)
+        for part, start, end in zip(parts, ends, ends[1:], strict=False):
+            part_progress = part_of(progress, start, end, ends[-1], ends[-1])
+            try:
+                results[part.name] = _results_of(
+                    part, model, store, checked[part.name], origin, part_progress
+                )
+            except (InputError, HookError, MitigationError) as error:
+                refusals[part.name] = str(error)
+                say(f"{part.name}: {error}")
+            tell(progress, end, ends[-1])
         frame = judged(claims, results, refusals)
         seconds = {name: store.seconds(name) for name in results}
         page = Path(out) / PAGE_FILE
@@ -168,65 +179,41 @@ def reproduce(
     return reproduction
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The parts of one call, each taken from the directory or measured and stored there."""
-
-    model: TransformerBridge | Hosted
-    store: Parts
-    arguments: Mapping[str, Arguments]
-    origin: Provenance
-    say: Callable[[str], None]
-
-    def measured(
-        self, parts: Sequence[ClaimPart], progress: Progress | None
-    ) -> tuple[dict[str, Mapping[str, Result]], dict[str, str]]:
-        """The results of each part, and why the others have none."""
-        results: dict[str, Mapping[str, Result]] = {}
-        refusals: dict[str, str] = {}
-        ends = list(accumulate((100 * part.weight for part in parts), initial=0))
-        for part, start, end in zip(parts, ends, ends[1:], strict=False):
-            part_progress = part_of(progress, start, end, ends[-1], ends[-1])
-            try:
-                results[part.name] = self._results_of(part, part_progress)
-            except (InputError, HookError, MitigationError) as error:
-                refusals[part.name] = str(error)
-                self.say(f"{part.name}: {error}")
-            tell(progress, end, ends[-1])
-        return results, refusals
-
-    def _results_of(self, part: ClaimPart, progress: Progress | None) -> Results:
-        model: Any = self.model
-        options = options_of(self.arguments[part.name])
-        described: Mapping[str, Any] = {} if part.memory is None else self.origin.model
-        if isinstance(model, Hosted) and part.memory is not None:
-            if part.questions is None:
-                raise InputError(
-                    "takes the inside of a model, and of this one there are answers alone"
-                )
-            model = model.part(part.questions(options))
-            described = {**described, **model.answer_by_id}
-        key = digest(
-            {
-                "part": part.name,
-                "model": {name: str(value) for name, value in described.items()},
-                "arguments": self.arguments[part.name],
-                "code": code_version(),
-            }
-        )
-        stored = self.store.results(part.name, key)
-        if stored is None:
-            self.say(f"measuring {part.name}")
-            start = time.perf_counter()
-            results = part.measure(model, options, progress)
-            self.store.keep(part.name, key, results, time.perf_counter() - start)
-            # What is judged is what is stored, now and when it is resumed.
-            stored = self.store.results(part.name, key)
-        if stored is None:
-            raise InputError(
-                f"{part.name}: was measured, and could not be read back from {self.store.directory}"
-            )
-        return stored
+def _results_of(
+    part: ClaimPart,
+    model: Any,
+    store: Parts,
+    arguments: Arguments,
+    origin: Provenance,
+    progress: Progress | None,
+) -> Results:
+    """A part's results, taken from the directory, or measured and stored there."""
+    options = options_of(arguments)
+    described: Mapping[str, Any] = {} if part.memory is None else origin.model
+    if isinstance(model, Hosted) and part.memory is not None:
+        if part.questions is None:
+            raise InputError("takes the inside of a model, and of this one there are answers alone")
+        model = model.part(part.questions(options))
+        described = {**described, **model.answer_by_id}
+    key = digest(
+        {
+            "part": part.name,
+            "model": {name: str(value) for name, value in described.items()},
+            "arguments": arguments,
+            "code": code_version(),
+        }
+    )
+    stored = store.results(part.name, key)
+    if stored is None:
+        store.say(f"measuring {part.name}")
+        start = time.perf_counter()
+        results = part.measure(model, options, progress)
+        store.keep(part.name, key, results, time.perf_counter() - start)
+        # What is judged is what is stored, now and when it is resumed.
+        stored = store.results(part.name, key)
+    if stored is None:
+        raise InputError(f"{part.name}: was measured, and could not be read back")
+    return stored
 
 
 # --- recipe files

@@ -71,15 +71,6 @@ def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
             assert fit_decay(lengths, level * (1 + last_bits)).verdict == "decay not shown"
 
 
-@pytest.mark.parametrize("verdict", CURVES)
-def test_the_law_is_found_in_correlated_noise(verdict: str) -> None:
-    found = [
-        fit_decay(N, CURVES[verdict](N) * np.exp(noise(seed, 0.7, 0.1))).verdict
-        for seed in range(20)
-    ]
-    assert found.count(verdict) >= 17
-
-
 @pytest.mark.parametrize("parameters", [2, 3])
 def test_an_interval_is_that_of_dense_matrices(parameters: int) -> None:
     """Restricted likelihood of every rho by Omega(rho) = rho^|i - j| and its inverse; then a
