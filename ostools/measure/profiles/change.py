@@ -16,7 +16,7 @@ from ostools.ground import InputError
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import agreeing, named_by
 from ostools.mitigations.named import NONE
-from ostools.results import Chart, Frame, Provenance, Result, frame_of, of_earlier_version
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
@@ -51,10 +51,6 @@ class Change(Result):
     """
 
     summary: pd.DataFrame
-
-    def __post_init__(self) -> None:
-        if missing := [name for name in _GROUP if name not in self.frame]:
-            raise of_earlier_version(self, f"one without the column {missing[0]!r}")
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.tokens import change_chart

@@ -12,7 +12,6 @@ import torch
 
 import ostools as ost
 from ostools import hooks
-from ostools.ground.errors import InputError
 from ostools.measure.faithfulness.linear_range import SCALES, _ranges
 from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised
@@ -93,8 +92,3 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
             y, up, down, y_replaced = last_tokens(Linearised(model, whole), streams)
         assert row.predicted_change == pytest.approx(float((up - down).norm()) / 2e-6, rel=1e-5)
         assert row.change == pytest.approx(float((y_replaced - y).norm()), rel=1e-9)
-
-
-def test_a_tolerance_is_between_0_and_1() -> None:
-    with pytest.raises(InputError, match=r"a tolerance between 0 and 1, found 1\.5"):
-        ost.measure.linear_range(tiny_model("llama"), "1 1", tolerance=1.5)

@@ -20,7 +20,6 @@ from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
 OWN = {
-    "reasoning_tokens",
     "tokens",
     "log_probability",
     "within_training",

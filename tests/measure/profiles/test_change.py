@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -114,11 +113,3 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
     ):
         with pytest.raises(ost.InputError, match=words):
             compare(*pair)
-
-
-def test_a_change_that_an_earlier_version_stored_is_refused_in_one_line(tmp_path: Path) -> None:
-    """Its column was called `source`: nothing could be said of it but a KeyError."""
-    stored = ost.compare(profile(), profile()).save(tmp_path / "change.json")
-    stored.write_text(stored.read_text().replace('"linearisation"', '"source"'))
-    with pytest.raises(ost.InputError, match=r"without the column 'linearisation', which an"):
-        ost.load_result(stored)
