@@ -108,15 +108,6 @@ def test_the_interval_of_a_share_covers_it_where_groups_differ() -> None:
     assert 0.91 <= np.mean(covered) <= 0.99
 
 
-def test_an_interval_of_equal_shares_is_wilsons() -> None:
-    eight = torch.full((8,), 5.0, dtype=torch.float64)
-    assert bootstrap_share(eight, eight) == pytest.approx((wilson(8, 8).low, 1.0))
-    assert bootstrap_share(0 * eight, eight) == pytest.approx((0.0, wilson(0, 8).high))
-    assert bootstrap_share(-eight, eight) == pytest.approx((-1.0, 2 * wilson(0, 8).high - 1))
-    with pytest.raises(InputError, match="at least 3 groups with members, found 2"):
-        bootstrap_share(eight[:2], eight[:2])
-
-
 def test_a_code_that_another_direction_takes_over_beyond_is_interpolated_and_not_extrapolated() -> (
     None
 ):
