@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError
 from ostools.measure.probes.ridge import PENALTIES, fitted
 from ostools.measure.probes.scores import (
     BETWEEN,
