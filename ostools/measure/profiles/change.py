@@ -82,7 +82,14 @@ def change(first: Sensitivity, second: Sensitivity) -> Change:
         by_norm(table, [*named_by(table), "linearisation", "layer"], norms)
         for table in (frame_of(first), frame_of(second))
     )
-    _require_same_groups(first_rows[_GROUP], second_rows[_GROUP])
+    groups = [set(map(tuple, rows[_GROUP].to_numpy())) for rows in (first_rows, second_rows)]
+    for linearisation, norm, layer in sorted(groups[0] ^ groups[1], key=str):
+        side = "first" if (linearisation, norm, layer) in groups[0] else "second"
+        raise InputError(
+            "compare: expected the same linearisations, norms and layers in both, found "
+            f"{linearisation!r} ({norm} norm, layer {layer}) in the {side} alone: measure both "
+            "with the same arguments"
+        )
     keys = [*_GROUP, "position"]
     joined = first_rows.merge(
         second_rows[[*keys, "value", "lower", "upper"]],
@@ -124,19 +131,6 @@ def _require_same_tokens(first: Result, second: Result) -> None:
         "token by token, so measure "
         "both on one prompt, with models of one tokenizer"
     )
-
-
-def _require_same_groups(first: Frame, second: Frame) -> None:
-    groups = [set(rows.itertuples(index=False, name=None)) for rows in (first, second)]
-    if alone := sorted(groups[0] ^ groups[1], key=str):
-        linearisation, norm, layer = alone[0]
-        raise InputError(
-            "compare: expected the same linearisations, norms and layers in both, found "
-            f"{linearisation!r} ({norm} norm, "
-            f"layer {layer}) in the {'first' if alone[0] in groups[0] else 'second'} alone: "
-            "measure both with the same "
-            "arguments"
-        )
 
 
 def by_norm(

