@@ -159,12 +159,6 @@ def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> 
     hosted = read(tmp_path, questions, {"id": questions[0].id, "text": "0"})
     with pytest.raises(InputError, match="6 not asked"):
         paper.figure_2(hosted, [3, 4])
-    with pytest.raises(InputError, match="leave it out"):
-        paper.figure_2(hosted, [3], chat=True)
-    cases: Any = ((5, None, "2, 3, 4, 6, 7"), (2, (1,), "no seeds"))
-    for number, seeds, words in cases:
-        with pytest.raises(InputError, match=words):
-            paper.figure_prompts(number, [3], seeds)
 
 
 # --- refusals

@@ -89,22 +89,6 @@ def test_with_everything_patched_the_run_is_the_other_one(family: Family) -> Non
     assert frame["layer"].nunique() == 3
 
 
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
-@pytest.mark.parametrize("what", WHAT[:3])
-def test_what_both_runs_have_moves_nothing(family: Family, what: Any) -> None:
-    """Before the first token that differs all is the same; so are the embeddings of the tokens that
-    do not.
-    """
-    frame = patched(tiny_model(family), what=what)
-    same = frame["position"] < DIFFERS
-    if what == "residual":
-        same |= (frame["layer"] == 0) & (frame["position"] != DIFFERS)
-        same |= (frame["layer"] == 2) & (frame["position"] != N - 1)
-    assert same.sum() >= 4
-    assert (frame.loc[same, "effect"] == 0).all()
-    assert (frame.loc[~same, "effect"] != 0).any()
-
-
 LENS: dict[str, Callable[..., Tensor]] = {
     "residual": lens.get_act_patch_resid_pre,
     "attention-out": lens.get_act_patch_attn_out,

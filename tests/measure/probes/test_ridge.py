@@ -26,7 +26,7 @@ from ostools.measure.probes.scores import (
     splits,
 )
 from ostools.results import Frame
-from ostools.theory.statistics.intervals import bootstrap_share, wilson
+from ostools.theory.statistics.intervals import wilson
 
 HERE = Place(2, "residual", 1)
 
@@ -92,19 +92,6 @@ def test_noise_is_called_probe_less_often_than_the_intervals_say() -> None:
         said += row["finding"] == "decodable"
     assert np.mean(covered) >= 0.9
     assert said <= 2
-
-
-def test_the_interval_of_a_share_covers_it_where_groups_differ() -> None:
-    """Each group has a share of its own, drawn around 0.4: an interval over prompts as if
-    independent would be too narrow.
-    """
-    draw, covered = np.random.default_rng(0), []
-    for _ in range(300):
-        shares = draw.beta(2, 3, size=15)
-        right = torch.tensor(draw.binomial(20, shares), dtype=torch.float64)
-        found = bootstrap_share(right, torch.full((15,), 20.0, dtype=torch.float64))
-        covered.append(bool(found.low <= 0.4 <= found.high))
-    assert 0.91 <= np.mean(covered) <= 0.99
 
 
 def test_a_code_that_another_direction_takes_over_beyond_is_interpolated_and_not_extrapolated() -> (
