@@ -35,7 +35,7 @@ def test_the_range_of_a_parabola(curvature: float, largest: float) -> None:
         )
         return torch.cat([torch.zeros(1, 1, dtype=torch.float64), moved])
 
-    assert float(_ranges(changes, predicted, 0.1, None)) == largest
+    assert float(_ranges(changes, predicted, None)) == largest
 
 
 def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not_taken_up_again() -> (
@@ -55,7 +55,7 @@ def test_what_rounding_hides_is_missing_and_a_prediction_that_fails_later_is_not
             ]
         )
 
-    hidden, later, fails_where_it_is_first_seen = _ranges(changes, predicted, 0.1, None).tolist()
+    hidden, later, fails_where_it_is_first_seen = _ranges(changes, predicted, None).tolist()
     assert np.isnan(hidden)
     assert later == SCALES[SCALES.index(0.25) - 1]
     assert np.isnan(fails_where_it_is_first_seen)
@@ -72,7 +72,7 @@ def test_rounding_is_measured_where_it_is_larger_than_that_of_y() -> None:
             [torch.zeros(1, 100, dtype=torch.float64), scale * predicted[rows]]
         )
 
-    assert _ranges(changes, predicted, 0.1, None).tolist() == [1.0] * 9
+    assert _ranges(changes, predicted, None).tolist() == [1.0] * 9
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "neox"])
