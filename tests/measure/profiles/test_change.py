@@ -87,7 +87,7 @@ def test_what_is_not_the_same_quantity_is_refused() -> None:
         ),
         ((both, one), alone.format("first")),
         ((one, both), alone.format("second")),
-        ((path([1.0] * 4), one), r"expected a Sensitivity or an Evaluation, found Bounds"),
+        ((path([1.0] * 4), one), r"expected a Sensitivity or an? Evaluation, found Bounds"),
     ):
         with pytest.raises(ost.InputError, match=words):
             compare(*pair)
